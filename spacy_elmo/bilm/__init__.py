@@ -1,0 +1,6 @@
+"""The bidirectional language model in plain PyTorch. Knows neither spaCy nor thinc."""
+
+from .config import BiLMConfig, CharCNNConfig, LSTMConfig
+from .model import BiLM
+
+__all__ = ["BiLM", "BiLMConfig", "CharCNNConfig", "LSTMConfig"]

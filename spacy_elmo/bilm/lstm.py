@@ -1,0 +1,285 @@
+"""The two uncoupled stacks of LSTMs with projected and clipped outputs.
+
+Sak et al. 2014 (projection), with the clipping and skip connections of Peters et al. 2018,
+section 3.4. The directions never see each other: layer l of one direction reads layer l-1 of the
+same direction.
+
+Sequences are packed time-major without padding: sorted by falling length, step t holds one row
+for each of the first `sizes[t]` sequences. The backward direction reads every sequence reversed,
+which packs into the same sizes, so that both directions share one time loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Optional
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .config import LSTMConfig
+from .derived import Derived, fingerprint
+from .precision import Precision, Product, pack
+
+# Added to the forget gate's bias at run time (bilm-tf stores it without).
+FORGET_BIAS = 1.0
+# The gates of several steps come from one product over the inputs. This bounds its size in bytes:
+# large enough for a fast product, small enough that the allocator keeps reusing the same memory.
+_GATE_BYTES = {"cpu": 16 << 20, "cuda": 1 << 30}
+
+# Outputs and cells of one layer: shapes (2, sequences, P) and (2, sequences, dim).
+LayerState = tuple[Tensor, Tensor]
+
+
+class LSTMLayer(nn.Module):
+    """Weights of one layer in one direction, gates in the order i, j (candidate), f, o.
+
+    input_dim (int): Width of the input.
+    config (LSTMConfig): The hyper-parameters.
+    """
+
+    def __init__(self, input_dim: int, config: LSTMConfig) -> None:
+        super().__init__()
+        self.gate_weight = nn.Parameter(
+            torch.empty(4 * config.dim, input_dim + config.projection_dim)
+        )
+        self.gate_bias = nn.Parameter(torch.empty(4 * config.dim))
+        self.projection_weight = (
+            nn.Parameter(torch.empty(config.projection_dim, config.dim))
+            if config.has_projection
+            else None
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.xavier_uniform_(self.gate_weight)
+        nn.init.zeros_(self.gate_bias)
+        if self.projection_weight is not None:
+            nn.init.xavier_uniform_(self.projection_weight)
+
+
+class BiLSTM(nn.Module):
+    """Both directions, all layers.
+
+    config (LSTMConfig): The hyper-parameters. The input has width projection_dim.
+    """
+
+    def __init__(self, config: LSTMConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.forward_layers = self._stack()
+        self.backward_layers = self._stack()
+        self._packed = Derived()
+
+    def _stack(self) -> nn.ModuleList:
+        width = self.config.projection_dim
+        return nn.ModuleList(LSTMLayer(width, self.config) for _ in range(self.config.n_layers))
+
+    def forward(self, x: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+        """Run with autograd.
+
+        x (Tensor): Packed inputs, shape (2, rows, P): forward, backward (reversed).
+        sizes (Sequence[int]): Sequences that are active at each step; falling.
+        RETURNS (list): The layers' outputs, each packed like x.
+        """
+        outputs = []
+        for layer, pair in enumerate(zip(self.forward_layers, self.backward_layers)):
+            y = self._train_layer(x, sizes, *pair)
+            x = x + y if layer > 0 and self.config.use_skip_connections else y
+            outputs.append(x)
+        return outputs
+
+    def _train_layer(
+        self, x: Tensor, sizes: Sequence[int], fwd: LSTMLayer, bwd: LSTMLayer
+    ) -> Tensor:
+        config = self.config
+        width = x.shape[-1]
+        weight = torch.stack((fwd.gate_weight, bwd.gate_weight)).transpose(1, 2)
+        bias = torch.stack((fwd.gate_bias, bwd.gate_bias)).unsqueeze(1)
+        projection = None
+        if fwd.projection_weight is not None and bwd.projection_weight is not None:
+            pair = torch.stack((fwd.projection_weight, bwd.projection_weight))
+            projection = pair.transpose(1, 2)
+        input_gates = torch.baddbmm(bias, x, weight[:, :width])
+        recurrent = weight[:, width:]
+        outputs: list[Tensor] = []
+        c = x.new_zeros(2, sizes[0] if sizes else 0, config.dim)
+        for n, gates in zip(sizes, input_gates.split(list(sizes), dim=1)):
+            if outputs:
+                gates = torch.baddbmm(gates, outputs[-1][:, :n], recurrent)
+            i, j, f, o = gates.chunk(4, dim=-1)
+            c = c[:, :n] * torch.sigmoid(f + FORGET_BIAS) + torch.sigmoid(i) * torch.tanh(j)
+            if config.cell_clip is not None:
+                c = c.clamp(-config.cell_clip, config.cell_clip)
+            h = torch.sigmoid(o) * torch.tanh(c)
+            if projection is not None:
+                h = torch.bmm(h, projection)
+                if config.proj_clip is not None:
+                    h = h.clamp(-config.proj_clip, config.proj_clip)
+            outputs.append(h)
+        return torch.cat(outputs, dim=1) if outputs else x
+
+    @torch.inference_mode()
+    def infer(
+        self,
+        x: Tensor,
+        sizes: Sequence[int],
+        precision: Precision = "float32",
+        states: Optional[list[LayerState]] = None,
+    ) -> list[Tensor]:
+        """The same without autograd: packed weights, everything in place.
+
+        x, sizes: As for `forward`.
+        precision (str): Arithmetic of the products.
+        states (Optional[list]): Each layer's state before the first step, changed in place to the
+            state after each sequence's last step. None: zeros.
+        RETURNS (list): The layers' outputs, each packed like x.
+        """
+        key = (precision, fingerprint(self))
+        packed: list[list[_PackedLayer]] = self._packed.get(key, lambda: self._pack(precision))
+        # A batched packing serves both directions at once; else each has its own.
+        directions = [slice(None)] if len(packed[0]) == 1 else [0, 1]
+        outputs = []
+        for layer, packed_layer in enumerate(packed):
+            y = torch.empty_like(x)
+            for direction, weights in zip(directions, packed_layer):
+                state = None
+                if states is not None:
+                    h, c = states[layer]
+                    state = h[direction], c[direction]
+                _scan(x[direction], sizes, weights, self.config, state, y[direction])
+            if layer > 0 and self.config.use_skip_connections:
+                y += x
+            outputs.append(y)
+            x = y
+        return outputs
+
+    def invalidate(self) -> None:
+        """Forget the packed weights."""
+        self._packed.clear()
+
+    def _pack(self, precision: Precision) -> list[list[_PackedLayer]]:
+        layers = []
+        for fwd, bwd in zip(self.forward_layers, self.backward_layers):
+            pair = [
+                _RunTimeWeights.of(layer, self.config) for layer in (fwd, bwd)
+            ]
+            if fwd.gate_weight.device.type != "cpu":
+                pair = [_RunTimeWeights.stack(pair)]
+            layers.append([weights.pack(precision) for weights in pair])
+        return layers
+
+
+@dataclass
+class _PackedLayer:
+    input: Product
+    recurrent: Product
+    projection: Optional[Product]
+
+
+@dataclass
+class _RunTimeWeights:
+    """A layer's weights as the time loop wants them: gates in the order i, f, o, j (so that one
+    sigmoid covers three of them) and the forget bias included."""
+
+    input: Tensor
+    recurrent: Tensor
+    bias: Tensor
+    projection: Optional[Tensor]
+
+    @classmethod
+    def of(cls, layer: LSTMLayer, config: LSTMConfig) -> _RunTimeWeights:
+        def reorder(gates: Tensor) -> Tensor:
+            i, j, f, o = gates.detach().chunk(4)
+            return torch.cat((i, f, o, j))
+
+        weight, bias = reorder(layer.gate_weight), reorder(layer.gate_bias)
+        bias[config.dim : 2 * config.dim] += FORGET_BIAS
+        width = weight.shape[1] - config.projection_dim
+        projection = layer.projection_weight
+        return cls(
+            weight[:, :width],
+            weight[:, width:],
+            bias,
+            None if projection is None else projection.detach(),
+        )
+
+    @classmethod
+    def stack(cls, pair: Sequence[_RunTimeWeights]) -> _RunTimeWeights:
+        first, second = pair
+        return cls(
+            torch.stack((first.input, second.input)),
+            torch.stack((first.recurrent, second.recurrent)),
+            torch.stack((first.bias, second.bias)),
+            None
+            if first.projection is None or second.projection is None
+            else torch.stack((first.projection, second.projection)),
+        )
+
+    def pack(self, precision: Precision) -> _PackedLayer:
+        return _PackedLayer(
+            pack(self.input, self.bias, precision),
+            pack(self.recurrent, None, precision),
+            None if self.projection is None else pack(self.projection, None, precision),
+        )
+
+
+def _scan(
+    x: Tensor,
+    sizes: Sequence[int],
+    weights: _PackedLayer,
+    config: LSTMConfig,
+    state: Optional[tuple[Tensor, Tensor]],
+    y: Tensor,
+) -> None:
+    """Run one layer over packed rows, shape (..., rows, width), writing its outputs into y."""
+    if not sizes:
+        return
+    dim = config.dim
+    shape = (*x.shape[:-2], sizes[0], dim)
+    c = x.new_zeros(shape) if state is None else state[1]
+    cells = x.new_empty(shape)
+    previous = None if state is None else state[0]
+    at = 0
+    limit = _GATE_BYTES.get(x.device.type, 1 << 30) // (4 * dim * x.element_size())
+    for chunk in _chunks(sizes, limit):
+        input_gates = weights.input(x[..., at : at + sum(chunk), :], None)
+        done = 0
+        for n in chunk:
+            gates = input_gates[..., done : done + n, :]
+            if previous is not None:
+                gates = weights.recurrent(previous[..., :n, :], gates)
+            gates[..., : 3 * dim].sigmoid_()
+            i, f, o, j = gates.split(dim, dim=-1)
+            i *= j.tanh_()
+            c_n = c[..., :n, :]
+            torch.addcmul(i, c_n, f, out=c_n)
+            if config.cell_clip is not None:
+                c_n.clamp_(-config.cell_clip, config.cell_clip)
+            h = y[..., at + done : at + done + n, :]
+            if weights.projection is None:
+                torch.mul(torch.tanh(c_n, out=cells[..., :n, :]), o, out=h)
+            else:
+                gated = torch.tanh(c_n, out=cells[..., :n, :]).mul_(o)
+                projected = weights.projection(gated, None)
+                if config.proj_clip is not None:
+                    projected.clamp_(-config.proj_clip, config.proj_clip)
+                h.copy_(projected)
+            if state is not None:
+                state[0][..., :n, :] = h
+            previous = h
+            done += n
+        at += done
+
+
+def _chunks(sizes: Sequence[int], limit: int) -> Iterator[Sequence[int]]:
+    """Cut steps into runs of at most `limit` rows (but at least one step)."""
+    start = rows = 0
+    for step, n in enumerate(sizes):
+        if step > start and rows + n > limit:
+            yield sizes[start:step]
+            start, rows = step, 0
+        rows += n
+    yield sizes[start:]

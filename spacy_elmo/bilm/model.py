@@ -1,0 +1,232 @@
+"""The bidirectional language model (Peters et al. 2018, section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Optional, cast
+
+import numpy
+import torch
+from torch import Tensor, nn
+
+from .batches import PackedBatch, pack_batches
+from .characters import BOS, EOS
+from .config import BiLMConfig
+from .derived import fingerprint
+from .lstm import BiLSTM, LayerState
+from .precision import Precision, check_precision, matmul_precision
+from .token_encoder import CharCNN, build_token_encoder
+from .type_cache import TypeCache
+
+# Maps activations (L+1, tokens, 2P) to features (tokens, width).
+Reduce = Callable[[Tensor], Tensor]
+
+DEFAULT_MAX_TOKENS = 4096
+DEFAULT_CACHE_BYTES = 64 << 20
+
+
+class BiLM(nn.Module):
+    """A token encoder under two stacks of LSTMs, one for each direction.
+
+    config (BiLMConfig): The hyper-parameters.
+    vocabulary (Optional[Sequence[str]]): The words by row, for word input only.
+
+    Settings, which change speed or arithmetic but belong to no checkpoint:
+    precision (str): Arithmetic of inference: float32, float16 or int8 on a CPU, float32, tf32 or
+        bfloat16 on a GPU.
+    max_tokens (int): Tokens per batch at inference.
+    stateful (bool): Carry each row's LSTM state from one call of `encode` to the next, as older
+        implementations do: row i goes on from row i of the last call. For comparisons only.
+    type_cache (TypeCache): Encodings of word types seen before.
+    half_precision_storage (bool): Save the weights as float16.
+    """
+
+    def __init__(self, config: BiLMConfig, vocabulary: Optional[Sequence[str]] = None) -> None:
+        super().__init__()
+        self.config = config
+        self.token_encoder = build_token_encoder(config, vocabulary)
+        self.lstm = BiLSTM(config.lstm)
+        self.precision: Precision = "float32"
+        self.max_tokens = DEFAULT_MAX_TOKENS
+        self.stateful = False
+        self.half_precision_storage = False
+        self.type_cache = TypeCache(DEFAULT_CACHE_BYTES)
+        self._states: Optional[list[LayerState]] = None
+
+    @property
+    def vocabulary(self) -> Optional[list[str]]:
+        """The words by row, or None for character input."""
+        if isinstance(self.token_encoder, CharCNN):
+            return None
+        return self.token_encoder.vocabulary
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def forward(
+        self, types: Sequence[str], index: numpy.ndarray, lengths: Sequence[int]
+    ) -> Tensor:
+        """All layers' activations, with autograd.
+
+        types (Sequence[str]): Distinct word types.
+        index (ndarray): The type of each token, all sequences concatenated, shape (tokens,).
+        lengths (Sequence[int]): Tokens per sequence, sentence boundaries not included.
+        RETURNS (Tensor): Shape (L+1, tokens, 2P). Layer 0 is the token encoder, twice.
+        """
+        self.invalidate()  # Whoever computes gradients is about to change the weights.
+        vectors = self.token_encoder([*types, BOS, EOS])
+        if not len(index):
+            return vectors.new_zeros(self.config.n_activations, 0, self.config.output_dim)
+        (batch,) = pack_batches(lengths, 0)
+        layers = self._encode_batch(batch, vectors, index, self.lstm)
+        inverse = torch.from_numpy(numpy.argsort(batch.tokens)).to(layers.device)
+        return layers[:, inverse]
+
+    @torch.inference_mode()
+    def encode(
+        self,
+        types: Sequence[str],
+        index: numpy.ndarray,
+        lengths: Sequence[int],
+        *,
+        targets: Optional[numpy.ndarray] = None,
+        n_rows: Optional[int] = None,
+        keep_layers: bool = True,
+        reduce: Optional[Reduce] = None,
+    ) -> tuple[Optional[Tensor], Optional[Tensor]]:
+        """All layers' activations and a function of them, without autograd and in bounded memory.
+
+        types, index, lengths: As for `forward`.
+        targets (Optional[ndarray]): The row of the result that each token goes to, -1 for none.
+            By default every token has its own.
+        n_rows (Optional[int]): Rows of the result; the default is one per token. Rows that no
+            token goes to are zero.
+        keep_layers (bool): Whether to return the activations.
+        reduce (Optional[Callable]): Applied to the activations of one batch at a time.
+        RETURNS (tuple): The activations (L+1, n_rows, 2P) if they are kept, and the reduced
+            features (n_rows, width) if there is a function.
+        RAISES (ValueError): If the precision is not for the weights' device.
+        """
+        check_precision(self.precision, self.device)
+        config = self.config
+        if targets is None:
+            targets = numpy.arange(len(index))
+        n_rows = len(index) if n_rows is None else n_rows
+        vectors = self._encode_types([*types, BOS, EOS])
+        shape = (config.n_activations, n_rows, config.output_dim)
+        layers = vectors.new_zeros(shape) if keep_layers else None
+        features = None
+        if reduce is not None:
+            # No tokens at all still tell the width.
+            empty = reduce(vectors.new_zeros(config.n_activations, 0, config.output_dim))
+            features = vectors.new_zeros(n_rows, empty.shape[1])
+        max_tokens = 0 if self.stateful else self.max_tokens
+        with matmul_precision(self.precision):
+            for batch in pack_batches(lengths, max_tokens):
+                result = self._encode_batch(batch, vectors, index, self._infer_lstm(batch))
+                rows = targets[batch.tokens]
+                if (rows < 0).any():
+                    kept = numpy.flatnonzero(rows >= 0)
+                    result = result[:, torch.from_numpy(kept).to(result.device)]
+                    rows = rows[kept]
+                at = torch.from_numpy(rows).to(result.device)
+                if layers is not None:
+                    layers.index_copy_(1, at, result)
+                if reduce is not None and features is not None:
+                    features.index_copy_(0, at, reduce(result))
+        return layers, features
+
+    def embed(self, sentences: Sequence[Sequence[str]]) -> list[Tensor]:
+        """Tokens in, activations out.
+
+        sentences (Sequence[Sequence[str]]): Sentences as lists of tokens; may be empty.
+        RETURNS (list): For each sentence, shape (L+1, tokens, 2P).
+        """
+        types: dict[str, int] = {}
+        index = [types.setdefault(token, len(types)) for tokens in sentences for token in tokens]
+        lengths = [len(tokens) for tokens in sentences]
+        layers, _ = self.encode(list(types), numpy.array(index, dtype=numpy.int64), lengths)
+        return list(cast(Tensor, layers).split(lengths, dim=1))
+
+    def reset_states(self) -> None:
+        """Start again from zero states (`stateful` only)."""
+        self._states = None
+
+    def invalidate(self) -> None:
+        """Forget everything derived from the weights. Needed only after writing to them through
+        `parameter.data`; other changes are noticed."""
+        self.token_encoder.invalidate()
+        self.lstm.invalidate()
+        self.type_cache.clear()
+
+    def _encode_types(self, types: list[str]) -> Tensor:
+        encoder = self.token_encoder
+        if not isinstance(encoder, CharCNN):
+            return encoder.infer(types)
+        precision = self.precision
+        with matmul_precision(precision):
+            # A token that is spelled like a boundary makes that text occur twice.
+            distinct = list(dict.fromkeys(types))
+            vectors = self.type_cache.lookup(
+                distinct,
+                (precision, fingerprint(encoder)),
+                lambda missing: encoder.infer(missing, precision),
+            )
+        if len(distinct) == len(types):
+            return vectors
+        row = {text: i for i, text in enumerate(distinct)}
+        return vectors[torch.tensor([row[text] for text in types], device=vectors.device)]
+
+    def _encode_batch(
+        self,
+        batch: PackedBatch,
+        vectors: Tensor,
+        index: numpy.ndarray,
+        lstm: Callable[[Tensor, Sequence[int]], list[Tensor]],
+    ) -> Tensor:
+        """Activations of the batch's tokens, in the order of `batch.tokens`."""
+        n_types = len(vectors) - 2
+        boundary = numpy.where(batch.inputs == -1, n_types, n_types + 1)
+        inputs = numpy.where(batch.inputs < 0, boundary, index[numpy.maximum(batch.inputs, 0)])
+        x = vectors[torch.from_numpy(inputs).to(vectors.device)]
+        rows = torch.from_numpy(batch.rows).to(vectors.device)
+        return torch.stack(
+            [
+                torch.cat((layer[0][rows[0]], layer[1][rows[1]]), dim=1)
+                for layer in (x, *lstm(x, batch.sizes))
+            ]
+        )
+
+    def _infer_lstm(self, batch: PackedBatch) -> Callable[[Tensor, Sequence[int]], list[Tensor]]:
+        if not self.stateful:
+            return lambda x, sizes: self.lstm.infer(x, sizes, self.precision)
+        return lambda x, sizes: self._infer_stateful(x, sizes, batch.order)
+
+    def _infer_stateful(
+        self, x: Tensor, sizes: Sequence[int], order: numpy.ndarray
+    ) -> list[Tensor]:
+        """Row i of the call starts from the state in which the last call left its row i."""
+        lstm = self.config.lstm
+        n_rows = int(order.max()) + 1
+        if self._states is None:
+            self._states = [
+                (x.new_zeros(2, 0, lstm.projection_dim), x.new_zeros(2, 0, lstm.dim))
+                for _ in range(lstm.n_layers)
+            ]
+        at = torch.from_numpy(order).to(x.device)
+        self._states = [(_grow(h, n_rows), _grow(c, n_rows)) for h, c in self._states]
+        active = [(h[:, at].contiguous(), c[:, at].contiguous()) for h, c in self._states]
+        outputs = self.lstm.infer(x, sizes, self.precision, active)
+        for (h, c), (new_h, new_c) in zip(self._states, active):
+            h[:, at] = new_h
+            c[:, at] = new_c
+        return outputs
+
+
+def _grow(state: Tensor, n_rows: int) -> Tensor:
+    """Add zero rows up to n_rows; shape (2, rows, width)."""
+    missing = n_rows - state.shape[1]
+    if missing <= 0:
+        return state
+    return torch.cat((state, state.new_zeros(2, missing, state.shape[2])), dim=1)

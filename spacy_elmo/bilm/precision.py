@@ -1,0 +1,142 @@
+"""Matrix products with weights packed once for inference.
+
+A plain float32 product with the few rows of one LSTM step reads its weights in an order that
+wastes most of the machine. PyTorch ships operators that keep the weights in the order the kernels
+want: oneDNN's for float32, FBGEMM's for half-precision and 8-bit weights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Literal, Optional, get_args
+
+import torch
+from torch import Tensor
+
+Precision = Literal["float32", "float16", "int8", "tf32", "bfloat16"]
+CPU_PRECISIONS = ("float32", "float16", "int8")
+GPU_PRECISIONS = ("float32", "tf32", "bfloat16")
+
+# Computes `x @ weight.T + bias (+ addend)`; x and addend have as many leading dimensions as the
+# weight it was packed from. The result is a new float32 tensor that the caller may overwrite.
+Product = Callable[[Tensor, Optional[Tensor]], Tensor]
+
+# The number of rows oneDNN lays the weights out for. A layout made for 64 rows is within a few
+# percent of the best one for 1 to 1,000 rows; one made for a single row is half as fast.
+_PACKING_ROWS = 64
+
+
+def check_precision(precision: str, device: torch.device) -> None:
+    """RAISES (ValueError): If the precision is unknown or is not for this kind of device."""
+    if precision not in get_args(Precision):
+        raise ValueError(
+            f"unknown precision {precision!r}: choose one of {', '.join(get_args(Precision))}"
+        )
+    allowed = CPU_PRECISIONS if device.type == "cpu" else GPU_PRECISIONS
+    if precision not in allowed:
+        raise ValueError(
+            f"precision {precision!r} is not for the device {str(device)!r}: "
+            f"choose one of {', '.join(allowed)}"
+        )
+
+
+def pack(weight: Tensor, bias: Optional[Tensor], precision: Precision) -> Product:
+    """Prepare a weight for many products.
+
+    weight (Tensor): Shape (out, in), or (directions, out, in) for a batched product (GPU).
+    bias (Optional[Tensor]): Shape (out,) or (directions, out).
+    precision (str): See `check_precision`.
+    RETURNS (Product): The product; it keeps its own copy of the weight.
+    """
+    weight = weight.detach()
+    bias = None if bias is None else bias.detach()
+    if weight.dim() == 3 or weight.device.type != "cpu":
+        return _dense(weight, bias, torch.bfloat16 if precision == "bfloat16" else torch.float32)
+    if precision == "float16":
+        return _fbgemm_float16(weight, bias)
+    if precision == "int8":
+        return _fbgemm_int8(weight, bias)
+    if weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
+        return _onednn(weight, bias)
+    return _dense(weight, bias, weight.dtype)
+
+
+@contextlib.contextmanager
+def matmul_precision(precision: str) -> Iterator[None]:
+    """Let float32 products on a GPU use TF32 inside the context, for precision "tf32"."""
+    if precision != "tf32":
+        yield
+        return
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _dense(weight: Tensor, bias: Optional[Tensor], dtype: torch.dtype) -> Product:
+    result = torch.float32 if dtype == torch.bfloat16 else dtype
+    transposed = weight.to(dtype).transpose(-1, -2).contiguous()
+    row = None if bias is None else bias.to(result).unsqueeze(-2)
+
+    def product(x: Tensor, addend: Optional[Tensor] = None) -> Tensor:
+        y = torch.matmul(x.to(dtype), transposed).to(result)
+        for term in (row, addend):
+            if term is not None:
+                y += term
+        return y
+
+    return product
+
+
+def _onednn(weight: Tensor, bias: Optional[Tensor]) -> Product:
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _PACKING_ROWS)
+    linear = torch.ops.mkldnn._linear_pointwise
+
+    def product(x: Tensor, addend: Optional[Tensor] = None) -> Tensor:
+        if addend is None:
+            return linear(x, packed, bias, "none", [], "")
+        return linear(x, addend, packed, bias, "add")
+
+    return product
+
+
+def _fbgemm_float16(weight: Tensor, bias: Optional[Tensor]) -> Product:
+    packed = _prepack("float16", torch.ops.quantized.linear_prepack_fp16, weight, bias)
+    return _fbgemm(lambda x: torch.ops.quantized.linear_dynamic_fp16(x, packed))
+
+
+def _fbgemm_int8(weight: Tensor, bias: Optional[Tensor]) -> Product:
+    # One scale per output row. Symmetric, so that a zero weight stays zero.
+    scales = weight.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny) / 127
+    zeros = torch.zeros_like(scales, dtype=torch.int64)
+    with warnings.catch_warnings():
+        # PyTorch 2.13 announces that its quantized tensors will move; the operators stay.
+        warnings.filterwarnings("ignore", message=".*quantize.*", category=UserWarning)
+        quantized = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
+        packed = _prepack("int8", torch.ops.quantized.linear_prepack, quantized, bias)
+    # reduce_range: 8-bit products saturate 16-bit sums on CPUs without VNNI.
+    return _fbgemm(lambda x: torch.ops.quantized.linear_dynamic(x, packed, True))
+
+
+def _prepack(precision: str, prepack: Callable, weight: Tensor, bias: Optional[Tensor]) -> object:
+    try:
+        return prepack(weight, bias)
+    except RuntimeError as error:
+        raise ValueError(
+            f"precision {precision!r} needs PyTorch's FBGEMM operators, which this build for this "
+            f"processor lacks ({str(error).splitlines()[0]}): use precision 'float32'"
+        ) from error
+
+
+def _fbgemm(linear: Callable[[Tensor], Tensor]) -> Product:
+    def product(x: Tensor, addend: Optional[Tensor] = None) -> Tensor:
+        y = linear(x)
+        return y if addend is None else y.add_(addend)
+
+    return product
+
+
