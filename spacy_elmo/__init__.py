@@ -1,0 +1,25 @@
+"""ELMo for spaCy: contextual word vectors from a bidirectional language model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .component import Elmo
+    from .embedder import Embedder
+
+__version__ = "0.1.0"
+__all__ = ["Elmo", "Embedder", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    # Lazily, so that `spacy_elmo.bilm` stays usable without importing spaCy.
+    if name == "Elmo":
+        from .component import Elmo
+
+        return Elmo
+    if name == "Embedder":
+        from .embedder import Embedder
+
+        return Embedder
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -181,8 +181,10 @@ class _PackedLayer:
 
 @dataclass
 class _RunTimeWeights:
-    """A layer's weights as the time loop wants them: gates in the order i, f, o, j (so that one
-    sigmoid covers three of them) and the forget bias included."""
+    """A layer's weights as the time loop wants them: the forget bias included, and those of the
+    candidate j doubled, so that one sigmoid serves all gates: tanh(j) = 2 sigmoid(2j) - 1.
+    PyTorch's sigmoid is several times as fast as its tanh; the values differ by 1e-7 at most.
+    """
 
     input: Tensor
     recurrent: Tensor
@@ -191,11 +193,11 @@ class _RunTimeWeights:
 
     @classmethod
     def of(cls, layer: LSTMLayer, config: LSTMConfig) -> _RunTimeWeights:
-        def reorder(gates: Tensor) -> Tensor:
+        def prepare(gates: Tensor) -> Tensor:
             i, j, f, o = gates.detach().chunk(4)
-            return torch.cat((i, f, o, j))
+            return torch.cat((i, f, o, 2 * j))
 
-        weight, bias = reorder(layer.gate_weight), reorder(layer.gate_bias)
+        weight, bias = prepare(layer.gate_weight), prepare(layer.gate_bias)
         bias[config.dim : 2 * config.dim] += FORGET_BIAS
         width = weight.shape[1] - config.projection_dim
         projection = layer.projection_weight
@@ -251,18 +253,17 @@ def _scan(
             gates = input_gates[..., done : done + n, :]
             if previous is not None:
                 gates = weights.recurrent(previous[..., :n, :], gates)
-            gates[..., : 3 * dim].sigmoid_()
-            i, f, o, j = gates.split(dim, dim=-1)
-            i *= j.tanh_()
+            i, f, o, j = gates.sigmoid_().split(dim, dim=-1)
+            i *= j.mul_(2).sub_(1)
             c_n = c[..., :n, :]
             torch.addcmul(i, c_n, f, out=c_n)
             if config.cell_clip is not None:
                 c_n.clamp_(-config.cell_clip, config.cell_clip)
             h = y[..., at + done : at + done + n, :]
+            gated = torch.mul(c_n, 2, out=cells[..., :n, :]).sigmoid_().mul_(2).sub_(1).mul_(o)
             if weights.projection is None:
-                torch.mul(torch.tanh(c_n, out=cells[..., :n, :]), o, out=h)
+                h.copy_(gated)
             else:
-                gated = torch.tanh(c_n, out=cells[..., :n, :]).mul_(o)
                 projected = weights.projection(gated, None)
                 if config.proj_clip is not None:
                     projected.clamp_(-config.proj_clip, config.proj_clip)

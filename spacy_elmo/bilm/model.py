@@ -35,7 +35,7 @@ class BiLM(nn.Module):
     precision (str): Arithmetic of inference: float32, float16 or int8 on a CPU, float32, tf32 or
         bfloat16 on a GPU.
     max_tokens (int): Tokens per batch at inference.
-    stateful (bool): Carry each row's LSTM state from one call of `encode` to the next, as older
+    stateful (bool): Carry each row's LSTM state from one call to the next, as older
         implementations do: row i goes on from row i of the last call. For comparisons only.
     type_cache (TypeCache): Encodings of word types seen before.
     half_precision_storage (bool): Save the weights as float16.
@@ -65,26 +65,6 @@ class BiLM(nn.Module):
         return next(self.parameters()).device
 
     def forward(
-        self, types: Sequence[str], index: numpy.ndarray, lengths: Sequence[int]
-    ) -> Tensor:
-        """All layers' activations, with autograd.
-
-        types (Sequence[str]): Distinct word types.
-        index (ndarray): The type of each token, all sequences concatenated, shape (tokens,).
-        lengths (Sequence[int]): Tokens per sequence, sentence boundaries not included.
-        RETURNS (Tensor): Shape (L+1, tokens, 2P). Layer 0 is the token encoder, twice.
-        """
-        self.invalidate()  # Whoever computes gradients is about to change the weights.
-        vectors = self.token_encoder([*types, BOS, EOS])
-        if not len(index):
-            return vectors.new_zeros(self.config.n_activations, 0, self.config.output_dim)
-        (batch,) = pack_batches(lengths, 0)
-        layers = self._encode_batch(batch, vectors, index, self.lstm)
-        inverse = torch.from_numpy(numpy.argsort(batch.tokens)).to(layers.device)
-        return layers[:, inverse]
-
-    @torch.inference_mode()
-    def encode(
         self,
         types: Sequence[str],
         index: numpy.ndarray,
@@ -95,9 +75,14 @@ class BiLM(nn.Module):
         keep_layers: bool = True,
         reduce: Optional[Reduce] = None,
     ) -> tuple[Optional[Tensor], Optional[Tensor]]:
-        """All layers' activations and a function of them, without autograd and in bounded memory.
+        """All layers' activations, and a function of them.
 
-        types, index, lengths: As for `forward`.
+        With gradients enabled, autograd records everything as one batch. Else this is inference:
+        packed weights, the type cache, and one batch of `max_tokens` at a time.
+
+        types (Sequence[str]): Distinct word types.
+        index (ndarray): The type of each token, all sequences concatenated, shape (tokens,).
+        lengths (Sequence[int]): Tokens per sequence, sentence boundaries not included.
         targets (Optional[ndarray]): The row of the result that each token goes to, -1 for none.
             By default every token has its own.
         n_rows (Optional[int]): Rows of the result; the default is one per token. Rows that no
@@ -105,35 +90,63 @@ class BiLM(nn.Module):
         keep_layers (bool): Whether to return the activations.
         reduce (Optional[Callable]): Applied to the activations of one batch at a time.
         RETURNS (tuple): The activations (L+1, n_rows, 2P) if they are kept, and the reduced
-            features (n_rows, width) if there is a function.
+            features (n_rows, width) if there is a function. Layer 0 is the token encoder, twice.
         RAISES (ValueError): If the precision is not for the weights' device.
         """
-        check_precision(self.precision, self.device)
-        config = self.config
         if targets is None:
             targets = numpy.arange(len(index))
         n_rows = len(index) if n_rows is None else n_rows
-        vectors = self._encode_types([*types, BOS, EOS])
-        shape = (config.n_activations, n_rows, config.output_dim)
-        layers = vectors.new_zeros(shape) if keep_layers else None
-        features = None
-        if reduce is not None:
-            # No tokens at all still tell the width.
-            empty = reduce(vectors.new_zeros(config.n_activations, 0, config.output_dim))
-            features = vectors.new_zeros(n_rows, empty.shape[1])
-        max_tokens = 0 if self.stateful else self.max_tokens
+        if torch.is_grad_enabled():
+            layers = self._forward_train(types, index, lengths, targets, n_rows)
+            return layers if keep_layers else None, reduce(layers) if reduce else None
+        return self._forward_infer(types, index, lengths, targets, n_rows, keep_layers, reduce)
+
+    def _forward_train(
+        self,
+        types: Sequence[str],
+        index: numpy.ndarray,
+        lengths: Sequence[int],
+        targets: numpy.ndarray,
+        n_rows: int,
+    ) -> Tensor:
+        self.invalidate()  # Whoever computes gradients is about to change the weights.
+        vectors = self.token_encoder([*types, BOS, EOS])
+        layers = vectors.new_zeros(self.config.n_activations, n_rows, self.config.output_dim)
+        for batch in pack_batches(lengths, 0):
+            result = self._encode_batch(batch, vectors, index, self.lstm)
+            kept, at = _kept(targets[batch.tokens], layers.device)
+            layers = layers.index_copy(1, at, result[:, kept])
+        return layers
+
+    @torch.inference_mode()
+    def _forward_infer(
+        self,
+        types: Sequence[str],
+        index: numpy.ndarray,
+        lengths: Sequence[int],
+        targets: numpy.ndarray,
+        n_rows: int,
+        keep_layers: bool,
+        reduce: Optional[Reduce],
+    ) -> tuple[Optional[Tensor], Optional[Tensor]]:
+        check_precision(self.precision, self.device)
+        config = self.config
         with matmul_precision(self.precision):
-            for batch in pack_batches(lengths, max_tokens):
+            vectors = self._encode_types([*types, BOS, EOS])
+            layers = features = None
+            if keep_layers:
+                layers = vectors.new_zeros(config.n_activations, n_rows, config.output_dim)
+            if reduce is not None:
+                # No tokens at all still tell the width.
+                empty = reduce(vectors.new_zeros(config.n_activations, 0, config.output_dim))
+                features = vectors.new_zeros(n_rows, empty.shape[1])
+            for batch in pack_batches(lengths, 0 if self.stateful else self.max_tokens):
                 result = self._encode_batch(batch, vectors, index, self._infer_lstm(batch))
-                rows = targets[batch.tokens]
-                if (rows < 0).any():
-                    kept = numpy.flatnonzero(rows >= 0)
-                    result = result[:, torch.from_numpy(kept).to(result.device)]
-                    rows = rows[kept]
-                at = torch.from_numpy(rows).to(result.device)
+                kept, at = _kept(targets[batch.tokens], result.device)
+                result = result[:, kept]
                 if layers is not None:
                     layers.index_copy_(1, at, result)
-                if reduce is not None and features is not None:
+                if features is not None and reduce is not None:
                     features.index_copy_(0, at, reduce(result))
         return layers, features
 
@@ -146,7 +159,8 @@ class BiLM(nn.Module):
         types: dict[str, int] = {}
         index = [types.setdefault(token, len(types)) for tokens in sentences for token in tokens]
         lengths = [len(tokens) for tokens in sentences]
-        layers, _ = self.encode(list(types), numpy.array(index, dtype=numpy.int64), lengths)
+        with torch.no_grad():
+            layers, _ = self(list(types), numpy.array(index, dtype=numpy.int64), lengths)
         return list(cast(Tensor, layers).split(lengths, dim=1))
 
     def reset_states(self) -> None:
@@ -165,14 +179,13 @@ class BiLM(nn.Module):
         if not isinstance(encoder, CharCNN):
             return encoder.infer(types)
         precision = self.precision
-        with matmul_precision(precision):
-            # A token that is spelled like a boundary makes that text occur twice.
-            distinct = list(dict.fromkeys(types))
-            vectors = self.type_cache.lookup(
-                distinct,
-                (precision, fingerprint(encoder)),
-                lambda missing: encoder.infer(missing, precision),
-            )
+        # A token that is spelled like a boundary makes that text occur twice.
+        distinct = list(dict.fromkeys(types))
+        vectors = self.type_cache.lookup(
+            distinct,
+            (precision, fingerprint(encoder)),
+            lambda missing: encoder.infer(missing, precision),
+        )
         if len(distinct) == len(types):
             return vectors
         row = {text: i for i, text in enumerate(distinct)}
@@ -222,6 +235,14 @@ class BiLM(nn.Module):
             h[:, at] = new_h
             c[:, at] = new_c
         return outputs
+
+
+def _kept(rows: numpy.ndarray, device: torch.device) -> tuple[slice | Tensor, Tensor]:
+    """Which tokens of a batch have a row in the result (not -1), and those rows."""
+    if (rows >= 0).all():
+        return slice(None), torch.from_numpy(rows).to(device)
+    kept = numpy.flatnonzero(rows >= 0)
+    return torch.from_numpy(kept).to(device), torch.from_numpy(rows[kept]).to(device)
 
 
 def _grow(state: Tensor, n_rows: int) -> Tensor:

@@ -1,0 +1,1 @@
+import typer; app = typer.Typer()

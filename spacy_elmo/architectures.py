@@ -1,0 +1,96 @@
+"""The names a config can say in a `model` block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Optional, Union
+
+from spacy.tokens import Doc
+from spacy.util import registry
+from thinc.api import Model
+from thinc.types import Floats3d
+
+from .bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
+from .bilm.config import Activation
+from .bilm.formats import read_vocabulary
+from .bilm.model import DEFAULT_CACHE_BYTES, DEFAULT_MAX_TOKENS
+from .bilm.precision import Precision
+from .layers.encoder import ElmoEncoder, NoWeights, Settings
+from .segmenters import Segmenter, sentences
+
+_CACHE_MB = DEFAULT_CACHE_BYTES / 2**20
+
+
+@registry.architectures("spacy-elmo.PretrainedBiLM.v1")
+def PretrainedBiLM(
+    weights: Optional[str] = None,
+    segmenter: Optional[Segmenter] = None,
+    precision: Precision = "float32",
+    max_tokens_per_batch: int = DEFAULT_MAX_TOKENS,
+    type_cache_mb: float = _CACHE_MB,
+    stateful: bool = False,
+) -> Model[list[Doc], list[Floats3d]]:
+    """A biLM with weights from elsewhere. They are read at first use and saved with the pipeline,
+    which then never looks for the original file again.
+
+    weights (Optional[str]): A name, a folder, or a file of weights.
+    segmenter (Optional[Segmenter]): How docs are cut into sequences; the default is sentences.
+    precision (str): Arithmetic of inference: float32, float16 or int8 on a CPU, float32, tf32 or
+        bfloat16 on a GPU.
+    max_tokens_per_batch (int): Tokens that go through the LSTMs at a time.
+    type_cache_mb (float): Bound of the cache of word types in MiB; 0 switches it off.
+    stateful (bool): Carry LSTM states from batch to batch, as older implementations do.
+    RAISES (ValueError): If a setting has an impossible value.
+    """
+    settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful)
+    return ElmoEncoder(NoWeights(weights), segmenter or sentences(), settings)
+
+
+@registry.architectures("spacy-elmo.BiLM.v1")
+def build_bilm(
+    dim: int,
+    projection_dim: int,
+    n_layers: int = 2,
+    cell_clip: Optional[float] = 3.0,
+    proj_clip: Optional[float] = 3.0,
+    use_skip_connections: bool = True,
+    filters: Optional[Sequence[Sequence[int]]] = None,
+    activation: Activation = "relu",
+    n_highway: int = 1,
+    char_embedding_dim: int = 16,
+    max_characters_per_token: int = 50,
+    vocabulary: Optional[Union[str, Path]] = None,
+    segmenter: Optional[Segmenter] = None,
+    precision: Precision = "float32",
+    max_tokens_per_batch: int = DEFAULT_MAX_TOKENS,
+    type_cache_mb: float = _CACHE_MB,
+    stateful: bool = False,
+) -> Model[list[Doc], list[Floats3d]]:
+    """A biLM with random weights, to be trained from scratch. Give either `filters` (character
+    input) or `vocabulary` (word input). The settings are those of `PretrainedBiLM`.
+
+    dim, projection_dim, n_layers, cell_clip, proj_clip, use_skip_connections: See `LSTMConfig`.
+    filters, activation, n_highway, char_embedding_dim, max_characters_per_token: See
+        `CharCNNConfig`.
+    vocabulary (Optional[Union[str, Path]]): A file of words, `<S> </S> <UNK>` first.
+    RAISES (ValueError): If a setting has an impossible value.
+    """
+    if (filters is None) == (vocabulary is None):
+        raise ValueError(
+            "spacy-elmo.BiLM.v1: give either filters (character input) or vocabulary (word input)"
+        )
+    lstm = LSTMConfig(dim, projection_dim, n_layers, cell_clip, proj_clip, use_skip_connections)
+    words = None if vocabulary is None else read_vocabulary(Path(vocabulary))
+    char_cnn = None
+    if filters is not None:
+        char_cnn = CharCNNConfig(
+            tuple((width, number) for width, number in filters),
+            activation,
+            n_highway,
+            char_embedding_dim,
+            max_characters_per_token,
+        )
+    config = BiLMConfig(lstm, char_cnn, None if words is None else len(words))
+    settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful)
+    return ElmoEncoder(BiLM(config, words), segmenter or sentences(), settings)

@@ -1,0 +1,37 @@
+"""Where weights come from: a name, a folder or a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Union
+
+from .bilm import BiLM
+from .bilm.formats import load
+
+# Weights that come with the package, one folder per name.
+FOLDER = Path(__file__).parent / "weights"
+
+
+def names() -> list[str]:
+    """RETURNS (list): The names of the weights that come with the package."""
+    if not FOLDER.is_dir():
+        return []
+    return sorted(path.name for path in FOLDER.iterdir() if path.is_dir())
+
+
+def load_weights(weights: Union[str, Path]) -> BiLM:
+    """Read a biLM.
+
+    weights (Union[str, Path]): A name from `names()`, a folder of options and weights, or a file
+        of weights (HDF5 or safetensors) with its options beside it.
+    RAISES (ValueError): If there is no such thing, or it cannot be read.
+    """
+    if str(weights) in names():
+        return load(FOLDER / str(weights))
+    path = Path(weights)
+    if not path.exists():
+        known = ", ".join(names()) or "none in this version"
+        raise ValueError(
+            f"no weights {str(weights)!r}: neither a file or folder nor a known name ({known})"
+        )
+    return load(path)

@@ -1,0 +1,93 @@
+"""The extension attributes, registered when this module is imported.
+
+| attribute          | value                                                   | stored? |
+|--------------------|---------------------------------------------------------|---------|
+| doc._.elmo_layers  | (L+1, tokens, 2P), layer 0 is the token encoder         | yes, unless keep_layers = false |
+| doc._.elmo_tokens  | (tokens, width), the component's own mix                | yes     |
+| token._.elmo       | (width,), the token's row                               | getter  |
+| span._.elmo        | (width,), mean over the tokens that are not whitespace  | getter  |
+| doc._.elmo         | the same for the whole doc                              | getter  |
+
+All are None on a doc that no "elmo" component has seen. The width is 2P, except when the
+component's mix is of another width (all layers concatenated).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Union
+
+from spacy.attrs import IS_SPACE
+from spacy.tokens import Doc, Span, Token
+from thinc.api import get_array_module
+from thinc.types import Floats1d
+
+
+def token_vector(token: Token) -> Optional[Floats1d]:
+    """RETURNS (Optional[Floats1d]): The token's row of `doc._.elmo_tokens`."""
+    vectors = token.doc._.elmo_tokens
+    return None if vectors is None else vectors[token.i]
+
+
+def span_vector(span: Span) -> Optional[Floats1d]:
+    """RETURNS (Optional[Floats1d]): The mean over the span; zeros if it is all whitespace."""
+    return _mean(span.doc, span.start, span.end)
+
+
+def doc_vector(doc: Doc) -> Optional[Floats1d]:
+    """RETURNS (Optional[Floats1d]): The mean over the doc; zeros if it is all whitespace."""
+    return _mean(doc, 0, len(doc))
+
+
+def _mean(doc: Doc, start: int, end: int) -> Optional[Floats1d]:
+    if doc._.elmo_tokens is None:
+        return None
+    # Whitespace tokens have zero vectors: they add nothing to the sum.
+    n_words = int((doc.to_array(IS_SPACE)[start:end] == 0).sum())
+    return doc._.elmo_tokens[start:end].sum(axis=0) / max(n_words, 1)
+
+
+def install_vectors(doc: Doc) -> None:
+    """Make `.vector`, `.vector_norm`, `.has_vector` and `.similarity()` of the doc, its spans and
+    its tokens use ELMo, through spaCy's user hooks."""
+    for hooks in (doc.user_hooks, doc.user_span_hooks, doc.user_token_hooks):
+        hooks["vector"] = _vector
+        hooks["vector_norm"] = _vector_norm
+        hooks["has_vector"] = _has_vector
+        hooks["similarity"] = _similarity
+
+
+# Functions of the module, not closures: docs are pickled together with their hooks.
+def _vector(obj: Union[Doc, Span, Token]) -> Floats1d:
+    vector = obj._.elmo
+    if vector is None:
+        raise ValueError(
+            "set_vectors is on, but the doc's ELMo vectors are gone (removed by a doc_cleaner?)"
+        )
+    return vector
+
+
+def _vector_norm(obj: Union[Doc, Span, Token]) -> float:
+    vector = _vector(obj)
+    return float(get_array_module(vector).linalg.norm(vector))
+
+
+def _has_vector(obj: Union[Doc, Span, Token]) -> bool:
+    return _vector_norm(obj) > 0
+
+
+def _similarity(obj: Union[Doc, Span, Token], other: Any) -> float:
+    norms = float(obj.vector_norm) * float(other.vector_norm)
+    return float(obj.vector.dot(other.vector)) / norms if norms else 0.0
+
+
+def register() -> None:
+    """Register the attributes. Does nothing for those that exist already."""
+    for name in ("elmo_layers", "elmo_tokens"):
+        if not Doc.has_extension(name):
+            Doc.set_extension(name, default=None)
+    for kind, getter in ((Doc, doc_vector), (Span, span_vector), (Token, token_vector)):
+        if not kind.has_extension("elmo"):
+            kind.set_extension("elmo", getter=getter)
+
+
+register()

@@ -1,0 +1,103 @@
+"""How a Doc is cut into the sequences that the biLM reads.
+
+A sequence is never longer than a window, so that a text of any length runs in bounded memory. The
+windows of a longer stretch overlap, and a token takes its vector from the window that shows most
+of both its sides: the inner half of an overlap goes to either window. Whitespace tokens are left
+out everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy
+from spacy.attrs import IS_SPACE, SENT_START
+from spacy.tokens import Doc
+from spacy.util import registry
+
+DEFAULT_WINDOW = 512
+DEFAULT_OVERLAP = 64
+
+
+class Sequence(NamedTuple):
+    """What the biLM reads at once.
+
+    tokens (ndarray): Indices of the doc's tokens, rising.
+    start, end (int): The part of `tokens` whose vectors are kept.
+    """
+
+    tokens: numpy.ndarray
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Segmenter:
+    """Cuts a doc into sequences; call it with a Doc. Every token that is not whitespace is kept
+    from exactly one sequence.
+
+    by_sentence (bool): Cut at sentence boundaries, if the doc has them.
+    window (int): Tokens per sequence at most.
+    overlap (int): Tokens that neighbouring windows share.
+    RAISES (ValueError): If the values do not fit each other.
+    """
+
+    by_sentence: bool
+    window: int
+    overlap: int
+
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise ValueError(f"segmenter: window must be 1 or more tokens, found {self.window}")
+        if not 0 <= self.overlap < self.window:
+            raise ValueError(
+                f"segmenter: overlap must be from 0 to less than the window ({self.window}), "
+                f"found {self.overlap}"
+            )
+
+    def __call__(self, doc: Doc) -> Iterator[Sequence]:
+        values = doc.to_array([IS_SPACE, SENT_START])
+        words = numpy.flatnonzero(values[:, 0] == 0)
+        stretches = [words]
+        if self.by_sentence and doc.has_annotation("SENT_START"):
+            starts = numpy.flatnonzero(values[:, 1] == 1)
+            stretches = numpy.split(words, numpy.searchsorted(words, starts))
+        for stretch in stretches:
+            if len(stretch):
+                yield from self._windows(stretch)
+
+    def _windows(self, tokens: numpy.ndarray) -> Iterator[Sequence]:
+        n = len(tokens)
+        step = self.window - self.overlap
+        # The last window ends with the stretch, so that it is not a scrap without context.
+        starts = [*range(0, n - self.window, step), max(n - self.window, 0)]
+        kept = 0
+        for start, following in zip(starts, [*starts[1:], n]):
+            end = min(start + self.window, n)
+            last = end if following == n else (end + following) // 2
+            yield Sequence(tokens[start:end], kept - start, last - start)
+            kept = last
+
+
+@registry.misc("spacy-elmo.sentences.v1")
+def sentences(window: int = DEFAULT_WINDOW, overlap: int = DEFAULT_OVERLAP) -> Segmenter:
+    """Sentences if the doc has boundaries, else the whole doc; long ones in windows."""
+    return Segmenter(True, window, overlap)
+
+
+@registry.misc("spacy-elmo.docs.v1")
+def docs(window: int = DEFAULT_WINDOW, overlap: int = DEFAULT_OVERLAP) -> Segmenter:
+    """Whole docs, across sentence boundaries; long ones in windows."""
+    return Segmenter(False, window, overlap)
+
+
+@registry.misc("spacy-elmo.strided.v1")
+def strided(window: int = 128, stride: int = 96) -> Segmenter:
+    """Windows of a fixed length every `stride` tokens, across sentence boundaries."""
+    if not 1 <= stride <= window:
+        raise ValueError(
+            f"segmenter: stride must be from 1 to the window ({window}), found {stride}"
+        )
+    return Segmenter(False, window, window - stride)
