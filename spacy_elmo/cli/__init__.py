@@ -1,1 +1,20 @@
-import typer; app = typer.Typer()
+"""`spacy elmo ...`, one module per command. spaCy finds this through its entry point."""
+
+import typer
+from spacy.cli import app as spacy_app
+
+from .convert import convert_cli
+from .embed import embed_cli
+from .export import export_cli
+from .info import info_cli
+
+app = typer.Typer(
+    name="elmo",
+    help="Contextual word vectors: convert, inspect and run ELMo weights.",
+    no_args_is_help=True,
+)
+app.command("convert")(convert_cli)
+app.command("embed")(embed_cli)
+app.command("export")(export_cli)
+app.command("info")(info_cli)
+spacy_app.add_typer(app)

@@ -31,7 +31,7 @@ def load(path: Path, options: Optional[Path] = None) -> BiLM:
     if not path.exists():
         raise ValueError(f"no such file or folder: {path}")
     if path.is_dir():
-        folder, weights = path, _find_weights(path)
+        folder, weights = path, find_weights(path)
     else:
         folder, weights = path.parent, path
     kind = detect(weights)
@@ -113,7 +113,9 @@ def detect(path: Path) -> str:
     return "options" if start.lstrip().startswith(b"{") else "unknown"
 
 
-def _find_weights(folder: Path) -> Path:
+def find_weights(folder: Path) -> Path:
+    """RETURNS (Path): The folder's file of weights.
+    RAISES (ValueError): If there is none, or there are several and none is called `weights`."""
     found = sorted(path for path in folder.iterdir() if path.suffix in _WEIGHT_SUFFIXES)
     named = [path for path in found if path.stem == "weights"]
     if len(named) == 1:

@@ -1,0 +1,62 @@
+"""What the commands share."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Optional
+
+import spacy
+from spacy.language import Language
+from spacy.util import ensure_path
+from wasabi import msg
+
+from ..component import Elmo
+
+
+@contextlib.contextmanager
+def clear_errors() -> Iterator[None]:
+    """Show a ValueError or an OSError as one message, with exit code 1."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        msg.fail(str(error), exits=1)
+
+
+def check_free(path: Path, force: bool) -> None:
+    """RAISES (ValueError): If the path exists and may not be overwritten."""
+    if path.exists() and not force:
+        raise ValueError(f"{path} exists already: choose another path, or overwrite it with --force")
+
+
+def is_pipeline(path: Path) -> bool:
+    return (path / "config.cfg").is_file()
+
+
+def load_pipeline(path: Path) -> Language:
+    """RAISES (ValueError): If the folder is not a pipeline that can be loaded."""
+    try:
+        return spacy.load(ensure_path(path))
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"cannot load the pipeline {path}: {error}") from error
+
+
+def elmo_components(nlp: Language) -> dict[str, Elmo]:
+    """RETURNS (dict): The pipeline's elmo components by name, the disabled ones, too."""
+    return {name: pipe for name, pipe in nlp.components if isinstance(pipe, Elmo)}
+
+
+def find_elmo(nlp: Language, name: Optional[str]) -> tuple[str, Elmo]:
+    """RETURNS (tuple): The elmo component of this name, or the only one if none is named.
+    RAISES (ValueError): If there is no such component, or more than one and no name."""
+    found = elmo_components(nlp)
+    if not found:
+        raise ValueError(f"the pipeline has no elmo component, only {nlp.component_names}")
+    if name is None:
+        if len(found) > 1:
+            raise ValueError(f"the pipeline has several elmo components {list(found)}: use --name")
+        return next(iter(found.items()))
+    if name not in found:
+        raise ValueError(f"no elmo component {name!r}: the pipeline has {list(found)}")
+    return name, found[name]

@@ -1,0 +1,52 @@
+"""spacy elmo convert: published weights to a pipeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import spacy
+import typer
+from wasabi import msg
+
+from ..bilm.formats import load
+from ..component import Elmo
+from ..files import atomic_folder
+from ..layers.encoder import set_bilm
+from ._util import check_free, clear_errors
+
+
+def convert_cli(
+    options: Path = typer.Argument(..., help="options.json of the biLM"),
+    weights: Path = typer.Argument(..., help="Its weights, HDF5 or safetensors"),
+    out: Path = typer.Argument(..., help="Folder of the new pipeline"),
+    lang: str = typer.Option("en", "--lang", "-l", help="Language of the pipeline, or xx"),
+    half: bool = typer.Option(False, "--half", help="Store the weights as float16"),
+    sentencizer: bool = typer.Option(
+        False, "--sentencizer", help="Let the pipeline split sentences, by punctuation"
+    ),
+    force: bool = typer.Option(False, "--force", "-F", help="Overwrite the folder"),
+) -> None:
+    """
+    Convert ELMo weights to a pipeline folder for spacy.load and spacy package.
+
+    For word input, vocab.txt must lie beside the weights.
+    """
+    with clear_errors():
+        check_free(out, force)
+        bilm = load(weights, options)
+        if half:
+            bilm.half_precision_storage = True
+        try:
+            nlp = spacy.blank(lang)
+        except ImportError as error:
+            raise ValueError(f"no language {lang!r} in spaCy: {error}") from error
+        if sentencizer:
+            nlp.add_pipe("sentencizer")
+        elmo = nlp.add_pipe("elmo")
+        assert isinstance(elmo, Elmo)
+        set_bilm(elmo.model, bilm)
+        nlp.meta["name"] = out.name.replace("-", "_")
+        nlp.meta["description"] = "ELMo: contextual word vectors from a biLM"
+        with atomic_folder(out) as new:
+            nlp.to_disk(new)
+    msg.good(f"Wrote the pipeline {out}", f'Use it with spacy.load("{out}")')

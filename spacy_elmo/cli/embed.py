@@ -1,0 +1,86 @@
+"""spacy elmo embed: vectors for a file of texts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Optional, cast
+
+import spacy
+import typer
+from spacy.language import Language
+from tqdm import tqdm
+from wasabi import msg
+
+from ..bilm.precision import Precision, check_precision
+from ..dump import Dump, Layers, read_docs
+from ._util import check_free, clear_errors, find_elmo, is_pipeline, load_pipeline
+
+
+def embed_cli(
+    source: Path = typer.Argument(..., help="Texts: .txt, .jsonl, .spacy, or - for stdin"),
+    out: Path = typer.Argument(..., help="Vectors: .hdf5, .npz or .spacy"),
+    model: str = typer.Option(..., "--model", "-m", help="A pipeline, or weights"),
+    layers: Layers = typer.Option(
+        Layers.all, "--layers", "-L", help="All layers, the top, the component's mix, or the mean"
+    ),
+    name: Optional[str] = typer.Option(None, "--name", "-n", help="Name of the elmo component"),
+    whitespace: bool = typer.Option(
+        False, "--whitespace", "-w", help="The tokens are separated by spaces already"
+    ),
+    precision: Optional[str] = typer.Option(
+        None, "--precision", help="float32, float16 or int8 (CPU); float32, tf32, bfloat16 (GPU)"
+    ),
+    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for the CPU"),
+    force: bool = typer.Option(False, "--force", "-F", help="Overwrite the file, start afresh"),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress bar"),
+) -> None:
+    """
+    Write the vectors of every line (or doc), resuming where a killed run stopped.
+
+    HDF5 has one dataset per line number, of shape (layers, tokens, width), as bilm-tf's
+    dump_bilm_embeddings writes them; .npz has arrays of the same names. JSON lines hold "text" or
+    "tokens".
+    """
+    with clear_errors():
+        check_free(out, force)
+        if gpu_id >= 0:
+            spacy.require_gpu(gpu_id)
+        nlp = _load(model)
+        component_name, elmo = find_elmo(nlp, name)
+        if precision is not None:
+            check_precision(precision, elmo.bilm.device)
+            elmo.bilm.precision = cast(Precision, precision)
+        from_stdin = str(source) == "-"
+        dump = Dump(out, None if from_stdin else source, elmo, layers, whitespace=whitespace)
+        if force:
+            dump.discard()
+        with dump.lock():
+            done = dump.start()
+            if done:
+                msg.info(f"Going on after the {done} records that an earlier run wrote")
+            docs = read_docs(nlp, None if from_stdin else source, whitespace=whitespace, skip=done)
+            n_tokens = 0
+            with tqdm(
+                total=dump.count_records(),
+                initial=done,
+                unit=" records",
+                disable=quiet,
+                file=sys.stderr,
+            ) as bar:
+                for doc in dump.write(nlp.pipe(docs)):
+                    n_tokens += len(doc)
+                    bar.update()
+                    seconds = bar.format_dict["elapsed"]
+                    if seconds:
+                        bar.set_postfix_str(f"{n_tokens / seconds:,.0f} tokens/s", refresh=False)
+            total = dump.finish()
+    msg.good(f"Wrote {total} records to {out}")
+
+
+def _load(model: str) -> Language:
+    if is_pipeline(Path(model)):
+        return load_pipeline(Path(model))
+    nlp = spacy.blank("xx")
+    nlp.add_pipe("elmo", config={"model": {"weights": model}})
+    return nlp

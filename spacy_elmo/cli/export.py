@@ -1,0 +1,38 @@
+"""spacy elmo export: a pipeline's weights for other ELMo software."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Optional
+
+import typer
+from wasabi import msg
+
+from ..bilm.formats import allennlp, native
+from ..bundled import load_weights
+from ._util import check_free, clear_errors, find_elmo, is_pipeline, load_pipeline
+
+
+def export_cli(
+    pipeline: Path = typer.Argument(..., help="A pipeline, or weights in any format we read"),
+    out: Path = typer.Argument(..., help="Folder for options.json and the weights"),
+    name: Optional[str] = typer.Option(None, "--name", "-n", help="Name of the elmo component"),
+    safetensors: bool = typer.Option(
+        False, "--safetensors", help="Write our own format instead of HDF5"
+    ),
+    half: bool = typer.Option(False, "--half", help="Store the weights as float16"),
+    force: bool = typer.Option(False, "--force", "-F", help="Overwrite the folder"),
+) -> None:
+    """
+    Write options.json and weights.hdf5, as AllenNLP and bilm-tf read them.
+    """
+    with clear_errors():
+        check_free(out, force)
+        if is_pipeline(pipeline):
+            bilm = find_elmo(load_pipeline(pipeline), name)[1].bilm
+        else:
+            bilm = load_weights(pipeline)
+        if half:
+            bilm.half_precision_storage = True
+        (native if safetensors else allennlp).write(bilm, out)
+    msg.good(f"Wrote {', '.join(sorted(path.name for path in out.iterdir()))} to {out}")

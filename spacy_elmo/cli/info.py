@@ -1,0 +1,87 @@
+"""spacy elmo info: what a biLM is made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import srsly
+import typer
+from wasabi import msg
+
+from ..bilm import BiLM
+from ..bilm.formats import detect, find_weights
+from ..bundled import load_weights
+from ._util import clear_errors, elmo_components, is_pipeline, load_pipeline
+
+
+def info_cli(
+    path: Path = typer.Argument(..., help="A pipeline, or weights in any format we read"),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON"),
+) -> None:
+    """
+    Show architecture, parameters, bytes, format and mixes.
+    """
+    with clear_errors():
+        report = describe(path)
+    if as_json:
+        print(srsly.json_dumps(report, indent=2))
+        return
+    for name, facts in report.items():
+        msg.divider(name)
+        msg.table([(key, value) for key, value in facts.items()], aligns=("r", "l"))
+
+
+def describe(path: Path) -> dict[str, dict[str, Any]]:
+    """RETURNS (dict): For each biLM, its facts by name.
+    RAISES (ValueError): If there is none or it cannot be read."""
+    if not is_pipeline(path):
+        bilm = load_weights(path)
+        if not path.exists():
+            kind = "bundled"
+        else:
+            kind = detect(find_weights(path) if path.is_dir() else path)
+        return {str(path): {"format": kind, **describe_bilm(bilm)}}
+    nlp = load_pipeline(path)
+    components = elmo_components(nlp)
+    if not components:
+        raise ValueError(f"the pipeline {path} has no elmo component, only {nlp.component_names}")
+    report = {}
+    for name, elmo in components.items():
+        settings = elmo.model.attrs["settings"]
+        report[name] = {
+            "format": "spaCy pipeline",
+            **describe_bilm(elmo.bilm),
+            "mix": " ".join(
+                [elmo.mix.name, *(f"{key}={value}" for key, value in elmo.mix.attrs.items())]
+            ),
+            "segmenter": str(elmo.model.attrs["segmenter"]),
+            "precision": settings.precision,
+            "type cache": f"{settings.type_cache_mb:g} MiB",
+        }
+    return report
+
+
+def describe_bilm(bilm: BiLM) -> dict[str, Any]:
+    """RETURNS (dict): The facts about the model itself."""
+    lstm, char_cnn = bilm.config.lstm, bilm.config.char_cnn
+    n_parameters = sum(parameter.numel() for parameter in bilm.parameters())
+    facts: dict[str, Any] = {"input": f"words, a vocabulary of {bilm.config.n_tokens_vocab}"}
+    if char_cnn is not None:
+        facts = {
+            "input": f"characters, at most {char_cnn.max_characters_per_token} per token",
+            "filters": " ".join(f"{width}x{number}" for width, number in char_cnn.filters),
+            "activation": char_cnn.activation,
+            "highway layers": char_cnn.n_highway,
+        }
+    return {
+        **facts,
+        "LSTM layers": f"{lstm.n_layers} per direction, {lstm.dim} cells",
+        "projection": lstm.projection_dim if lstm.has_projection else "none",
+        "clipping": f"cell {lstm.cell_clip}, projection {lstm.proj_clip}",
+        "skip connections": lstm.use_skip_connections,
+        "vectors": f"{bilm.config.n_activations} layers of width {bilm.config.output_dim}",
+        "parameters": n_parameters,
+        "bytes in memory": 4 * n_parameters,
+        "stored as": "float16" if bilm.half_precision_storage else "float32",
+    }
