@@ -1,12 +1,12 @@
 """The extension attributes, registered when this module is imported.
 
-| attribute          | value                                                   | stored? |
-|--------------------|---------------------------------------------------------|---------|
-| doc._.elmo_layers  | (L+1, tokens, 2P), layer 0 is the token encoder         | yes, unless keep_layers = false |
-| doc._.elmo_tokens  | (tokens, width), the component's own mix                | yes     |
-| token._.elmo       | (width,), the token's row                               | getter  |
-| span._.elmo        | (width,), mean over the tokens that are not whitespace  | getter  |
-| doc._.elmo         | the same for the whole doc                              | getter  |
+| attribute         | value                                                  | stored?           |
+|-------------------|--------------------------------------------------------|-------------------|
+| doc._.elmo_layers | (L+1, tokens, 2P), layer 0 is the token encoder        | yes (keep_layers) |
+| doc._.elmo_tokens | (tokens, width), the component's own mix               | yes               |
+| token._.elmo      | (width,), the token's row                              | getter            |
+| span._.elmo       | (width,), mean over the tokens that are not whitespace | getter            |
+| doc._.elmo        | the same for the whole doc                             | getter            |
 
 All are None on a doc that no "elmo" component has seen. The width is 2P, except when the
 component's mix is of another width (all layers concatenated).
@@ -14,7 +14,7 @@ component's mix is of another width (all layers concatenated).
 
 from __future__ import annotations
 
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 from spacy.attrs import IS_SPACE
 from spacy.tokens import Doc, Span, Token
@@ -77,7 +77,7 @@ def _has_vector(obj: Union[Doc, Span, Token]) -> bool:
 
 def _similarity(obj: Union[Doc, Span, Token], other: Any) -> float:
     norms = float(obj.vector_norm) * float(other.vector_norm)
-    return float(obj.vector.dot(other.vector)) / norms if norms else 0.0
+    return float((obj.vector * other.vector).sum()) / norms if norms else 0.0
 
 
 def register() -> None:
@@ -85,7 +85,8 @@ def register() -> None:
     for name in ("elmo_layers", "elmo_tokens"):
         if not Doc.has_extension(name):
             Doc.set_extension(name, default=None)
-    for kind, getter in ((Doc, doc_vector), (Span, span_vector), (Token, token_vector)):
+    getters: dict[Any, Callable] = {Doc: doc_vector, Span: span_vector, Token: token_vector}
+    for kind, getter in getters.items():
         if not kind.has_extension("elmo"):
             kind.set_extension("elmo", getter=getter)
 

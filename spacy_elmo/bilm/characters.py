@@ -22,7 +22,9 @@ PADDING = 260
 SHIFT = 1
 
 
-def character_ids(tokens: Sequence[str], max_characters: int) -> tuple[numpy.ndarray, numpy.ndarray]:
+def character_ids(
+    tokens: Sequence[str], max_characters: int
+) -> tuple[numpy.ndarray, numpy.ndarray]:
     """Encode tokens, padded to the longest of them.
 
     Lone surrogates have no UTF-8 form and are dropped, as bilm-tf does. A token spelled exactly

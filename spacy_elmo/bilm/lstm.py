@@ -17,10 +17,10 @@ from typing import Optional
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from .config import LSTMConfig
 from .derived import Derived, fingerprint
+from .module_list import ModuleList
 from .precision import Precision, Product, pack
 
 # Added to the forget gate's bias at run time (bilm-tf stores it without).
@@ -73,9 +73,9 @@ class BiLSTM(nn.Module):
         self.backward_layers = self._stack()
         self._packed = Derived()
 
-    def _stack(self) -> nn.ModuleList:
+    def _stack(self) -> ModuleList[LSTMLayer]:
         width = self.config.projection_dim
-        return nn.ModuleList(LSTMLayer(width, self.config) for _ in range(self.config.n_layers))
+        return ModuleList(LSTMLayer(width, self.config) for _ in range(self.config.n_layers))
 
     def forward(self, x: Tensor, sizes: Sequence[int]) -> list[Tensor]:
         """Run with autograd.
@@ -140,7 +140,7 @@ class BiLSTM(nn.Module):
         key = (precision, fingerprint(self))
         packed: list[list[_PackedLayer]] = self._packed.get(key, lambda: self._pack(precision))
         # A batched packing serves both directions at once; else each has its own.
-        directions = [slice(None)] if len(packed[0]) == 1 else [0, 1]
+        directions: list[slice | int] = [slice(None)] if len(packed[0]) == 1 else [0, 1]
         outputs = []
         for layer, packed_layer in enumerate(packed):
             y = torch.empty_like(x)
@@ -163,9 +163,7 @@ class BiLSTM(nn.Module):
     def _pack(self, precision: Precision) -> list[list[_PackedLayer]]:
         layers = []
         for fwd, bwd in zip(self.forward_layers, self.backward_layers):
-            pair = [
-                _RunTimeWeights.of(layer, self.config) for layer in (fwd, bwd)
-            ]
+            pair = [_RunTimeWeights.of(layer, self.config) for layer in (fwd, bwd)]
             if fwd.gate_weight.device.type != "cpu":
                 pair = [_RunTimeWeights.stack(pair)]
             layers.append([weights.pack(precision) for weights in pair])

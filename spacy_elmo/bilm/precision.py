@@ -138,5 +138,3 @@ def _fbgemm(linear: Callable[[Tensor], Tensor]) -> Product:
         return y if addend is None else y.add_(addend)
 
     return product
-
-

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from .characters import BOS, EOS, PADDING, SHIFT, character_ids
 from .config import N_CHARACTERS, BiLMConfig, CharCNNConfig
 from .derived import Derived, fingerprint
+from .module_list import ModuleList
 from .precision import Precision, Product, pack
 
 UNK = "<UNK>"
@@ -64,10 +65,12 @@ class CharCNN(nn.Module):
         self.config = config
         self.output_dim = output_dim
         self.char_embedding = nn.Embedding(N_CHARACTERS, config.embedding_dim, padding_idx=0)
-        self.convolutions = nn.ModuleList(
+        self.convolutions: ModuleList[nn.Conv1d] = ModuleList(
             nn.Conv1d(config.embedding_dim, number, width) for width, number in config.filters
         )
-        self.highways = nn.ModuleList(Highway(config.n_filters) for _ in range(config.n_highway))
+        self.highways: ModuleList[Highway] = ModuleList(
+            Highway(config.n_filters) for _ in range(config.n_highway)
+        )
         self.projection = nn.Linear(config.n_filters, output_dim) if has_projection else None
         self.reset_parameters()
         self._packed = Derived()
@@ -77,6 +80,7 @@ class CharCNN(nn.Module):
         with torch.no_grad():
             self.char_embedding.weight[0] = 0.0
         for conv in self.convolutions:
+            assert conv.bias is not None
             if self.config.activation == "relu":
                 nn.init.uniform_(conv.weight, -0.05, 0.05)
             else:
@@ -145,6 +149,7 @@ class CharCNN(nn.Module):
                 (n, length - width + 1, width * dim), (length * dim, dim, 1)
             )
             scores = product(windows.reshape(-1, width * dim), None)
+            assert conv.bias is not None
             pooled = scores.view(n, -1, number).amax(1).add_(conv.bias)
             y[:, column : column + number] = self._activate(pooled)
             column += number

@@ -30,6 +30,7 @@ class TypeCache:
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self._lock = threading.Lock()
+        self._table: Optional[Tensor] = None
         self._clear(None)
 
     def __len__(self) -> int:
@@ -130,7 +131,7 @@ class TypeCache:
         self._key = key
         self._rows: OrderedDict[str, int] = OrderedDict()
         self._free: list[int] = []
-        self._table: Optional[Tensor] = None
+        self._table = None
         self._bytes = 0
 
     def __reduce__(self) -> tuple:

@@ -27,7 +27,9 @@ def clear_errors() -> Iterator[None]:
 def check_free(path: Path, force: bool) -> None:
     """RAISES (ValueError): If the path exists and may not be overwritten."""
     if path.exists() and not force:
-        raise ValueError(f"{path} exists already: choose another path, or overwrite it with --force")
+        raise ValueError(
+            f"{path} exists already: choose another path, or overwrite it with --force"
+        )
 
 
 def is_pipeline(path: Path) -> bool:
@@ -47,8 +49,8 @@ def elmo_components(nlp: Language) -> dict[str, Elmo]:
     return {name: pipe for name, pipe in nlp.components if isinstance(pipe, Elmo)}
 
 
-def find_elmo(nlp: Language, name: Optional[str]) -> tuple[str, Elmo]:
-    """RETURNS (tuple): The elmo component of this name, or the only one if none is named.
+def find_elmo(nlp: Language, name: Optional[str]) -> Elmo:
+    """RETURNS (Elmo): The elmo component of this name, or the only one if none is named.
     RAISES (ValueError): If there is no such component, or more than one and no name."""
     found = elmo_components(nlp)
     if not found:
@@ -56,7 +58,7 @@ def find_elmo(nlp: Language, name: Optional[str]) -> tuple[str, Elmo]:
     if name is None:
         if len(found) > 1:
             raise ValueError(f"the pipeline has several elmo components {list(found)}: use --name")
-        return next(iter(found.items()))
+        return next(iter(found.values()))
     if name not in found:
         raise ValueError(f"no elmo component {name!r}: the pipeline has {list(found)}")
-    return name, found[name]
+    return found[name]

@@ -47,7 +47,7 @@ def embed_cli(
         if gpu_id >= 0:
             spacy.require_gpu(gpu_id)
         nlp = _load(model)
-        component_name, elmo = find_elmo(nlp, name)
+        elmo = find_elmo(nlp, name)
         if precision is not None:
             check_precision(precision, elmo.bilm.device)
             elmo.bilm.precision = cast(Precision, precision)

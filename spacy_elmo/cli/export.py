@@ -29,7 +29,7 @@ def export_cli(
     with clear_errors():
         check_free(out, force)
         if is_pipeline(pipeline):
-            bilm = find_elmo(load_pipeline(pipeline), name)[1].bilm
+            bilm = find_elmo(load_pipeline(pipeline), name).bilm
         else:
             bilm = load_weights(pipeline)
         if half:

@@ -14,7 +14,7 @@ import numpy
 import torch
 from spacy.attrs import ORTH
 from spacy.tokens import Doc
-from thinc.api import Model, PyTorchWrapper_v3, torch2xp, xp2torch
+from thinc.api import Model, PyTorchShim, PyTorchWrapper_v3, torch2xp, xp2torch
 from thinc.types import ArgsKwargs, Floats2d, Floats3d
 
 from ..bilm import BiLM
@@ -185,7 +185,7 @@ def get_bilm(model: Model[list[Doc], list[Floats3d]]) -> BiLM:
 
 def set_bilm(model: Model[list[Doc], list[Floats3d]], bilm: BiLM) -> None:
     """Give the encoder another biLM, which moves to the encoder's device."""
-    shim = model.get_ref("bilm").shims[0]
+    shim = cast(PyTorchShim, model.get_ref("bilm").shims[0])
     shim._model = model.attrs["settings"].apply(bilm.to(shim.device))
 
 

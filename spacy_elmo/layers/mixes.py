@@ -38,12 +38,12 @@ def _frozen_forward(model: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, 
             "encoder included): give one weight per layer"
         )
     scales = [model.attrs["gamma"] * weight for weight in weights]
-    Y = X[0] * X.dtype.type(scales[0])
+    Y = X[0] * scales[0]
     for scale, layer in zip(scales[1:], X[1:]):
-        Y += layer * X.dtype.type(scale)
+        Y += layer * scale
 
     def backprop(dY: Floats2d) -> Floats3d:
-        return model.ops.xp.stack([dY * dY.dtype.type(scale) for scale in scales])
+        return model.ops.xp.stack([dY * scale for scale in scales])
 
     return Y, backprop
 
@@ -81,9 +81,10 @@ def ConcatLayers() -> Mix:
 
 
 def _concat_forward(model: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, Callable]:
+    xp = model.ops.xp
     n_layers, n_tokens, width = X.shape
 
     def backprop(dY: Floats2d) -> Floats3d:
-        return dY.reshape(n_tokens, n_layers, width).transpose(1, 0, 2)
+        return xp.transpose(xp.reshape(dY, (n_tokens, n_layers, width)), (1, 0, 2))
 
-    return X.transpose(1, 0, 2).reshape(n_tokens, n_layers * width), backprop
+    return xp.reshape(xp.transpose(X, (1, 0, 2)), (n_tokens, n_layers * width)), backprop

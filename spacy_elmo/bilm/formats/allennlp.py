@@ -126,9 +126,7 @@ def _datasets(file: h5py.File) -> dict[str, numpy.ndarray]:
     return arrays
 
 
-def _with_projection_as_stored(
-    config: BiLMConfig, arrays: dict[str, numpy.ndarray]
-) -> BiLMConfig:
+def _with_projection_as_stored(config: BiLMConfig, arrays: dict[str, numpy.ndarray]) -> BiLMConfig:
     """The options do not say whether a projection ends the character encoder. bilm-tf leaves it
     out where widths agree, AllenNLP never does: follow the file."""
     if config.char_cnn is None or config.has_char_projection or "CNN_proj/W_proj" not in arrays:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from safetensors import SafetensorError, safe_open, torch as safetensors_torch
+from safetensors import SafetensorError, safe_open
+from safetensors import torch as safetensors_torch
 
 from ...files import atomic_folder
 from ..config import BiLMConfig
@@ -34,7 +35,7 @@ def read(
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no dict)
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is not a complete safetensors file: {error}") from error
     if config is None:

