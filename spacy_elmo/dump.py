@@ -58,13 +58,7 @@ def read_docs(
     RAISES (ValueError): If a line is not UTF-8 or not a record; the message names it.
     """
     if source is not None and source.suffix == ".spacy":
-        try:
-            doc_bin = DocBin().from_disk(source)
-        except FileNotFoundError:
-            raise
-        except Exception as error:
-            raise ValueError(f"{source} is not a .spacy file: {error}") from error
-        yield from islice(doc_bin.get_docs(nlp.vocab), skip, None)
+        yield from islice(_read_doc_bin(source).get_docs(nlp.vocab), skip, None)
         return
     is_jsonl = source is not None and source.suffix == ".jsonl"
     with _open(source) as file:
@@ -80,6 +74,13 @@ def read_docs(
                 yield Doc(nlp.vocab, words=line.split())
             else:
                 yield nlp.make_doc(line)
+
+
+def _read_doc_bin(source: Path) -> DocBin:
+    try:
+        return DocBin().from_disk(source)
+    except Exception as error:
+        raise ValueError(f"{source} is not a readable .spacy file: {error}") from error
 
 
 def _doc_from_json(nlp: Language, line: str, where: str, whitespace: bool) -> Doc:
@@ -146,7 +147,8 @@ class Dump:
         RAISES (ValueError): If they had another input, other weights or other settings."""
         manifest = self._manifest()
         path = self.folder / _MANIFEST
-        if not path.exists():
+        done = self._parts()[1]
+        if not done or not path.exists():
             self.discard()
             with atomic_file(path) as temporary:
                 srsly.write_json(temporary, manifest)
@@ -159,7 +161,7 @@ class Dump:
                 f"{self.folder} holds parts of a run that differs in {told}: "
                 "start afresh with --force"
             )
-        return self._parts()[1]
+        return done
 
     def write(self, docs: Iterable[Doc]) -> Iterator[Doc]:
         """Write processed docs as they come. YIELDS (Doc): The same docs."""
@@ -208,7 +210,7 @@ class Dump:
         if self.source is None:
             return None
         if self.source.suffix == ".spacy":
-            return len(DocBin().from_disk(self.source))
+            return len(_read_doc_bin(self.source))
         with self.source.open("rb") as file:
             return sum(1 for _ in file)
 

@@ -1,0 +1,32 @@
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+# Set up when the requirements have changed.
+READY = $(VENV)/.ready
+
+.PHONY: demo test test-slow lint bench clean
+
+demo: $(READY)
+	$(BIN)/python project/scripts/demo.py demo
+
+test: lint
+	$(BIN)/python -m pytest
+
+test-slow: lint
+	$(BIN)/python -m pytest -m "slow or not slow"
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy spacy_elmo
+
+bench: $(READY)
+	$(BIN)/python benchmarks/embed.py
+
+clean:
+	rm -rf demo build dist *.egg-info
+
+$(READY): setup.py constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
+	touch $(READY)

@@ -1,0 +1,80 @@
+"""Shared fixtures: where reference data lies, and small biLMs with random weights."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+
+from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
+from spacy_elmo.bilm.formats import allennlp, native
+
+SHARED = Path(os.environ.get("SPACY_ELMO_SHARED", Path(__file__).parents[2] / "shared"))
+
+# Tests are small: threads that wait for each other cost more than they give, above all on a machine
+# that does other work as well.
+torch.set_num_threads(1)
+
+
+def shared_path(name: str) -> Path:
+    """A path below the shared data; skips the test where there is none."""
+    path = SHARED / name
+    if not path.exists():
+        pytest.skip(f"no {path}: set SPACY_ELMO_SHARED to the folder of shared data")
+    return path
+
+
+@pytest.fixture
+def published() -> Path:
+    """The folder of published reference weights and activations."""
+    return shared_path("fixtures/allennlp")
+
+
+TINY = BiLMConfig(
+    LSTMConfig(dim=12, projection_dim=6, n_layers=2),
+    CharCNNConfig(filters=((1, 4), (2, 6), (3, 8)), n_highway=1, embedding_dim=4),
+)
+WORDS = ("<S>", "</S>", "<UNK>", "the", "bank", "river", "money", ".")
+TINY_WORDS = BiLMConfig(LSTMConfig(dim=12, projection_dim=6), n_tokens_vocab=len(WORDS))
+
+
+def random_bilm(config: BiLMConfig = TINY, seed: int = 0, scale: float = 1.0) -> BiLM:
+    """A biLM with seeded random weights; `scale` > 1 makes clipping fire."""
+    generator = torch.Generator().manual_seed(seed)
+    bilm = BiLM(config, WORDS[: config.n_tokens_vocab] if config.char_cnn is None else None)
+    with torch.no_grad():
+        for name, parameter in bilm.named_parameters():
+            spread = scale / max(parameter[0].numel(), 1) ** 0.5 if parameter.dim() > 1 else 0.1
+            parameter.normal_(0, spread, generator=generator)
+            if name.endswith("char_embedding.weight"):
+                parameter[0] = 0
+    return bilm
+
+
+@pytest.fixture
+def bilm() -> BiLM:
+    return random_bilm()
+
+
+@pytest.fixture
+def weights_folder(tmp_path: Path, bilm: BiLM) -> Path:
+    """The tiny biLM in our own format."""
+    native.write(bilm, tmp_path / "weights")
+    return tmp_path / "weights"
+
+
+@pytest.fixture
+def hdf5_folder(tmp_path: Path, bilm: BiLM) -> Path:
+    """The tiny biLM in the published format."""
+    allennlp.write(bilm, tmp_path / "hdf5")
+    return tmp_path / "hdf5"
+
+
+def max_difference(first, second) -> float:
+    """Largest absolute difference of two arrays of one shape; 0 for empty ones."""
+    first, second = numpy.asarray(first), numpy.asarray(second)
+    assert first.shape == second.shape
+    return float(numpy.abs(first - second).max()) if first.size else 0.0
