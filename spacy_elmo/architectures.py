@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Optional, Union
 
@@ -16,6 +17,7 @@ from .bilm.config import Activation
 from .bilm.formats import read_vocabulary
 from .bilm.model import DEFAULT_CACHE_BYTES, DEFAULT_MAX_TOKENS
 from .bilm.precision import Precision
+from .bundled import load_weights
 from .layers.encoder import ElmoEncoder, NoWeights, Settings
 from .segmenters import Segmenter, sentences
 
@@ -44,7 +46,8 @@ def PretrainedBiLM(
     RAISES (ValueError): If a setting has an impossible value.
     """
     settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful)
-    return ElmoEncoder(NoWeights(weights), segmenter or sentences(), settings)
+    load = None if weights is None else partial(load_weights, weights)
+    return ElmoEncoder(NoWeights(load), segmenter or sentences(), settings)
 
 
 @registry.architectures("spacy-elmo.BiLM.v1")
@@ -81,16 +84,23 @@ def build_bilm(
             "spacy-elmo.BiLM.v1: give either filters (character input) or vocabulary (word input)"
         )
     lstm = LSTMConfig(dim, projection_dim, n_layers, cell_clip, proj_clip, use_skip_connections)
-    words = None if vocabulary is None else read_vocabulary(Path(vocabulary))
-    char_cnn = None
-    if filters is not None:
+    settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful)
+    load: Callable[[], BiLM]
+    if vocabulary is not None:
+        load = partial(_word_bilm, lstm, Path(vocabulary))
+    else:
+        assert filters is not None
         char_cnn = CharCNNConfig(
-            tuple((width, number) for width, number in filters),
+            tuple(tuple(pair) for pair in filters),  # type: ignore[misc]
             activation,
             n_highway,
             char_embedding_dim,
             max_characters_per_token,
         )
-    config = BiLMConfig(lstm, char_cnn, None if words is None else len(words))
-    settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful)
-    return ElmoEncoder(BiLM(config, words), segmenter or sentences(), settings)
+        load = partial(BiLM, BiLMConfig(lstm, char_cnn))
+    return ElmoEncoder(NoWeights(load), segmenter or sentences(), settings)
+
+
+def _word_bilm(lstm: LSTMConfig, vocabulary: Path) -> BiLM:
+    words = read_vocabulary(vocabulary)
+    return BiLM(BiLMConfig(lstm, n_tokens_vocab=len(words)), words)

@@ -29,7 +29,7 @@ batch_size = 1000
 @architectures = "spacy-elmo.PretrainedBiLM.v1"
 weights = null
 precision = "float32"
-max_tokens_per_batch = 4096
+max_tokens_per_batch = 2048
 type_cache_mb = 64
 stateful = false
 

@@ -46,6 +46,7 @@ class Embedder:
         RETURNS (list): All layers of each sentence, shape (L+1, tokens, 2P).
         RAISES (ValueError): If a sentence is a string: it must be cut into tokens first.
         """
+        sentences = list(sentences)
         for number, sentence in enumerate(sentences):
             if isinstance(sentence, str):
                 raise ValueError(
@@ -78,6 +79,8 @@ class Embedder:
             elmo: The mean of all layers, (sentences, longest, 2P).
             default: The mean of `elmo` over the tokens, (sentences, 2P).
         """
+        if isinstance(sentences, str):
+            raise ValueError(f"give a list of sentences, not one string: {sentences[:40]!r}")
         tokens = [text.split() if isinstance(text, str) else text for text in sentences]
         config = self.bilm.config
         longest = max(map(len, tokens), default=0)

@@ -19,12 +19,12 @@ from typing import Any, Callable, Optional, Union
 from spacy.attrs import IS_SPACE
 from spacy.tokens import Doc, Span, Token
 from thinc.api import get_array_module
-from thinc.types import Floats1d
+from thinc.types import Floats1d, Floats2d
 
 
 def token_vector(token: Token) -> Optional[Floats1d]:
     """RETURNS (Optional[Floats1d]): The token's row of `doc._.elmo_tokens`."""
-    vectors = token.doc._.elmo_tokens
+    vectors = _vectors(token.doc)
     return None if vectors is None else vectors[token.i]
 
 
@@ -39,11 +39,22 @@ def doc_vector(doc: Doc) -> Optional[Floats1d]:
 
 
 def _mean(doc: Doc, start: int, end: int) -> Optional[Floats1d]:
-    if doc._.elmo_tokens is None:
+    vectors = _vectors(doc)
+    if vectors is None:
         return None
     # Whitespace tokens have zero vectors: they add nothing to the sum.
     n_words = int((doc.to_array(IS_SPACE)[start:end] == 0).sum())
-    return doc._.elmo_tokens[start:end].sum(axis=0) / max(n_words, 1)
+    return vectors[start:end].sum(axis=0) / max(n_words, 1)
+
+
+def _vectors(doc: Doc) -> Optional[Floats2d]:
+    vectors = doc._.elmo_tokens
+    if vectors is not None and len(vectors) != len(doc):
+        raise ValueError(
+            f"the doc has {len(doc)} tokens, but ELMo vectors of {len(vectors)}: it was "
+            "retokenised after the elmo component, which must come later in the pipeline"
+        )
+    return vectors
 
 
 def install_vectors(doc: Doc) -> None:
@@ -51,7 +62,8 @@ def install_vectors(doc: Doc) -> None:
     its tokens use ELMo, through spaCy's user hooks."""
     for hooks in (doc.user_hooks, doc.user_span_hooks, doc.user_token_hooks):
         hooks["vector"] = _vector
-        hooks["vector_norm"] = _vector_norm
+        if hooks is not doc.user_span_hooks:  # A span would return its vector (spaCy 3.8).
+            hooks["vector_norm"] = _vector_norm
         hooks["has_vector"] = _has_vector
         hooks["similarity"] = _similarity
 
@@ -61,7 +73,8 @@ def _vector(obj: Union[Doc, Span, Token]) -> Floats1d:
     vector = obj._.elmo
     if vector is None:
         raise ValueError(
-            "set_vectors is on, but the doc's ELMo vectors are gone (removed by a doc_cleaner?)"
+            "set_vectors is on, but the doc's ELMo vectors are gone (removed by a doc_cleaner, or "
+            "left behind by span.as_doc?)"
         )
     return vector
 

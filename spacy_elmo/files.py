@@ -39,9 +39,17 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         for file in new.rglob("*"):
             if file.is_file():
                 _sync(file)
+        # Folders cannot change places in one step: the old one steps aside, and returns if the new
+        # one cannot take its place.
+        old = temporary / "old"
         if path.exists():
-            os.replace(path, temporary / "old")
-        os.replace(new, path)
+            os.replace(path, old)
+        try:
+            os.replace(new, path)
+        except BaseException:
+            if old.exists():
+                os.replace(old, path)
+            raise
         _sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

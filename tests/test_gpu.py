@@ -76,7 +76,7 @@ def test_lower_precision_is_close(precision: str, least: float):
 def test_cpu_precision_is_refused():
     bilm = random_bilm().cuda()
     bilm.precision = "int8"
-    with pytest.raises(ValueError, match="int8.*cuda"):
+    with pytest.raises(ValueError, match="not for the device"):
         bilm.embed([["the"]])
 
 

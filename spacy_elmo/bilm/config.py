@@ -45,6 +45,9 @@ class CharCNNConfig:
         _check_choice("char_cnn.activation", self.activation, get_args(Activation))
         _check_count("char_cnn.n_highway", self.n_highway)
         _check_positive("char_cnn.embedding.dim", self.embedding_dim)
+        _check_positive("char_cnn.max_characters_per_token", self.max_characters_per_token)
+        if self.projection is not None:
+            _check_bool("char_cnn.projection", self.projection)
         widest = max(width for width, _ in self.filters)
         if self.max_characters_per_token < max(widest, 3):
             raise ValueError(
@@ -87,8 +90,9 @@ class LSTMConfig:
             _check_positive(f"lstm.{name}", getattr(self, name))
         for name in ("cell_clip", "proj_clip"):
             value = getattr(self, name)
-            if value is not None and not (_is_number(value) and value > 0):
+            if value is not None and not (_is_number(value) and 0 < value < float("inf")):
                 raise ValueError(f"lstm.{name} must be a positive number or null, found {value!r}")
+        _check_bool("lstm.use_skip_connections", self.use_skip_connections)
         if self.projection_dim > self.dim:
             raise ValueError(
                 f"lstm.projection_dim is {self.projection_dim}, more than lstm.dim ({self.dim}): "
@@ -164,7 +168,7 @@ class BiLMConfig:
             n_layers=lstm.get("n_layers", 1),
             cell_clip=lstm.get("cell_clip"),
             proj_clip=lstm.get("proj_clip"),
-            use_skip_connections=bool(lstm.get("use_skip_connections", False)),
+            use_skip_connections=lstm.get("use_skip_connections", False),
         )
         char_cnn = _section(options, "char_cnn", required=False)
         if char_cnn is None:
@@ -255,6 +259,11 @@ def _check_positive(name: str, value: Any) -> None:
 def _check_count(name: str, value: Any) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError(f"{name} must be a whole number >= 0, found {value!r}")
+
+
+def _check_bool(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be true or false, found {value!r}")
 
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:

@@ -15,7 +15,7 @@ def fingerprint(module: nn.Module) -> Hashable:
     PyTorch counts in-place changes of a tensor, and a replaced tensor lives elsewhere. Writing
     through `parameter.data` escapes the count: whoever does that calls `BiLM.invalidate`.
     """
-    return tuple((p.data_ptr(), p._version) for p in module.parameters())
+    return tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in module.parameters())
 
 
 class Derived:

@@ -21,7 +21,7 @@ from .type_cache import TypeCache
 # Maps activations (L+1, tokens, 2P) to features (tokens, width).
 Reduce = Callable[[Tensor], Tensor]
 
-DEFAULT_MAX_TOKENS = 4096
+DEFAULT_MAX_TOKENS = 2048
 DEFAULT_CACHE_BYTES = 64 << 20
 
 
@@ -112,6 +112,7 @@ class BiLM(nn.Module):
         self.invalidate()  # Whoever computes gradients is about to change the weights.
         vectors = self.token_encoder([*types, BOS, EOS])
         layers = vectors.new_zeros(self.config.n_activations, n_rows, self.config.output_dim)
+        layers = layers + vectors[:0].sum()  # Has a gradient even if there is no token.
         for batch in pack_batches(lengths, 0):
             result = self._encode_batch(batch, vectors, index, self.lstm)
             kept, at = _kept(targets[batch.tokens], layers.device)
@@ -135,11 +136,11 @@ class BiLM(nn.Module):
             vectors = self._encode_types([*types, BOS, EOS])
             layers = features = None
             if keep_layers:
-                layers = vectors.new_zeros(config.n_activations, n_rows, config.output_dim)
+                layers = _zeros(vectors, config.n_activations, n_rows, config.output_dim)
             if reduce is not None:
                 # No tokens at all still tell the width.
                 empty = reduce(vectors.new_zeros(config.n_activations, 0, config.output_dim))
-                features = vectors.new_zeros(n_rows, empty.shape[1])
+                features = _zeros(vectors, n_rows, empty.shape[1])
             for batch in pack_batches(lengths, 0 if self.stateful else self.max_tokens):
                 result = self._encode_batch(batch, vectors, index, self._infer_lstm(batch))
                 kept, at = _kept(targets[batch.tokens], result.device)
@@ -204,12 +205,13 @@ class BiLM(nn.Module):
         inputs = numpy.where(batch.inputs < 0, boundary, index[numpy.maximum(batch.inputs, 0)])
         x = vectors[torch.from_numpy(inputs).to(vectors.device)]
         rows = torch.from_numpy(batch.rows).to(vectors.device)
-        return torch.stack(
-            [
-                torch.cat((layer[0][rows[0]], layer[1][rows[1]]), dim=1)
-                for layer in (x, *lstm(x, batch.sizes))
-            ]
-        )
+        p = self.config.projection_dim
+        result = x.new_empty(self.config.n_activations, len(batch.tokens), 2 * p)
+        for number, layer in enumerate((x, *lstm(x, batch.sizes))):
+            for direction in (0, 1):
+                column = direction * p
+                result[number, :, column : column + p] = layer[direction][rows[direction]]
+        return result
 
     def _infer_lstm(self, batch: PackedBatch) -> Callable[[Tensor, Sequence[int]], list[Tensor]]:
         if not self.stateful:
@@ -235,6 +237,12 @@ class BiLM(nn.Module):
             h[:, at] = new_h
             c[:, at] = new_c
         return outputs
+
+
+def _zeros(like: Tensor, *shape: int) -> Tensor:
+    """Zeros that the caller may use for training something else, unlike an inference tensor."""
+    with torch.inference_mode(False):
+        return torch.zeros(shape, dtype=like.dtype, device=like.device)
 
 
 def _kept(rows: numpy.ndarray, device: torch.device) -> tuple[slice | Tensor, Tensor]:

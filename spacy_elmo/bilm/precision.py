@@ -14,6 +14,7 @@ from typing import Literal, Optional, get_args
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 Precision = Literal["float32", "float16", "int8", "tf32", "bfloat16"]
 CPU_PRECISIONS = ("float32", "float16", "int8")
@@ -42,13 +43,18 @@ def check_precision(precision: str, device: torch.device) -> None:
         )
 
 
-def pack(weight: Tensor, bias: Optional[Tensor], precision: Precision) -> Product:
+def pack(
+    weight: Tensor, bias: Optional[Tensor], precision: Precision, *, many_rows: bool = False
+) -> Product:
     """Prepare a weight for many products.
 
     weight (Tensor): Shape (out, in), or (directions, out, in) for a batched product (GPU).
     bias (Optional[Tensor]): Shape (out,) or (directions, out).
     precision (str): See `check_precision`.
-    RETURNS (Product): The product; it keeps its own copy of the weight.
+    many_rows (bool): The product will mostly see hundreds of rows. In float32 on a CPU, such a
+        product gains little by packing, and uses the weight as it is: a second copy of all
+        weights would cost more than it brings.
+    RETURNS (Product): The product. Where it has no copy of the weight, it follows its changes.
     """
     weight = weight.detach()
     bias = None if bias is None else bias.detach()
@@ -58,6 +64,8 @@ def pack(weight: Tensor, bias: Optional[Tensor], precision: Precision) -> Produc
         return _fbgemm_float16(weight, bias)
     if precision == "int8":
         return _fbgemm_int8(weight, bias)
+    if many_rows:
+        return _unpacked(weight, bias)
     if weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
         return _onednn(weight, bias)
     return _dense(weight, bias, weight.dtype)
@@ -75,6 +83,14 @@ def matmul_precision(precision: str) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def _unpacked(weight: Tensor, bias: Optional[Tensor]) -> Product:
+    def product(x: Tensor, addend: Optional[Tensor] = None) -> Tensor:
+        y = F.linear(x, weight, bias)
+        return y if addend is None else y.add_(addend)
+
+    return product
 
 
 def _dense(weight: Tensor, bias: Optional[Tensor], dtype: torch.dtype) -> Product:
@@ -97,11 +113,38 @@ def _onednn(weight: Tensor, bias: Optional[Tensor]) -> Product:
     linear = torch.ops.mkldnn._linear_pointwise
 
     def product(x: Tensor, addend: Optional[Tensor] = None) -> Tensor:
+        n = len(x)
+        rows = _few_sizes(n)
+        x = _with_rows(x, rows)
         if addend is None:
-            return linear(x, packed, bias, "none", [], "")
-        return linear(x, addend, packed, bias, "add")
+            return linear(x, packed, bias, "none", [], "")[:n]
+        return linear(x, _with_rows(addend, rows), packed, bias, "add")[:n]
 
     return product
+
+
+def _few_sizes(n: int) -> int:
+    """Round up to one of a few numbers: powers of two to 16, then four to each power of two, 16
+    apart or more. oneDNN compiles a kernel for every number of rows it sees, which takes some
+    milliseconds, and keeps up to 1,024 of them, 0.6 MB each."""
+    if n <= 16:
+        return 1 << (n - 1).bit_length() if n else 0
+    step = max(16, 1 << ((n - 1).bit_length() - 3))
+    return -(-n // step) * step
+
+
+def _with_rows(x: Tensor, rows: int) -> Tensor:
+    """More rows, whatever they hold: the memory behind x where there is enough, else a copy."""
+    n, width = x.shape
+    if rows == n:
+        return x
+    stride = x.stride(0)
+    available = x.untyped_storage().nbytes() // x.element_size() - x.storage_offset()
+    if (rows - 1) * stride + width <= available:
+        return x.as_strided((rows, width), (stride, 1))
+    longer = x.new_zeros(rows, width)
+    longer[:n] = x
+    return longer
 
 
 def _fbgemm_float16(weight: Tensor, bias: Optional[Tensor]) -> Product:

@@ -123,10 +123,8 @@ class CharCNN(nn.Module):
             chunk = order[start : start + size]
             ids, longest = self._padded_ids([types[i] for i in chunk])
             y = self._convolve(packed, ids[:, :longest])
-            for highway in packed.highways:
-                carry, transform = highway(y, None).chunk(2, dim=-1)
-                # x + g * (relu(t) - x)
-                y = torch.lerp(y, transform.relu_(), carry.sigmoid_())
+            for carry, transform in packed.highways:
+                y = torch.lerp(y, transform(y, None).relu_(), carry(y, None).sigmoid_())
             if packed.projection is not None:
                 y = packed.projection(y, None)
             result[torch.from_numpy(chunk).to(device)] = y
@@ -169,32 +167,36 @@ class CharCNN(nn.Module):
         return torch.relu(x) if self.config.activation == "relu" else torch.tanh(x)
 
     def _pack(self, precision: Precision) -> _PackedCharCNN:
+        def product(
+            weight: Tensor, bias: Optional[Tensor], precision: Precision = precision
+        ) -> Product:
+            return pack(weight, bias, precision, many_rows=True)
+
         # The convolutions are a small part of the work and their inputs are shared by all
         # filters: 8-bit activations would cost accuracy and save little.
         exact: Precision = "float32" if precision == "int8" else precision
         return _PackedCharCNN(
             convolutions=[
-                pack(conv.weight.permute(0, 2, 1).flatten(1), None, exact)
+                product(conv.weight.permute(0, 2, 1).flatten(1), None, exact)
                 for conv in self.convolutions
             ],
             highways=[
-                pack(
-                    torch.cat((highway.carry.weight, highway.transform.weight)),
-                    torch.cat((highway.carry.bias, highway.transform.bias)),
-                    precision,
+                (
+                    product(highway.carry.weight, highway.carry.bias),
+                    product(highway.transform.weight, highway.transform.bias),
                 )
                 for highway in self.highways
             ],
             projection=None
             if self.projection is None
-            else pack(self.projection.weight, self.projection.bias, precision),
+            else product(self.projection.weight, self.projection.bias),
         )
 
 
 @dataclass
 class _PackedCharCNN:
     convolutions: list[Product]
-    highways: list[Product]  # Both halves of a highway in one product.
+    highways: list[tuple[Product, Product]]
     projection: Optional[Product]
 
 

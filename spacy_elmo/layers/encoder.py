@@ -7,7 +7,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional, Union, cast
 
 import numpy
@@ -16,13 +15,13 @@ from spacy.attrs import ORTH
 from spacy.tokens import Doc
 from thinc.api import Model, PyTorchShim, PyTorchWrapper_v3, torch2xp, xp2torch
 from thinc.types import ArgsKwargs, Floats2d, Floats3d
+from thinc.util import get_torch_default_device
 
 from ..bilm import BiLM
 from ..bilm.formats import native
 from ..bilm.model import DEFAULT_CACHE_BYTES, DEFAULT_MAX_TOKENS
 from ..bilm.precision import Precision, check_precision
 from ..bilm.type_cache import TypeCache
-from ..bundled import load_weights
 from ..segmenters import Segmenter
 
 Mix = Model[Floats3d, Floats2d]
@@ -61,14 +60,28 @@ class Settings:
 
 
 class NoWeights(torch.nn.Module):
-    """Stands in for the biLM until weights are there.
+    """Stands in for the biLM until it is needed: loading a saved pipeline replaces it unread.
 
-    weights (Optional[Union[str, Path]]): Where to get them at first use.
+    load (Optional[Callable]): Makes the biLM. None: the weights are yet to come.
     """
 
-    def __init__(self, weights: Optional[Union[str, Path]]) -> None:
+    def __init__(self, load: Optional[Callable[[], BiLM]]) -> None:
         super().__init__()
-        self.weights = weights
+        self.load = load
+        self.loaded: Optional[BiLM] = None
+
+    def get(self) -> BiLM:
+        """RETURNS (BiLM): Always the same. RAISES (ValueError): If there is nothing to load."""
+        if self.load is None:
+            raise ValueError(
+                "the elmo component has no weights yet: name some in its config "
+                '(nlp.add_pipe("elmo", config={"model": {"weights": "path/to/folder"}})), '
+                "call load_weights() on the component, or load a pipeline that holds them"
+            )
+        with _LOADING:
+            if self.loaded is None:
+                self.loaded = self.load()
+        return self.loaded
 
 
 class Activations(NamedTuple):
@@ -91,7 +104,9 @@ def ElmoEncoder(
     module (Union[BiLM, NoWeights]): The biLM, or what stands in for it.
     segmenter (Segmenter): Cuts docs into the sequences that the biLM reads.
     settings (Settings): How to run it.
+    RAISES (ValueError): If the precision is not for the current device.
     """
+    check_precision(settings.precision, get_torch_default_device())
     if isinstance(module, BiLM):
         settings.apply(module)
     bilm: Model[Any, Any] = PyTorchWrapper_v3(
@@ -106,7 +121,6 @@ def ElmoEncoder(
         forward,
         init=init,
         layers=[bilm],
-        refs={"bilm": bilm},
         attrs={"segmenter": segmenter, "settings": settings},
     )
 
@@ -116,7 +130,7 @@ def forward(
 ) -> tuple[list[Floats3d], Callable]:
     get_bilm(model)
     batch = _Batch.from_docs(docs, model.attrs["segmenter"])
-    (layers, _), backprop_bilm = model.get_ref("bilm")(batch.inputs(), is_train)
+    (layers, _), backprop_bilm = model.layers[0](batch.inputs(), is_train)
     outputs = batch.split(layers)
 
     def backprop(d_outputs: list[Floats3d]) -> list[Doc]:
@@ -153,7 +167,7 @@ def encode(
     batch = _Batch.from_docs(docs, model.attrs["segmenter"])
     reduce = None if mix is None else partial(_apply_mix, mix)
     inputs = batch.inputs(keep_layers=keep_layers, reduce=reduce)
-    layers, tokens = model.get_ref("bilm").predict(inputs)
+    layers, tokens = model.layers[0].predict(inputs)
     nothing = [None] * len(docs)
     return [
         Activations(*pair)
@@ -165,27 +179,18 @@ def encode(
 
 
 def get_bilm(model: Model[list[Doc], list[Floats3d]]) -> BiLM:
-    """RETURNS (BiLM): The encoder's biLM, read now if its weights were named but not needed yet.
+    """RETURNS (BiLM): The encoder's biLM, made now if it was not needed yet.
     RAISES (ValueError): If there are no weights."""
-    module = model.get_ref("bilm").shims[0]._model
-    if isinstance(module, BiLM):
-        return module
-    with _LOADING:
-        module = model.get_ref("bilm").shims[0]._model
-        if isinstance(module, NoWeights):
-            if module.weights is None:
-                raise ValueError(
-                    "the elmo component has no weights yet: name some in its config "
-                    '(nlp.add_pipe("elmo", config={"model": {"weights": "path/to/folder"}})), '
-                    "call load_weights() on the component, or load a pipeline that holds them"
-                )
-            set_bilm(model, load_weights(module.weights))
-    return model.get_ref("bilm").shims[0]._model
+    module = cast(PyTorchShim, model.layers[0].shims[0])._model
+    if isinstance(module, NoWeights):
+        module = module.get()
+        set_bilm(model, module)
+    return module
 
 
 def set_bilm(model: Model[list[Doc], list[Floats3d]], bilm: BiLM) -> None:
     """Give the encoder another biLM, which moves to the encoder's device."""
-    shim = cast(PyTorchShim, model.get_ref("bilm").shims[0])
+    shim = cast(PyTorchShim, model.layers[0].shims[0])
     shim._model = model.attrs["settings"].apply(bilm.to(shim.device))
 
 
@@ -267,7 +272,12 @@ def _convert_outputs(model: Model, inputs_outputs: tuple, is_train: bool) -> tup
 
 
 def _serialize(module: Union[BiLM, NoWeights]) -> bytes:
-    return native.to_bytes(module) if isinstance(module, BiLM) else b""
+    if isinstance(module, NoWeights):
+        if module.load is None:
+            return b""
+        # The saved pipeline must not need the original files, even if this one never ran.
+        module = module.get()
+    return native.to_bytes(module)
 
 
 def _deserialize(

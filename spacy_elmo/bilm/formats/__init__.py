@@ -23,8 +23,8 @@ def load(path: Path, options: Optional[Path] = None) -> BiLM:
 
     path (Path): A folder that holds `options.json` and the weights, or a weights file (HDF5 as
         published by AllenNLP and bilm-tf, or safetensors).
-    options (Optional[Path]): The options file. By default it is looked for beside the weights;
-        our own safetensors files hold their options themselves.
+    options (Optional[Path]): The options file. By default it is looked for beside the weights, and
+        goes before the options that our own safetensors files hold themselves.
     RETURNS (BiLM): The model, on the CPU.
     RAISES (ValueError): If a file is missing, damaged, of another kind, or contradicts another.
     """
@@ -61,7 +61,7 @@ def read_options(path: Path) -> BiLMConfig:
         raise ValueError(f"{path} holds weights, not options: were the two files swapped?")
     try:
         options: Any = json.loads(path.read_text(encoding="utf8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not a JSON file: {error}") from error
     try:
         return BiLMConfig.from_options(options)
@@ -75,11 +75,14 @@ def read_vocabulary(path: Path) -> list[str]:
     if not path.is_file():
         raise ValueError(f"a biLM with word input needs its vocabulary: no such file: {path}")
     try:
-        text = path.read_text(encoding="utf8")
+        text = path.read_bytes().decode("utf8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text: {error}") from error
     # Not splitlines(): a word may hold any character but the line feed.
-    return text.removesuffix("\n").split("\n")
+    words = text.removesuffix("\n").split("\n")
+    if all(word.endswith("\r") for word in words):  # Written on Windows.
+        words = [word.removesuffix("\r") for word in words]
+    return words
 
 
 def write_options(config: BiLMConfig, vocabulary: Optional[Sequence[str]], folder: Path) -> None:
@@ -108,7 +111,8 @@ def detect(path: Path) -> str:
         )
     if start.startswith(_HDF5_MAGIC):
         return "hdf5"
-    if start[8:9] == b"{":
+    # The length of the header, then the header as JSON.
+    if start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= path.stat().st_size:
         return "safetensors"
     return "options" if start.lstrip().startswith(b"{") else "unknown"
 
@@ -116,7 +120,9 @@ def detect(path: Path) -> str:
 def find_weights(folder: Path) -> Path:
     """RETURNS (Path): The folder's file of weights.
     RAISES (ValueError): If there is none, or there are several and none is called `weights`."""
-    found = sorted(path for path in folder.iterdir() if path.suffix in _WEIGHT_SUFFIXES)
+    found = sorted(
+        path for path in folder.iterdir() if path.suffix in _WEIGHT_SUFFIXES and path.is_file()
+    )
     named = [path for path in found if path.stem == "weights"]
     if len(named) == 1:
         return named[0]

@@ -84,12 +84,15 @@ def read(path: Path, config: BiLMConfig, vocabulary: Optional[Sequence[str]] = N
     try:
         with h5py.File(path, "r") as file:
             arrays = _datasets(file)
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, KeyError, TypeError) as error:  # h5py raises all of them.
         raise ValueError(f"{path} is not a complete HDF5 file: {error}") from error
     config = _with_projection_as_stored(config, arrays)
     names = name_map(config)
     check_names(path, names, arrays)
-    if len(arrays.get(_CHARACTERS, ())) == N_CHARACTERS:
+    for dataset, array in arrays.items():
+        if array.dtype.kind != "f":
+            raise ValueError(f"{path}: {dataset} does not hold real numbers, but {array.dtype}")
+    if _CHARACTERS in arrays and arrays[_CHARACTERS].shape[:1] == (N_CHARACTERS,):
         arrays[_CHARACTERS] = _without_extra_row(arrays[_CHARACTERS])
     model = empty_model(config, vocabulary)
     parameters = dict(model.named_parameters())
@@ -120,7 +123,7 @@ def _datasets(file: h5py.File) -> dict[str, numpy.ndarray]:
 
     def visit(name: str, item: object) -> None:
         if isinstance(item, h5py.Dataset) and name.startswith(_OUR_GROUPS):
-            arrays[name] = item[()]
+            arrays[name] = numpy.asarray(item[()])
 
     file.visititems(visit)
     return arrays

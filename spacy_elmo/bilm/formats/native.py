@@ -1,13 +1,13 @@
 """Our own format: a safetensors file that holds its options, with `options.json` beside it.
 
-Tensors are named like the model's parameters, float32 or float16. The metadata keys `options` and
-`vocabulary` (word input only) are JSON, so that the bytes alone rebuild the model.
+Tensors are named like the model's parameters, float32 or float16. The metadata key `spacy-elmo` is
+JSON with `options` and `vocabulary` (null for character input): the bytes alone rebuild the model.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -20,6 +20,7 @@ from ..model import BiLM
 from .parameters import empty_model, fill, stored_tensors
 
 WEIGHTS = "weights.safetensors"
+_METADATA = "spacy-elmo"
 
 
 def read(
@@ -73,17 +74,15 @@ def from_bytes(data: bytes) -> BiLM:
 
 
 def _metadata(model: BiLM) -> dict[str, str]:
-    metadata = {"format": "pt", "options": json.dumps(model.config.to_options())}
-    if model.vocabulary is not None:
-        metadata["vocabulary"] = json.dumps(model.vocabulary)
-    return metadata
+    # One key, because safetensors writes several in any order: equal models, equal bytes.
+    contents = {"options": model.config.to_options(), "vocabulary": model.vocabulary}
+    return {_METADATA: json.dumps(contents)}
 
 
 def _read_metadata(
     metadata: Mapping[str, str], source: object
 ) -> tuple[BiLMConfig, Optional[list[str]]]:
-    if "options" not in metadata:
+    if _METADATA not in metadata:
         raise ValueError(f"{source} does not hold its options: put options.json beside it")
-    parse: Callable[[str], Any] = json.loads
-    vocabulary = parse(metadata["vocabulary"]) if "vocabulary" in metadata else None
-    return BiLMConfig.from_options(parse(metadata["options"])), vocabulary
+    contents: dict[str, Any] = json.loads(metadata[_METADATA])
+    return BiLMConfig.from_options(contents["options"]), contents["vocabulary"]

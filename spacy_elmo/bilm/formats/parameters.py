@@ -38,12 +38,16 @@ def fill(model: BiLM, tensors: Mapping[str, Tensor], source: object) -> BiLM:
 
 
 def stored_tensors(model: BiLM) -> dict[str, Tensor]:
-    """RETURNS (dict): The weights by parameter name, on the CPU, in the precision of storage."""
+    """RETURNS (dict): The weights by parameter name, on the CPU, in the precision of storage.
+    RAISES (ValueError): If a weight is not finite there."""
     dtype = torch.float16 if model.half_precision_storage else None
-    return {
-        name: parameter.detach().to("cpu", dtype).contiguous()
-        for name, parameter in model.named_parameters()
-    }
+    tensors = {}
+    for name, parameter in model.named_parameters():
+        tensors[name] = parameter.detach().to("cpu", dtype).contiguous()
+        if not torch.isfinite(tensors[name]).all():
+            precision = "float16" if dtype else "float32"
+            raise ValueError(f"{name} holds values that are not finite in {precision}: not saved")
+    return tensors
 
 
 def check_names(source: object, expected: Mapping, found: Mapping) -> None:

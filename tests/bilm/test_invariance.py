@@ -1,0 +1,162 @@
+"""A token's vectors depend on its sentence alone: not on how the work is cut, cached or padded."""
+
+import functools
+
+import numpy
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
+from spacy_elmo.bilm.type_cache import TypeCache
+
+from ..conftest import TINY, max_difference, random_bilm
+from ..reference import reference_layers
+
+moderate = settings(deadline=None, max_examples=50)
+
+ODD_TOKENS = (
+    "<S>",
+    "</S>",
+    "",
+    " ",
+    "\0",
+    "\n",
+    "\ud800",
+    "\udfff\ud800",
+    "e\u0301",
+    "a" + "\u0300" * 30,
+    "👩‍👩‍👧‍👦",
+    "😀" * 20,
+    "שלום",
+    "\u202eabc",
+    "漢字",
+    "한국어",
+    "ǅ",
+    "\ufeff",
+    "\U0010ffff",
+    "x" * 47,
+    "x" * 48,
+    "x" * 49,
+    "x" * 500,
+)
+tokens = st.one_of(
+    st.sampled_from(ODD_TOKENS),
+    st.text(st.characters(exclude_categories=()), max_size=12),
+    st.text("ab", max_size=3),
+)
+sentences = st.lists(st.lists(tokens, max_size=7), min_size=1, max_size=5)
+budgets = st.sampled_from([0, 1, 5, 12, 4096])
+bounds = st.sampled_from([0, 400, 2000, 1 << 20])
+
+# Skips, clips that fire, several layers and filters of several widths.
+CONFIG = BiLMConfig(
+    LSTMConfig(dim=12, projection_dim=6, n_layers=3, cell_clip=0.5, proj_clip=0.2),
+    CharCNNConfig(((1, 4), (2, 6), (5, 8)), "tanh", n_highway=1, embedding_dim=4),
+)
+
+
+@functools.cache
+def shared_bilm():
+    """One model for all examples of a property: its cache fills as it goes."""
+    return random_bilm(CONFIG)
+
+
+@functools.cache
+def plain_bilm():
+    """No cache, no batching: one sentence at a time."""
+    bilm = random_bilm(CONFIG)
+    bilm.type_cache = TypeCache(0)
+    return bilm
+
+
+def alone(sentences):
+    return [plain_bilm().embed([sentence])[0] for sentence in sentences]
+
+
+def assert_equal(found, expected):
+    assert len(found) == len(expected)
+    for layers, other in zip(found, expected):
+        assert max_difference(layers, other) <= 1e-5
+
+
+@moderate
+@given(sentences)
+def test_batch_mates_change_nothing(sentences):
+    assert_equal(shared_bilm().embed(sentences), alone(sentences))
+
+
+@moderate
+@given(sentences, st.randoms())
+def test_order_changes_nothing(sentences, choose):
+    order = choose.sample(range(len(sentences)), len(sentences))
+    found = shared_bilm().embed([sentences[i] for i in order])
+    expected = alone(sentences)
+    assert_equal(found, [expected[i] for i in order])
+
+
+@moderate
+@given(sentences, budgets)
+def test_batch_size_changes_nothing(sentences, max_tokens):
+    bilm = random_bilm(CONFIG)
+    bilm.max_tokens = max_tokens
+    assert_equal(bilm.embed(sentences), alone(sentences))
+
+
+@moderate
+@given(st.lists(sentences, min_size=2, max_size=3), bounds)
+def test_the_cache_changes_nothing(calls, max_bytes):
+    bilm = random_bilm(CONFIG)
+    bilm.type_cache = TypeCache(max_bytes)
+    for sentences in (*calls, *calls):
+        assert_equal(bilm.embed(sentences), alone(sentences))
+
+
+@moderate
+@given(sentences, st.integers(1, 60))
+def test_padding_changes_nothing(sentences, length):
+    """Longer words and longer sentences beside them."""
+    mates = [["y" * length], ["z"] * length]
+    found = shared_bilm().embed([*sentences, *mates])
+    assert_equal(found[: len(sentences)], alone(sentences))
+
+
+@moderate
+@given(sentences)
+def test_the_autograd_path_agrees(sentences):
+    types = list(dict.fromkeys(token for sentence in sentences for token in sentence))
+    index = [types.index(token) for sentence in sentences for token in sentence]
+    lengths = [len(sentence) for sentence in sentences]
+    layers, _ = random_bilm(CONFIG)(types, numpy.array(index, dtype=int), lengths)
+    assert_equal(layers.detach().split(lengths, dim=1), alone(sentences))
+
+
+@moderate
+@given(st.lists(tokens, max_size=5))
+def test_any_text_gives_what_the_reference_gives(sentence):
+    reference = reference_layers(plain_bilm(), sentence).layers
+    assert max_difference(shared_bilm().embed([sentence])[0], reference) <= 1e-5
+
+
+@moderate
+@given(tokens, tokens, tokens)
+def test_layer_0_depends_on_the_token_alone(token, left, right):
+    [framed, single] = shared_bilm().embed([[left, token, right], [token]])
+    assert max_difference(framed[0, 1], single[0, 0]) <= 1e-6
+
+
+@pytest.mark.parametrize("n_types", [127, 128, 129, 300])
+def test_many_types_at_once(n_types):
+    """More than the character CNN takes in one go."""
+    bilm = random_bilm(TINY)
+    words = [f"{'w' * (i % 60)}{i}" for i in range(n_types)]
+    [together] = bilm.embed([words])
+    apart = torch.cat([random_bilm(TINY).embed([[word]])[0][0] for word in words[::37]])
+    assert max_difference(together[0, ::37], apart) <= 1e-6
+
+
+def test_long_sequences_that_need_several_input_products(monkeypatch):
+    monkeypatch.setattr("spacy_elmo.bilm.lstm._GATE_BYTES", {"cpu": 4 * 12 * 4 * 5})
+    sentences = [["a", "b", "c"] * 7, ["d"], ["e", "f"]]
+    assert_equal(random_bilm(CONFIG).embed(sentences), alone(sentences))

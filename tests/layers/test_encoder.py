@@ -1,0 +1,231 @@
+"""Docs in, arrays out; and in training, the gradients of plain PyTorch."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy
+import pytest
+import spacy
+import torch
+from spacy.tokens import Doc
+from spacy.vocab import Vocab
+
+from spacy_elmo.bundled import load_weights
+from spacy_elmo.layers.encoder import (
+    ElmoEncoder,
+    NoWeights,
+    Settings,
+    encode,
+    get_bilm,
+    set_bilm,
+)
+from spacy_elmo.layers.mixes import ConcatLayers, FrozenMix
+from spacy_elmo.segmenters import docs as whole_docs
+from spacy_elmo.segmenters import sentences
+
+from ..conftest import TINY, max_difference, random_bilm
+
+N_LAYERS, WIDTH = TINY.n_activations, TINY.output_dim
+WORDS = [["The", "bank", "flows"], [], ["river"], ["Money", "\n", "bank", " ", "The", "."], ["\n"]]
+
+
+def make_docs(words=WORDS, vocab=None):
+    vocab = vocab or spacy.blank("en").vocab
+    return [Doc(vocab, words=tokens) for tokens in words]
+
+
+@pytest.fixture
+def encoder(bilm):
+    return ElmoEncoder(bilm, sentences(), Settings())
+
+
+def test_one_array_per_doc(encoder, bilm):
+    outputs = encoder.predict(make_docs())
+    assert len(outputs) == len(WORDS)
+    for layers, tokens in zip(outputs, WORDS):
+        assert type(layers) is numpy.ndarray and layers.dtype == numpy.float32
+        assert layers.shape == (N_LAYERS, len(tokens), WIDTH)
+        kept = [i for i, token in enumerate(tokens) if not token.isspace()]
+        expected = numpy.zeros_like(layers)
+        expected[:, kept] = bilm.embed([[tokens[i] for i in kept]])[0]
+        assert max_difference(layers, expected) < 1e-5
+
+
+def test_no_docs(encoder):
+    assert encoder.predict([]) == []
+    assert encode(encoder, [], mix=FrozenMix()) == []
+
+
+def test_docs_of_different_vocabs(encoder):
+    """Each doc's text is looked up in its own string store."""
+    apart = [make_docs([tokens], Vocab())[0] for tokens in WORDS]
+    assert len({id(doc.vocab) for doc in apart}) == len(WORDS)
+    for first, second in zip(encoder.predict(apart), encoder.predict(make_docs())):
+        assert max_difference(first, second) < 1e-6
+
+
+def test_training_mode_predicts_the_same(encoder):
+    docs = make_docs()
+    outputs, _ = encoder.begin_update(docs)
+    for first, second in zip(outputs, encoder.predict(docs)):
+        assert max_difference(first, second) < 1e-5
+
+
+def gradients(bilm):
+    return {name: parameter.grad for name, parameter in bilm.named_parameters()}
+
+
+def test_backprop_is_that_of_plain_pytorch(encoder, bilm):
+    """Two docs in one batch with windows, so that some vectors are computed but not kept."""
+    encoder.attrs["segmenter"] = whole_docs(window=4, overlap=2)
+    words = [["The", "bank", "of", "the", "river", "flows"], [], ["Money", "flows"]]
+    docs = make_docs(words)
+    outputs, backprop = encoder.begin_update(docs)
+    generator = numpy.random.default_rng(0)
+    d_outputs = [generator.normal(size=Y.shape).astype("float32") for Y in outputs]
+    assert backprop(d_outputs) == docs
+    found = gradients(bilm)
+
+    plain = random_bilm()
+    loss = torch.zeros(())
+    for doc, d_output in zip(docs, d_outputs):
+        d_output = torch.from_numpy(d_output)
+        for tokens, start, end in encoder.attrs["segmenter"](doc):
+            types = [doc[i].text for i in tokens.tolist()]
+            distinct = sorted(set(types))
+            index = numpy.array([distinct.index(text) for text in types])
+            layers, _ = plain(distinct, index, [len(types)])
+            kept = torch.from_numpy(tokens[start:end])
+            loss = loss + (layers[:, start:end] * d_output[:, kept]).sum()
+    loss.backward()
+    expected = gradients(plain)
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        assert gradient.abs().max() > 0, name
+        assert max_difference(found[name], gradient) < 1e-4 * gradient.abs().max(), name
+
+
+def test_gradients_of_several_batches_add_up(encoder, bilm):
+    first, second = make_docs([["The", "bank"]]), make_docs([["river"]])
+
+    def accumulate(*batches):
+        bilm.zero_grad()
+        for docs in batches:
+            outputs, backprop = encoder.begin_update(docs)
+            backprop([numpy.ones_like(Y) for Y in outputs])
+        return {name: gradient.clone() for name, gradient in gradients(bilm).items()}
+
+    together, apart = accumulate(first + second), accumulate(first, second)
+    for name, gradient in together.items():
+        assert max_difference(gradient, apart[name]) < 1e-4 * gradient.abs().max(), name
+
+
+@pytest.mark.parametrize("words", [[[]], [["\n"], []]])
+def test_training_on_nothing_to_read(encoder, bilm, words):
+    outputs, backprop = encoder.begin_update(make_docs(words))
+    assert [Y.shape for Y in outputs] == [(N_LAYERS, len(tokens), WIDTH) for tokens in words]
+    backprop([numpy.ones_like(Y) for Y in outputs])
+    assert all(g is None or not g.any() for g in gradients(bilm).values())
+
+
+def test_prediction_leaves_no_gradient(encoder, bilm):
+    encoder.predict(make_docs())
+    assert all(gradient is None for gradient in gradients(bilm).values())
+
+
+def test_prediction_follows_a_training_step(encoder, bilm):
+    """Packed weights and cached types of the old weights must not be used again."""
+    docs = make_docs()
+    before = encoder.predict(docs)
+    outputs, backprop = encoder.begin_update(docs)
+    backprop([numpy.ones_like(Y) for Y in outputs])
+    with torch.no_grad():
+        for parameter in bilm.parameters():
+            parameter -= 0.1 * parameter.grad
+    after = encoder.predict(docs)
+    assert max_difference(before[0], after[0]) > 1e-3
+    fresh = ElmoEncoder(random_bilm(), sentences(), Settings())
+    get_bilm(fresh).load_state_dict(bilm.state_dict())
+    for first, second in zip(after, fresh.predict(docs)):
+        assert max_difference(first, second) < 1e-6
+
+
+# encode
+
+
+def test_encode_gives_layers_and_mix(encoder):
+    docs = make_docs()
+    for result, layers in zip(encode(encoder, docs, mix=FrozenMix()), encoder.predict(docs)):
+        assert max_difference(result.layers, layers) < 1e-6
+        assert max_difference(result.tokens, layers.mean(axis=0)) < 1e-6
+
+
+def test_encode_leaves_out_what_is_not_asked_for(encoder):
+    docs = make_docs()
+    assert all(result.tokens is None for result in encode(encoder, docs))
+    slim = encode(encoder, docs, mix=ConcatLayers(), keep_layers=False)
+    assert all(result.layers is None for result in slim)
+    assert [r.tokens.shape for r in slim] == [(len(doc), N_LAYERS * WIDTH) for doc in docs]
+
+
+def test_without_layers_the_mix_sees_one_batch_at_a_time(bilm):
+    encoder = ElmoEncoder(bilm, sentences(), Settings(max_tokens_per_batch=8))
+    mix = FrozenMix()
+    seen = []
+    inner = mix._func
+    mix._func = lambda model, X, is_train: (seen.append(X.shape[1]), inner(model, X, is_train))[1]
+    docs = make_docs([["The", "bank", "flows"]] * 10)
+    encode(encoder, docs, mix=mix, keep_layers=False)
+    assert sum(seen) == 30
+    assert max(seen) <= 8
+
+
+# Weights
+
+
+def test_weights_are_read_at_first_use(weights_folder, bilm):
+    encoder = ElmoEncoder(
+        NoWeights(partial(load_weights, weights_folder)), sentences(), Settings(precision="float16")
+    )
+    assert not isinstance(encoder.layers[0].shims[0]._model, type(bilm))
+    encoder.predict(make_docs())
+    assert get_bilm(encoder) is get_bilm(encoder)
+    assert get_bilm(encoder).precision == "float16"
+
+
+def test_without_weights_every_use_says_so():
+    encoder = ElmoEncoder(NoWeights(None), sentences(), Settings())
+    for use in (encoder.predict, encoder.begin_update, lambda docs: encoder.initialize()):
+        with pytest.raises(ValueError, match="no weights yet"):
+            use(make_docs())
+
+
+def test_set_bilm_applies_the_settings(encoder):
+    other = random_bilm(seed=1)
+    other.max_tokens, other.stateful = 3, True
+    set_bilm(encoder, other)
+    assert get_bilm(encoder) is other
+    assert (other.max_tokens, other.stateful) == (Settings().max_tokens_per_batch, False)
+    [layers] = encoder.predict(make_docs([["bank"]]))
+    assert max_difference(layers, random_bilm(seed=1).embed([["bank"]])[0]) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"max_tokens_per_batch": 0}, "max_tokens_per_batch must be 1 or more"),
+        ({"type_cache_mb": -1}, "type_cache_mb must be 0 or more"),
+    ],
+)
+def test_impossible_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Settings(**settings)
+
+
+@pytest.mark.parametrize(
+    "precision, message", [("float8", "unknown precision"), ("tf32", "not for the device")]
+)
+def test_impossible_precisions(bilm, precision, message):
+    with pytest.raises(ValueError, match=message):
+        ElmoEncoder(bilm, sentences(), Settings(precision=precision))

@@ -1,0 +1,311 @@
+"""The names a config can say: what they build, and that spaCy finds each of them by itself."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+import spacy
+from spacy.tokens import Doc
+from spacy.util import registry
+from thinc.api import Config
+
+from spacy_elmo.bilm.formats import native
+from spacy_elmo.component import DEFAULT_CONFIG_STR
+from spacy_elmo.layers.encoder import get_bilm
+
+from .conftest import TINY, WORDS, max_difference
+
+ROOT = Path(__file__).parents[1]
+
+CHARACTERS = {
+    "@architectures": "spacy-elmo.BiLM.v1",
+    "dim": 12,
+    "projection_dim": 6,
+    "filters": [[1, 4], [2, 6], [3, 8]],
+    "n_highway": 1,
+    "char_embedding_dim": 4,
+}
+WORD_INPUT = {"@architectures": "spacy-elmo.BiLM.v1", "dim": 12, "projection_dim": 6}
+
+
+@pytest.fixture
+def vocabulary(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("".join(f"{word}\n" for word in WORDS), encoding="utf8")
+    return path
+
+
+def build(block):
+    return registry.resolve({"model": block})["model"]
+
+
+def make_doc(words=("the", "bank", "flows")):
+    return Doc(spacy.blank("en").vocab, words=list(words))
+
+
+# spacy-elmo.BiLM.v1
+
+
+def test_bilm_with_character_input():
+    model = build(CHARACTERS)
+    bilm = get_bilm(model)
+    assert bilm.config == TINY
+    assert bilm.vocabulary is None
+    [layers] = model.predict([make_doc()])
+    assert layers.shape == (3, 3, 12)
+    assert numpy.isfinite(layers).all() and layers.any(axis=(0, 2)).all()
+
+
+def test_bilm_with_word_input(vocabulary):
+    model = build({**WORD_INPUT, "vocabulary": str(vocabulary)})
+    bilm = get_bilm(model)
+    assert bilm.config.char_cnn is None
+    assert bilm.vocabulary == list(WORDS)
+    [layers] = model.predict([make_doc(["the", "unheard", "unseen"])])
+    # Unknown words share a vector.
+    assert numpy.array_equal(layers[0, 1], layers[0, 2])
+    assert not numpy.array_equal(layers[0, 0], layers[0, 1])
+
+
+def test_every_hyper_parameter_arrives():
+    lstm = {
+        "dim": 9,
+        "projection_dim": 5,
+        "n_layers": 3,
+        "cell_clip": None,
+        "proj_clip": 1.5,
+        "use_skip_connections": False,
+    }
+    characters = {"activation": "tanh", "n_highway": 2, "max_characters_per_token": 20}
+    model = build({**CHARACTERS, **lstm, **characters, "char_embedding_dim": 7})
+    config = get_bilm(model).config
+    assert {name: getattr(config.lstm, name) for name in lstm} == lstm
+    assert {name: getattr(config.char_cnn, name) for name in characters} == characters
+    assert config.char_cnn.embedding_dim == 7
+    assert config.char_cnn.filters == ((1, 4), (2, 6), (3, 8))
+
+
+@pytest.mark.parametrize("word_input", [False, True])
+def test_a_pipeline_with_random_weights_round_trips(tmp_path, vocabulary, word_input):
+    block = {**WORD_INPUT, "vocabulary": str(vocabulary)} if word_input else CHARACTERS
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo", config={"model": block})
+    nlp.initialize()
+    expected = nlp("The bank flows")
+    nlp.to_disk(tmp_path / "saved")
+    loaded = spacy.load(tmp_path / "saved")
+    assert max_difference(loaded("The bank flows")._.elmo_layers, expected._.elmo_layers) < 1e-6
+    # The weights were random: they must come from the file, not from the config.
+    other = spacy.blank("en")
+    other.add_pipe("elmo", config={"model": block})
+    assert max_difference(other("The bank flows")._.elmo_layers, expected._.elmo_layers) > 1e-4
+
+
+def test_a_saved_pipeline_with_word_input_needs_no_vocabulary_file(tmp_path, vocabulary):
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo", config={"model": {**WORD_INPUT, "vocabulary": str(vocabulary)}})
+    expected = nlp("the bank flows")
+    nlp.to_disk(tmp_path / "saved")
+    vocabulary.unlink()
+    loaded = spacy.load(tmp_path / "saved")
+    assert max_difference(loaded("the bank flows")._.elmo_layers, expected._.elmo_layers) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ({"filters": None}, "either filters"),
+        ({"vocabulary": "vocab.txt"}, "either filters"),
+        ({"filters": []}, "filters is empty"),
+        ({"filters": [[1, 4], [0, 6]]}, "must be a positive whole number"),
+        ({"filters": [[1]]}, "pairs|unpack"),
+        ({"dim": 0}, "lstm.dim must be a positive"),
+        ({"projection_dim": 13}, "more than lstm.dim"),
+        ({"n_layers": 0}, "n_layers must be a positive"),
+        ({"cell_clip": -1.0}, "cell_clip must be a positive"),
+        ({"proj_clip": 0.0}, "proj_clip must be a positive"),
+        ({"n_highway": -1}, "n_highway must be a whole number"),
+        ({"char_embedding_dim": 0}, "embedding.dim must be a positive"),
+        ({"max_characters_per_token": 2}, "max_characters_per_token is 2"),
+        ({"activation": "gelu"}, "relu"),
+        ({"precision": "float8"}, "float32"),
+        ({"precision": "bfloat16"}, "not for the device"),
+        ({"max_tokens_per_batch": 0}, "must be 1 or more"),
+        ({"type_cache_mb": -1.0}, "must be 0 or more"),
+        ({"dimension": 3}, "dimension"),
+    ],
+)
+def test_wrong_settings_of_bilm(wrong, message):
+    # Also what the config system refuses by the types: its errors are ValueErrors.
+    with pytest.raises(ValueError, match=message):
+        build({**CHARACTERS, **wrong})
+
+
+def test_a_missing_vocabulary_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"no such file.*absent\.txt"):
+        build({**WORD_INPUT, "vocabulary": str(tmp_path / "absent.txt")}).initialize()
+
+
+def test_a_vocabulary_must_have_the_special_words(tmp_path):
+    (tmp_path / "vocab.txt").write_text("the\nbank\n")
+    with pytest.raises(ValueError, match="the vocabulary lacks <S>, </S>, <UNK>"):
+        build({**WORD_INPUT, "vocabulary": str(tmp_path / "vocab.txt")}).initialize()
+
+
+# spacy-elmo.PretrainedBiLM.v1
+
+
+@pytest.mark.parametrize("source", ["folder", "file", "hdf5"])
+def test_pretrained_bilm(weights_folder, hdf5_folder, bilm, source):
+    places = {
+        "folder": weights_folder,
+        "file": weights_folder / native.WEIGHTS,
+        "hdf5": hdf5_folder,
+    }
+    model = build(
+        {"@architectures": "spacy-elmo.PretrainedBiLM.v1", "weights": str(places[source])}
+    )
+    [layers] = model.predict([make_doc()])
+    assert max_difference(layers, bilm.embed([["the", "bank", "flows"]])[0]) < 1e-5
+
+
+def test_pretrained_bilm_reads_nothing_before_its_first_use():
+    model = build({"@architectures": "spacy-elmo.PretrainedBiLM.v1", "weights": "absent"})
+    with pytest.raises(ValueError, match="no weights 'absent'"):
+        model.predict([make_doc()])
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ({"precision": "float8"}, "float32"),
+        ({"max_tokens_per_batch": 0}, "must be 1 or more"),
+        ({"max_tokens_per_batch": "many"}, "max_tokens_per_batch"),
+        ({"type_cache_mb": -0.5}, "must be 0 or more"),
+        ({"segmenter": {"@misc": "spacy-elmo.docs.v1", "window": 0}}, "window must be 1"),
+        ({"segmenter": {"@misc": "spacy-elmo.nothing.v1"}}, "spacy-elmo.nothing.v1"),
+        ({"wieghts": "x"}, "wieghts"),
+    ],
+)
+def test_wrong_settings_of_pretrained_bilm(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        build({"@architectures": "spacy-elmo.PretrainedBiLM.v1", **wrong})
+
+
+def test_a_gpu_precision_on_a_cpu_is_refused_at_first_use(weights_folder):
+    block = {"@architectures": "spacy-elmo.PretrainedBiLM.v1", "weights": str(weights_folder)}
+    with pytest.raises(ValueError, match=r"'tf32' is not for the device 'cpu'.*int8"):
+        build({**block, "precision": "tf32"}).predict([make_doc()])
+
+
+# Entry points
+
+REGISTRIES = {
+    "spacy_factories": "factories",
+    "spacy_architectures": "architectures",
+    "thinc_layers": "layers",
+    "spacy_misc": "misc",
+}
+
+
+def entry_points():
+    """What setup.py declares, as {group: {name: "module:attribute"}}."""
+    tree = ast.parse((ROOT / "setup.py").read_text(encoding="utf8"))
+    (groups,) = (
+        keyword.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        for keyword in node.keywords
+        if keyword.arg == "entry_points"
+    )
+    return {
+        group: dict(line.split(" = ") for line in lines)
+        for group, lines in ast.literal_eval(groups).items()
+        if group in REGISTRIES
+    }
+
+
+RESOLVE = """
+import json, sys
+import spacy
+from spacy.util import registry
+
+spacy.blank("en")  # Makes spaCy look for factories.
+found = {}
+for group, names in json.loads(sys.argv[1]).items():
+    known = getattr(registry, group)
+    for name in names:
+        function = known.get(name)
+        found[name] = f"{function.__module__}:{function.__name__}"
+print(json.dumps(found))
+"""
+
+
+def test_every_entry_point_resolves_without_an_import():
+    """In a fresh process that imports spaCy alone; in this one the decorators have run.
+
+    After a change of setup.py: `pip install -e .` again.
+    """
+    groups = entry_points()
+    assert groups.keys() == REGISTRIES.keys()
+    names = {REGISTRIES[group]: list(lines) for group, lines in groups.items()}
+    done = subprocess.run(
+        [sys.executable, "-c", RESOLVE, json.dumps(names)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    for lines in groups.values():
+        for name, target in lines.items():
+            assert found[name] == target
+
+
+def test_every_registered_name_has_an_entry_point():
+    """A decorator alone works only once its module is imported."""
+    declared = {name for lines in entry_points().values() for name in lines}
+    for attribute in ("architectures", "layers", "misc"):
+        registered = {
+            name
+            for name in getattr(registry, attribute).get_all()
+            if name.startswith("spacy-elmo.")
+        }
+        assert registered and registered <= declared
+
+
+# The default config
+
+
+def test_the_default_config_can_be_pasted():
+    block = Config().from_str(DEFAULT_CONFIG_STR)["elmo"]
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo", config=dict(block))
+    plain = spacy.blank("en")
+    plain.add_pipe("elmo")
+    assert nlp.config["components"]["elmo"] == plain.config["components"]["elmo"]
+
+
+def test_the_config_round_trips_through_text(weights_folder):
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo", config={"model": {"weights": str(weights_folder)}})
+    config = Config().from_str(nlp.config.to_str(), interpolate=False)
+    assert config == nlp.config
+    again = spacy.util.load_model_from_config(config)
+    assert again.config.to_str() == nlp.config.to_str()
+    assert max_difference(again("The bank")._.elmo_layers, nlp("The bank")._.elmo_layers) < 1e-6
+
+
+def test_the_defaults_of_code_and_config_agree():
+    """Leaving a block out of a config must not change its meaning."""
+    nlp = spacy.blank("en")
+    written = nlp.add_pipe("elmo").model.attrs
+    bare = build({"@architectures": "spacy-elmo.PretrainedBiLM.v1"}).attrs
+    assert bare["settings"] == written["settings"]
+    assert bare["segmenter"] == written["segmenter"]

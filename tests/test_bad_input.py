@@ -1,0 +1,223 @@
+"""Texts that nobody writes and settings that nobody means."""
+
+from __future__ import annotations
+
+import numpy
+import pytest
+from spacy.tokens import Doc
+from thinc.api import Model
+
+from spacy_elmo import bundled
+from spacy_elmo.bilm.formats import native
+from spacy_elmo.bundled import load_weights
+
+from .conftest import TINY, max_difference, random_bilm
+from .test_component import elmo_pipeline
+
+STRANGE = {
+    "empty": [],
+    "whitespace": [" ", "\n\n", "\t"],
+    "no-break space": ["\u00a0", "\u2003", "a"],
+    "one token": ["bank"],
+    "very long token": ["x" * 1000, "bank"],
+    "long token of wide characters": ["界" * 1000],
+    "emoji": ["👍🏽", "👩‍👩‍👧‍👦", "🇩🇪", "ok"],
+    "combining marks": ["e\u0301", "Z" + "\u0300\u0301\u0302" * 30, "\u0301"],
+    "NUL": ["\x00", "a\x00b", "\x00" * 60],
+    "control characters": ["\x07", "\x1b[31m", "\x7f"],
+    "right to left": ["שלום", "עולם", "\u202eabc\u202c", "مرحبا"],
+    "CJK": ["私", "は", "銀行", "が", "好き", "。"],
+    "boundaries as tokens": ["<S>", "bank", "</S>", "<UNK>"],
+    "only a boundary": ["<S>"],
+    "private and unassigned": ["\ue000", "\U0010ffff", "\ufeff", "\ufffd"],
+    "the same again and again": ["a"] * 300,
+}
+
+
+@pytest.fixture
+def nlp(weights_folder):
+    return elmo_pipeline(weights_folder)
+
+
+def strange_docs(nlp):
+    return [Doc(nlp.vocab, words=words) for words in STRANGE.values()]
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_strange_docs(nlp, name):
+    doc = nlp(Doc(nlp.vocab, words=STRANGE[name]))
+    layers = doc._.elmo_layers
+    assert layers.shape == (TINY.n_activations, len(STRANGE[name]), TINY.output_dim)
+    assert numpy.isfinite(layers).all()
+    is_space = [token.is_space for token in doc]
+    assert [not layers[:, i].any() for i in range(len(doc))] == is_space
+
+
+@pytest.mark.parametrize("size", [2, 5, 1000])
+def test_a_batch_of_strange_docs_equals_each_alone(nlp, size):
+    together = list(nlp.pipe(strange_docs(nlp), batch_size=size))
+    assert len(together) == len(STRANGE)
+    for name, doc, alone in zip(STRANGE, together, map(nlp, strange_docs(nlp))):
+        assert [token.text for token in doc] == STRANGE[name]
+        assert max_difference(doc._.elmo_layers, alone._.elmo_layers) < 1e-5, name
+        assert max_difference(doc._.elmo_tokens, alone._.elmo_tokens) < 1e-5, name
+
+
+def test_strange_docs_equal_the_bilm_on_their_tokens(nlp, bilm):
+    for name, doc in zip(STRANGE, nlp.pipe(strange_docs(nlp))):
+        kept = [token.i for token in doc if not token.is_space]
+        expected = bilm.embed([[doc[i].text for i in kept]])[0]
+        assert max_difference(doc._.elmo_layers[:, kept], expected) < 1e-5, name
+
+
+def test_of_a_long_token_only_the_beginning_counts(nlp):
+    """48 bytes fit between the two word boundaries."""
+    vectors = [
+        nlp(Doc(nlp.vocab, words=[word]))._.elmo_layers
+        for word in ("x" * 48, "x" * 1000, "x" * 48 + "y", "x" * 47)
+    ]
+    assert max_difference(vectors[0], vectors[1]) < 1e-6
+    assert max_difference(vectors[0], vectors[2]) < 1e-6
+    assert max_difference(vectors[0], vectors[3]) > 1e-4
+
+
+# A text without end
+
+
+N_LONG = 100_000
+WINDOW, OVERLAP = 512, 64
+SPACES = [10, 5000, N_LONG - 1]
+
+
+@pytest.fixture(scope="module")
+def long_run(tmp_path_factory):
+    """A doc without sentence boundaries, its pipeline, and the sizes of what passed through the
+    LSTMs and through the mix. Read once, because that takes seconds."""
+    folder = tmp_path_factory.mktemp("long") / "weights"
+    native.write(random_bilm(), folder)
+    nlp = elmo_pipeline(folder, keep_layers=False)
+    elmo = nlp.get_pipe("elmo")
+    words = [f"w{i * 7919 % 1009}" for i in range(N_LONG)]
+    for at in SPACES:
+        words[at] = "\n"
+    rows, mixed = [], []
+    infer, mix = elmo.bilm.lstm.infer, elmo.mix
+
+    def spy_on_lstm(x, sizes, *args):
+        rows.append(x.shape[1])
+        return infer(x, sizes, *args)
+
+    def spy_on_mix(model, X, is_train):
+        mixed.append(X.shape[1])
+        return mix(X, is_train)
+
+    elmo.bilm.lstm.infer = spy_on_lstm
+    elmo.mix = Model("spy", spy_on_mix)
+    doc = nlp(Doc(nlp.vocab, words=words))
+    del elmo.bilm.lstm.infer
+    return doc, elmo.bilm, rows, mixed
+
+
+def test_a_long_doc_runs_in_bounded_batches(long_run):
+    _, bilm, rows, mixed = long_run
+    # The budget counts the boundaries of the windows, too.
+    assert max(rows) <= bilm.max_tokens == 4096
+    # Every token at least once, those in overlaps twice.
+    assert N_LONG < sum(rows) < 1.2 * N_LONG
+    # All layers stand side by side for one batch at a time only.
+    assert max(mixed) <= bilm.max_tokens
+    assert sum(mixed) == N_LONG - len(SPACES)
+
+
+def test_a_long_doc_has_vectors_everywhere(long_run):
+    doc, *_ = long_run
+    assert doc._.elmo_layers is None
+    assert doc._.elmo_tokens.shape == (N_LONG, TINY.output_dim)
+    assert numpy.isfinite(doc._.elmo_tokens).all()
+    assert numpy.flatnonzero(~doc._.elmo_tokens.any(axis=1)).tolist() == SPACES
+
+
+def test_a_long_doc_has_the_values_of_its_windows(long_run):
+    doc, bilm, *_ = long_run
+    words = numpy.array([token.i for token in doc if not token.is_space])
+    step = WINDOW - OVERLAP
+    # In the middle of each window; its edges may belong to the neighbours.
+    middle = slice(OVERLAP, WINDOW - OVERLAP)
+    for start in (0, step, 100 * step):
+        window = words[start : start + WINDOW]
+        [layers] = bilm.embed([[doc[i].text for i in window.tolist()]])
+        expected = layers.mean(dim=0).numpy()
+        assert max_difference(doc._.elmo_tokens[window[middle]], expected[middle]) < 1e-5
+
+
+# Settings
+
+
+def test_unknown_weights_list_the_known_names(tmp_path, monkeypatch):
+    monkeypatch.setattr(bundled, "FOLDER", tmp_path / "absent")
+    with pytest.raises(ValueError, match=r"no weights 'nonsense'.*none in this version"):
+        load_weights("nonsense")
+    for name in ("small", "english"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(bundled, "FOLDER", tmp_path)
+    with pytest.raises(ValueError, match=r"no weights 'nonsense'.*\(english, small\)"):
+        load_weights("nonsense")
+
+
+def test_unknown_weights_in_a_pipeline(tmp_path):
+    nlp = elmo_pipeline(tmp_path / "absent")
+    for use in (lambda: nlp("text"), nlp.initialize, lambda: list(nlp.pipe(["text"]))):
+        with pytest.raises(ValueError, match=r"no weights .*absent"):
+            use()
+    with pytest.raises(ValueError, match="no weights 'nonsense'"):
+        nlp.get_pipe("elmo").load_weights("nonsense")
+
+
+def test_a_failed_load_keeps_the_old_weights(nlp, tmp_path):
+    before = nlp("bank")._.elmo_layers
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "weights.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{broken")
+    for wrong in ("nonsense", tmp_path / "broken"):
+        with pytest.raises(ValueError):
+            nlp.get_pipe("elmo").load_weights(wrong)
+        assert max_difference(nlp("bank")._.elmo_layers, before) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "config, message",
+    [
+        ({"batch_size": 0}, "batch_size must be 1 or more"),
+        ({"batch_size": -3}, "batch_size must be 1 or more"),
+        ({"batch_size": "many"}, "batch_size"),
+        ({"keep_layers": "perhaps"}, "keep_layers"),
+        ({"mix": {"@layers": "spacy-elmo.NoMix.v1"}}, "spacy-elmo.NoMix.v1"),
+        ({"mix": {"weights": []}}, "weights is empty"),
+        ({"mix": {"weights": ["a"]}}, "weights"),
+        ({"model": {"max_tokens_per_batch": 0}}, "max_tokens_per_batch must be 1 or more"),
+        ({"model": {"type_cache_mb": -1}}, "type_cache_mb must be 0 or more"),
+        ({"model": {"precision": "double"}}, "float32"),
+        ({"model": {"segmenter": {"window": 0}}}, "window must be 1 or more"),
+        ({"model": {"segmenter": {"overlap": 512}}}, "overlap must be from 0 to less"),
+        ({"model": {"segmenter": {"@misc": "spacy-elmo.none.v1"}}}, "spacy-elmo.none.v1"),
+        ({"layers": 3}, "layers"),
+    ],
+)
+def test_wrong_settings_are_refused_when_the_component_is_made(weights_folder, config, message):
+    with pytest.raises(ValueError, match=message):
+        elmo_pipeline(weights_folder, **config)
+
+
+@pytest.mark.parametrize(
+    "mix, message",
+    [
+        ({"weights": [1.0, 2.0]}, "2 weights, but the biLM has 3 layers"),
+        ({"@layers": "spacy-elmo.SingleLayer.v1", "layer": 3}, "no layer 3"),
+        ({"@layers": "spacy-elmo.SingleLayer.v1", "layer": -4}, "no layer -4"),
+    ],
+)
+def test_a_mix_that_does_not_fit_is_refused_at_first_use(weights_folder, mix, message):
+    nlp = elmo_pipeline(weights_folder, mix=mix)
+    # Even an empty doc, so that the mistake does not wait for the first word.
+    for text in ("bank", ""):
+        with pytest.raises(ValueError, match=message):
+            nlp(text)

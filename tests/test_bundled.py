@@ -1,0 +1,72 @@
+"""Where weights come from."""
+
+import shutil
+
+import pytest
+
+from spacy_elmo import bundled
+from spacy_elmo.bundled import load_weights, names
+
+from .conftest import max_difference
+
+
+@pytest.fixture
+def packaged(tmp_path, weights_folder, monkeypatch):
+    """A package that comes with two biLMs."""
+    folder = tmp_path / "packaged"
+    shutil.copytree(weights_folder, folder / "small")
+    shutil.copytree(weights_folder, folder / "large")
+    (folder / "README.md").write_text("no weights")
+    monkeypatch.setattr(bundled, "FOLDER", folder)
+    return folder
+
+
+def assert_is(found, bilm):
+    tokens = [["the", "bank"]]
+    assert max_difference(found.embed(tokens)[0], bilm.embed(tokens)[0]) <= 1e-6
+
+
+def test_names_are_those_of_the_folders(packaged):
+    assert names() == ["large", "small"]
+
+
+def test_no_names_without_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(bundled, "FOLDER", tmp_path / "missing")
+    assert names() == []
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_bundled_name_loads(name):
+    assert load_weights(name).embed([["the"]])[0].shape[1] == 1
+
+
+def test_a_name(packaged, bilm):
+    assert_is(load_weights("small"), bilm)
+
+
+def test_a_folder_and_a_file(weights_folder, hdf5_folder, bilm):
+    assert_is(load_weights(weights_folder), bilm)
+    assert_is(load_weights(str(weights_folder)), bilm)
+    assert_is(load_weights(hdf5_folder / "weights.hdf5"), bilm)
+
+
+def test_a_name_goes_before_a_folder_of_that_name(packaged, bilm, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere" / "small").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert_is(load_weights("small"), bilm)
+
+
+def test_an_unknown_name_lists_what_is_known(packaged):
+    with pytest.raises(ValueError, match=r"no weights 'medium'.*\(large, small\)"):
+        load_weights("medium")
+
+
+def test_an_unknown_name_where_there_are_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(bundled, "FOLDER", tmp_path / "missing")
+    with pytest.raises(ValueError, match=r"no weights 'medium'.*none in this version"):
+        load_weights("medium")
+
+
+def test_a_missing_path_is_named(tmp_path):
+    with pytest.raises(ValueError, match="missing-weights"):
+        load_weights(tmp_path / "missing-weights")

@@ -1,0 +1,497 @@
+"""The "elmo" component in a pipeline: what it writes, in which order, and what it leaves alone."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+
+import numpy
+import pytest
+import spacy
+from spacy.tokens import Doc
+from spacy.training import Example
+from spacy.util import registry
+
+from spacy_elmo import Elmo
+from spacy_elmo.bilm.formats import native
+
+from .conftest import TINY, max_difference, random_bilm
+
+N_LAYERS, WIDTH = TINY.n_activations, TINY.output_dim
+TEXTS = [
+    "The bank of the river was steep.",
+    "Money!",
+    "",
+    "Banks  lend\tmoney , and rivers have banks . \n\n Both flow .",
+    " \n ",
+    "a " * 70,
+]
+
+
+def elmo_pipeline(folder, lang="en", **config):
+    """A blank pipeline with the biLM in `folder`; `config` is that of the component."""
+    nlp = spacy.blank(lang)
+    model = {"weights": str(folder), **config.pop("model", {})}
+    nlp.add_pipe("elmo", config={"model": model, **config})
+    return nlp
+
+
+@pytest.fixture
+def nlp(weights_folder):
+    return elmo_pipeline(weights_folder)
+
+
+def words(doc):
+    return [token.text for token in doc if not token.is_space]
+
+
+def expected_layers(bilm, doc):
+    """What the biLM says about the doc as one sequence, zeros in the rows of whitespace."""
+    layers = numpy.zeros((N_LAYERS, len(doc), WIDTH), dtype="float32")
+    kept = [token.i for token in doc if not token.is_space]
+    layers[:, kept] = bilm.embed([words(doc)])[0].numpy()
+    return layers
+
+
+def test_add_pipe_gives_an_elmo_component(nlp):
+    assert isinstance(nlp.get_pipe("elmo"), Elmo)
+    assert nlp.analyze_pipes()["problems"] == {"elmo": []}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_layers_and_tokens_are_those_of_the_bilm(nlp, bilm, text):
+    doc = nlp(text)
+    layers, tokens = doc._.elmo_layers, doc._.elmo_tokens
+    assert type(layers) is numpy.ndarray and type(tokens) is numpy.ndarray
+    assert layers.dtype == tokens.dtype == numpy.float32
+    assert layers.shape == (N_LAYERS, len(doc), WIDTH)
+    assert tokens.shape == (len(doc), WIDTH)
+    assert max_difference(layers, expected_layers(bilm, doc)) < 1e-5
+    assert max_difference(tokens, layers.mean(axis=0)) < 1e-6
+
+
+def test_layer_0_is_the_token_encoder_twice(nlp):
+    bottom = nlp("The bank of the river")._.elmo_layers[0]
+    assert numpy.array_equal(bottom[:, : WIDTH // 2], bottom[:, WIDTH // 2 :])
+    # Without context: both occurrences of a word have the same row.
+    first, second = nlp("bank river bank")._.elmo_layers[0][[0, 2]]
+    assert numpy.array_equal(first, second)
+
+
+def test_upper_layers_see_context(nlp):
+    doc = nlp("bank river bank")
+    for layer in doc._.elmo_layers[1:]:
+        assert max_difference(layer[0], layer[2]) > 1e-3
+
+
+def test_getters_follow_the_stored_tokens(nlp):
+    doc = nlp("The bank \n of the river")
+    rows = doc._.elmo_tokens
+    kept = [token.i for token in doc if not token.is_space]
+    assert len(kept) == len(doc) - 1
+    assert all(numpy.array_equal(token._.elmo, rows[token.i]) for token in doc)
+    # The mean is over words, not over whitespace.
+    assert max_difference(doc._.elmo, rows[kept].mean(axis=0)) < 1e-6
+    span = doc[1:4]
+    assert max_difference(span._.elmo, rows[[1, 3]].mean(axis=0)) < 1e-6
+
+
+def test_whitespace_is_zero_and_never_shown_to_the_bilm(nlp):
+    with_spaces, without = nlp("The \n bank  of \t\t it"), nlp("The bank of it")
+    spaces = [token.i for token in with_spaces if token.is_space]
+    kept = [token.i for token in with_spaces if not token.is_space]
+    assert len(spaces) == 3
+    assert not with_spaces._.elmo_layers[:, spaces].any()
+    assert not with_spaces._.elmo_tokens[spaces].any()
+    assert max_difference(with_spaces._.elmo_layers[:, kept], without._.elmo_layers) < 1e-5
+
+
+def test_empty_doc_has_arrays_of_length_0(nlp):
+    doc = nlp("")
+    assert doc._.elmo_layers.shape == (N_LAYERS, 0, WIDTH)
+    assert doc._.elmo_tokens.shape == (0, WIDTH)
+    assert doc._.elmo.shape == (WIDTH,) and not doc._.elmo.any()
+
+
+def test_doc_of_whitespace_alone_is_all_zero(nlp):
+    doc = nlp(" \n\t ")
+    assert len(doc) > 0
+    assert doc._.elmo_layers.shape == (N_LAYERS, len(doc), WIDTH)
+    assert not doc._.elmo_layers.any()
+    assert not doc._.elmo.any() and not doc[:]._.elmo.any()
+
+
+def test_one_token_doc(nlp, bilm):
+    doc = nlp("bank")
+    assert max_difference(doc._.elmo_layers, bilm.embed([["bank"]])[0]) < 1e-5
+    assert max_difference(doc._.elmo, doc[0]._.elmo) == 0
+
+
+def test_sentences_are_read_apart(weights_folder, bilm):
+    nlp = elmo_pipeline(weights_folder)
+    nlp.add_pipe("sentencizer", before="elmo")
+    doc = nlp("The bank . \n Money flows ! River ?")
+    sentences = [[t.text for t in sent if not t.is_space] for sent in doc.sents]
+    assert len(sentences) == 3
+    kept = [token.i for token in doc if not token.is_space]
+    expected = numpy.concatenate([layers.numpy() for layers in bilm.embed(sentences)], axis=1)
+    assert max_difference(doc._.elmo_layers[:, kept], expected) < 1e-5
+
+
+def test_pipe_equals_single_calls_in_order(nlp):
+    texts = TEXTS * 3
+    docs = list(nlp.pipe(texts, batch_size=7))
+    assert [doc.text for doc in docs] == texts
+    for doc, text in zip(docs, texts):
+        assert max_difference(doc._.elmo_layers, nlp(text)._.elmo_layers) < 1e-5
+        assert max_difference(doc._.elmo_tokens, nlp(text)._.elmo_tokens) < 1e-5
+
+
+@pytest.mark.parametrize("max_tokens", [1, 7, 100])
+def test_the_token_budget_changes_no_value(weights_folder, nlp, max_tokens):
+    small = elmo_pipeline(weights_folder, model={"max_tokens_per_batch": max_tokens})
+    for doc, text in zip(small.pipe(TEXTS), TEXTS):
+        assert max_difference(doc._.elmo_layers, nlp(text)._.elmo_layers) < 1e-5
+
+
+def test_batches_do_not_share_memory(nlp):
+    """An array that is a view of the whole batch would keep the batch alive, and leak writes."""
+    first, second = nlp.pipe(["The bank", "The river"])
+    before = second._.elmo_layers.copy()
+    first._.elmo_layers[:] = 0
+    first._.elmo_tokens[:] = 0
+    assert numpy.array_equal(second._.elmo_layers, before)
+    for doc in (first, second):
+        base = doc._.elmo_layers.base
+        assert base is None or base.size == doc._.elmo_layers.size
+
+
+def test_as_tuples_keeps_each_context_with_its_doc(nlp):
+    pairs = list(nlp.pipe([(text, i) for i, text in enumerate(TEXTS)], as_tuples=True))
+    assert [(doc.text, i) for doc, i in pairs] == [(text, i) for i, text in enumerate(TEXTS)]
+    assert all(len(doc._.elmo_tokens) == len(doc) for doc, _ in pairs)
+
+
+def endless(nlp, text, pulled):
+    for i in itertools.count():
+        pulled.append(i)
+        yield nlp.make_doc(text)
+
+
+@pytest.mark.parametrize("component_size, call_size, most", [(4, None, 4), (4, 100, 4), (9, 2, 2)])
+def test_pipe_buffers_at_most_a_batch_of_docs(weights_folder, component_size, call_size, most):
+    nlp = elmo_pipeline(weights_folder, batch_size=component_size)
+    pulled = []
+    stream = nlp.get_pipe("elmo").pipe(endless(nlp, "The bank", pulled), batch_size=call_size)
+    for n, doc in enumerate(itertools.islice(stream, 20)):
+        assert doc._.elmo_tokens is not None
+        assert n < len(pulled) <= n + most
+
+
+def test_pipe_buffers_long_docs_by_their_tokens(weights_folder):
+    nlp = elmo_pipeline(weights_folder, model={"max_tokens_per_batch": 10})
+    pulled = []
+    # Four batches' worth of tokens is two docs of 20.
+    stream = nlp.get_pipe("elmo").pipe(endless(nlp, "word " * 20, pulled))
+    for n, _ in enumerate(itertools.islice(stream, 8)):
+        assert len(pulled) <= n + 2
+
+
+def test_nlp_pipe_is_lazy(nlp):
+    pulled = []
+    stream = nlp.pipe(endless(nlp, "The bank", pulled), batch_size=4)
+    next(stream)
+    assert 1 <= len(pulled) <= 8
+
+
+def test_keep_layers_false_keeps_the_tokens_only(weights_folder, nlp):
+    slim = elmo_pipeline(weights_folder, keep_layers=False)
+    for doc, text in zip(slim.pipe(TEXTS), TEXTS):
+        assert doc._.elmo_layers is None
+        assert max_difference(doc._.elmo_tokens, nlp(text)._.elmo_tokens) < 1e-6
+
+
+MIXES = [
+    ({"gamma": 2.5}, lambda layers: 2.5 * layers.mean(axis=0)),
+    (
+        {"weights": [0.5, 0.0, -2.0], "gamma": 0.1},
+        lambda layers: 0.1 * (0.5 * layers[0] - 2.0 * layers[2]),
+    ),
+    ({"@layers": "spacy-elmo.SingleLayer.v1", "layer": 1}, lambda layers: layers[1]),
+    ({"@layers": "spacy-elmo.SingleLayer.v1"}, lambda layers: layers[-1]),
+    (
+        {"@layers": "spacy-elmo.ConcatLayers.v1"},
+        lambda layers: numpy.concatenate(list(layers), axis=1),
+    ),
+]
+
+
+@pytest.mark.parametrize("mix, expected", MIXES)
+def test_the_component_mixes_as_told(weights_folder, mix, expected):
+    nlp = elmo_pipeline(weights_folder, mix=mix)
+    for doc in nlp.pipe(TEXTS):
+        tokens = expected(doc._.elmo_layers)
+        assert max_difference(doc._.elmo_tokens, tokens) < 1e-5
+        # The width of the getters is the width of the mix, for empty docs as well.
+        assert doc._.elmo.shape == (tokens.shape[1],)
+
+
+@pytest.mark.parametrize(
+    "lang, words",
+    [
+        ("en", ["The", "bank", "isn't", "naïve", "."]),
+        ("de", ["Die", "Straßenbahn", "fährt", "über", "Köln", "."]),
+        ("zh", ["我们", "喜欢", "河岸", "。"]),
+        ("ar", ["مرحبا", "بالعالم", "."]),
+        ("hi", ["नमस्ते", "दुनिया", "।"]),
+        ("xx", ["私", "は", "銀行", "が", "好き", "です", "。"]),
+    ],
+)
+def test_pretokenised_docs_in_many_languages(weights_folder, bilm, lang, words):
+    nlp = elmo_pipeline(weights_folder, lang)
+    doc = nlp(Doc(nlp.vocab, words=words))
+    assert max_difference(doc._.elmo_layers, bilm.embed([words])[0]) < 1e-5
+
+
+@pytest.mark.parametrize("lang, text", [("zh", "我们喜欢河岸。"), ("ar", "مرحبا بالعالم.")])
+def test_languages_with_their_own_tokenizers(weights_folder, bilm, lang, text):
+    doc = elmo_pipeline(weights_folder, lang)(text)
+    assert len(doc) > 1
+    assert max_difference(doc._.elmo_layers, expected_layers(bilm, doc)) < 1e-5
+
+
+def test_doc_cleaner_removes_the_arrays(nlp):
+    nlp.add_pipe("doc_cleaner", config={"attrs": {"_.elmo_layers": None, "_.elmo_tokens": None}})
+    doc = nlp("The bank of the river")
+    assert doc._.elmo_layers is None and doc._.elmo_tokens is None
+    assert doc._.elmo is None and doc[0]._.elmo is None and doc[:2]._.elmo is None
+
+
+# Errors
+
+
+class _Poisoned:
+    def __init__(self, segmenter):
+        self.segmenter = segmenter
+
+    def __call__(self, doc):
+        if "poison" in doc.text:
+            raise RuntimeError("poisoned")
+        return self.segmenter(doc)
+
+
+@registry.misc("spacy-elmo-tests.poisoned.v1")
+def poisoned():
+    return _Poisoned(registry.misc.get("spacy-elmo.sentences.v1")())
+
+
+@pytest.fixture
+def fragile(weights_folder):
+    segmenter = {"@misc": "spacy-elmo-tests.poisoned.v1"}
+    return elmo_pipeline(weights_folder, model={"segmenter": segmenter})
+
+
+def test_a_bad_doc_loses_only_itself(fragile, nlp):
+    lost = []
+    fragile.set_error_handler(lambda name, proc, docs, error: lost.append((name, docs, error)))
+    texts = ["The bank", "poison", "Money", "", "more poison", "The river"]
+    docs = list(fragile.pipe(texts))
+    assert [doc.text for doc in docs] == ["The bank", "Money", "", "The river"]
+    for doc in docs:
+        assert max_difference(doc._.elmo_layers, nlp(doc.text)._.elmo_layers) < 1e-5
+    assert [name for name, _, _ in lost] == ["elmo", "elmo"]
+    assert [doc.text for _, docs, _ in lost for doc in docs] == ["poison", "more poison"]
+    assert all(isinstance(error, RuntimeError) for _, _, error in lost)
+
+
+def test_without_a_handler_a_bad_doc_raises(fragile):
+    with pytest.raises(RuntimeError, match="poisoned"):
+        list(fragile.pipe(["The bank", "poison", "Money"]))
+    with pytest.raises(RuntimeError, match="poisoned"):
+        fragile("poison")
+
+
+def test_no_output_and_no_warnings(weights_folder, capfd):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        nlp = elmo_pipeline(weights_folder, set_vectors=True)
+        for _ in nlp.pipe(TEXTS, batch_size=2):
+            pass
+        nlp("Money")
+    assert capfd.readouterr() == ("", "")
+
+
+# Settings
+
+
+@pytest.mark.parametrize("precision, bound", [("float16", 5e-3), ("int8", 0.1)])
+def test_precision(weights_folder, nlp, precision, bound):
+    low = elmo_pipeline(weights_folder, model={"precision": precision})
+    assert low.get_pipe("elmo").bilm.precision == precision
+    difference = max_difference(low(TEXTS[0])._.elmo_layers, nlp(TEXTS[0])._.elmo_layers)
+    # Not zero, or the setting would have done nothing.
+    assert 0 < difference < bound
+
+
+def test_settings_reach_the_bilm(weights_folder):
+    settings = {"max_tokens_per_batch": 33, "type_cache_mb": 0.5, "stateful": True}
+    bilm = elmo_pipeline(weights_folder, model=settings).get_pipe("elmo").bilm
+    assert bilm.max_tokens == 33
+    assert bilm.type_cache.max_bytes == 2**19
+    assert bilm.stateful
+
+
+def test_the_type_cache_can_be_off(weights_folder, nlp):
+    uncached = elmo_pipeline(weights_folder, model={"type_cache_mb": 0})
+    for text in (TEXTS[0], TEXTS[0]):
+        assert max_difference(uncached(text)._.elmo_layers, nlp(text)._.elmo_layers) < 1e-6
+    assert len(uncached.get_pipe("elmo").bilm.type_cache) == 0
+
+
+def test_stateless_by_default_stateful_on_request(weights_folder, nlp):
+    first, second = nlp("The bank")._.elmo_layers, nlp("The bank")._.elmo_layers
+    assert max_difference(first, second) < 1e-6
+    stateful = elmo_pipeline(weights_folder, model={"stateful": True})
+    first, second = stateful("The bank")._.elmo_layers, stateful("The bank")._.elmo_layers
+    assert max_difference(first, second) > 1e-4
+
+
+# Weights
+
+
+def test_weights_in_the_published_format(hdf5_folder, nlp):
+    published = elmo_pipeline(hdf5_folder)
+    assert max_difference(published("Money")._.elmo_layers, nlp("Money")._.elmo_layers) < 1e-6
+
+
+def test_without_weights_the_first_use_says_what_to_do():
+    nlp = spacy.blank("en")
+    elmo = nlp.add_pipe("elmo")
+    for use in (lambda: nlp("text"), nlp.initialize, lambda: elmo.bilm):
+        with pytest.raises(ValueError, match="no weights yet"):
+            use()
+
+
+def test_load_weights(weights_folder, nlp):
+    other = spacy.blank("en")
+    other.add_pipe("elmo").load_weights(weights_folder)
+    assert max_difference(other("Money")._.elmo_layers, nlp("Money")._.elmo_layers) < 1e-6
+
+
+def test_load_weights_replaces_and_forgets_the_old(tmp_path, nlp):
+    before = nlp("Money")._.elmo_layers
+    bilm = random_bilm(seed=1)
+    native.write(bilm, tmp_path / "other")
+    nlp.get_pipe("elmo").load_weights(str(tmp_path / "other"))
+    after = nlp("Money")._.elmo_layers
+    assert max_difference(before, after) > 1e-3
+    assert max_difference(after, bilm.embed([["Money"]])[0]) < 1e-5
+
+
+def test_initialize_reads_the_weights_of_the_model_block(nlp, bilm):
+    nlp.initialize()
+    assert max_difference(nlp("Money")._.elmo_layers, bilm.embed([["Money"]])[0]) < 1e-5
+
+
+@pytest.mark.parametrize("in_model_block", [False, True])
+def test_weights_of_the_initialize_block_go_first(tmp_path, weights_folder, in_model_block):
+    bilm = random_bilm(seed=2)
+    native.write(bilm, tmp_path / "other")
+    nlp = elmo_pipeline(weights_folder) if in_model_block else spacy.blank("en")
+    if not in_model_block:
+        nlp.add_pipe("elmo")
+    nlp.config["initialize"]["components"]["elmo"] = {"weights": str(tmp_path / "other")}
+    nlp.initialize()
+    assert max_difference(nlp("Money")._.elmo_layers, bilm.embed([["Money"]])[0]) < 1e-5
+
+
+def test_of_two_components_the_later_one_writes_last(tmp_path, nlp, bilm):
+    other = random_bilm(seed=3)
+    native.write(other, tmp_path / "other")
+    nlp.add_pipe("elmo", name="elmo2", config={"model": {"weights": str(tmp_path / "other")}})
+    assert max_difference(nlp("Money")._.elmo_layers, other.embed([["Money"]])[0]) < 1e-5
+    with nlp.select_pipes(disable="elmo2"):
+        assert max_difference(nlp("Money")._.elmo_layers, bilm.embed([["Money"]])[0]) < 1e-5
+
+
+def test_update_changes_no_weight(nlp):
+    nlp.add_pipe("tagger")
+    doc = nlp.make_doc("The bank of the river")
+    examples = [Example.from_dict(doc, {"tags": ["D", "N", "P", "D", "N"]})]
+    optimizer = nlp.initialize(lambda: examples)
+    elmo = nlp.get_pipe("elmo")
+    before = {name: tensor.clone() for name, tensor in elmo.bilm.state_dict().items()}
+    for annotates in ([], ["elmo"]):
+        losses = nlp.update(examples, sgd=optimizer, annotates=annotates)
+        assert losses["tagger"] > 0
+        assert not losses.get("elmo")
+    after = elmo.bilm.state_dict()
+    assert before.keys() == after.keys()
+    assert all(numpy.array_equal(before[name], after[name]) for name in before)
+
+
+# Vectors
+
+
+@pytest.fixture
+def vectors_nlp(weights_folder):
+    return elmo_pipeline(weights_folder, set_vectors=True)
+
+
+def test_set_vectors_makes_vectors_elmo(vectors_nlp):
+    doc = vectors_nlp("The bank \n of the river")
+    for obj in (doc, doc[1:5], doc[1]):
+        assert numpy.array_equal(obj.vector, obj._.elmo)
+        assert obj.has_vector
+    space = doc[2]
+    assert space.is_space and not space.has_vector and space.vector_norm == 0
+
+
+@pytest.mark.parametrize(
+    "part",
+    [1, pytest.param(slice(None)), pytest.param(slice(1, 5))],
+)
+def test_set_vectors_makes_vector_norm_a_number(vectors_nlp, part):
+    doc = vectors_nlp("The bank \n of the river")
+    for obj in (doc, doc[part]):
+        assert obj.vector_norm == pytest.approx(float(numpy.linalg.norm(obj._.elmo)), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (1, 3),
+        (1, 1),
+        pytest.param((slice(0, 2), slice(1, 4))),
+        pytest.param((slice(0, 2), 1)),
+    ],
+)
+def test_set_vectors_makes_similarity_the_cosine_without_warnings(vectors_nlp, parts):
+    first, second = vectors_nlp.pipe(["The bank of the river", "Money in the bank"])
+
+    def cosine(a, b):
+        a, b = a._.elmo, b._.elmo
+        return float(a @ b / numpy.linalg.norm(a) / numpy.linalg.norm(b))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        a, b = first[parts[0]], second[parts[1]]
+        assert a.similarity(b) == pytest.approx(cosine(a, b), abs=1e-5)
+        assert first.similarity(b) == pytest.approx(cosine(first, b), abs=1e-5)
+
+
+def test_similarity_of_docs(vectors_nlp):
+    doc = vectors_nlp("The bank of the river")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert doc.similarity(doc.copy()) == pytest.approx(1, abs=1e-5)
+        assert doc.similarity(vectors_nlp("Money flows")) < 0.999
+        # No direction, no similarity, and no division by zero.
+        assert doc.similarity(vectors_nlp("")) == 0
+        assert vectors_nlp(" ").similarity(doc) == 0
+
+
+def test_by_default_vectors_are_left_alone(nlp):
+    doc = nlp("The bank")
+    assert doc.vector.size == 0 and not doc.has_vector
+    assert not doc.user_hooks and not doc.user_token_hooks and not doc.user_span_hooks

@@ -1,0 +1,182 @@
+"""Token lists in, arrays out."""
+
+import numpy
+import pytest
+
+from spacy_elmo.bilm.formats import native
+from spacy_elmo.embedder import Embedder
+
+from .conftest import TINY_WORDS, max_difference, random_bilm
+from .reference import reference_layers
+
+SENTENCES = [["The", "bank", "of", "the", "river"], ["money"], [], ["é", "<S>"]]
+
+
+@pytest.fixture
+def embedder(weights_folder):
+    return Embedder(weights_folder)
+
+
+def test_embed_sentence(embedder, bilm):
+    layers = embedder.embed_sentence(SENTENCES[0])
+    assert isinstance(layers, numpy.ndarray)
+    assert (layers.shape, layers.dtype) == ((3, 5, 12), numpy.float32)
+    assert max_difference(layers, reference_layers(bilm, SENTENCES[0]).layers) <= 1e-5
+
+
+def test_embed_batch(embedder, bilm):
+    result = embedder.embed_batch(SENTENCES)
+    assert len(result) == len(SENTENCES)
+    for tokens, layers in zip(SENTENCES, result):
+        assert max_difference(layers, reference_layers(bilm, tokens).layers) <= 1e-5
+
+
+def test_embed_batch_of_nothing(embedder):
+    assert embedder.embed_batch([]) == []
+    assert embedder.embed_sentence([]).shape == (3, 0, 12)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 64])
+def test_embed_sentences_gives_a_stream_in_order(embedder, batch_size):
+    result = list(embedder.embed_sentences(iter(SENTENCES), batch_size))
+    assert len(result) == len(SENTENCES)
+    for layers, expected in zip(result, embedder.embed_batch(SENTENCES)):
+        assert max_difference(layers, expected) <= 1e-6
+
+
+def test_embed_sentences_reads_no_more_than_a_batch_ahead(embedder):
+    read = []
+
+    def stream():
+        for tokens in SENTENCES:
+            read.append(tokens)
+            yield tokens
+
+    result = embedder.embed_sentences(stream(), batch_size=2)
+    assert read == []
+    next(result)
+    assert read == SENTENCES[:2]
+
+
+@pytest.mark.parametrize("batch_size", [0, -1])
+def test_a_batch_size_below_one(embedder, batch_size):
+    with pytest.raises(ValueError, match=f"batch_size must be 1 or more, found {batch_size}"):
+        list(embedder.embed_sentences(SENTENCES, batch_size))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda embedder, text: embedder.embed_sentence(text),
+        lambda embedder, text: embedder.embed_batch([["fine"], text]),
+        lambda embedder, text: list(embedder.embed_sentences([["fine"], text])),
+    ],
+    ids=["sentence", "batch", "sentences"],
+)
+def test_a_string_is_no_list_of_tokens(embedder, call):
+    with pytest.raises(ValueError, match=r"sentence [01] is a string \('The bank'\).*tokens"):
+        call(embedder, "The bank")
+
+
+def test_a_string_is_no_batch_either(embedder):
+    with pytest.raises(ValueError, match="sentence 0 is a string"):
+        embedder.embed_batch("The bank")
+
+
+# What the TF Hub module returns.
+
+
+def test_names_and_shapes_of_the_outputs(embedder):
+    outputs = embedder(SENTENCES)
+    assert {name: array.shape for name, array in outputs.items()} == {
+        "word_emb": (4, 5, 6),
+        "lstm_outputs1": (4, 5, 12),
+        "lstm_outputs2": (4, 5, 12),
+        "elmo": (4, 5, 12),
+        "default": (4, 12),
+    }
+    assert all(array.dtype == numpy.float32 for array in outputs.values())
+
+
+def test_values_of_the_outputs(embedder):
+    outputs = embedder(SENTENCES)
+    for row, layers in enumerate(embedder.embed_batch(SENTENCES)):
+        n = layers.shape[1]
+        assert max_difference(outputs["word_emb"][row, :n], layers[0, :, :6]) <= 1e-6
+        assert max_difference(outputs["lstm_outputs1"][row, :n], layers[1]) <= 1e-6
+        assert max_difference(outputs["lstm_outputs2"][row, :n], layers[2]) <= 1e-6
+        assert max_difference(outputs["elmo"][row, :n], layers.mean(0)) <= 1e-6
+        mean = layers.mean(0).sum(0) / max(n, 1)
+        assert max_difference(outputs["default"][row], mean) <= 1e-6
+
+
+def test_outputs_are_padded_with_zeros(embedder):
+    outputs = embedder(SENTENCES)
+    for name in ("word_emb", "lstm_outputs1", "lstm_outputs2", "elmo"):
+        for row, tokens in enumerate(SENTENCES):
+            assert outputs[name][row, : len(tokens)].any() == bool(tokens)
+            assert not outputs[name][row, len(tokens) :].any()
+    assert not outputs["default"][2].any()
+
+
+def test_strings_are_cut_at_spaces(embedder):
+    texts = [" ".join(tokens) for tokens in SENTENCES]
+    expected = embedder(SENTENCES)
+    for name, array in embedder(texts).items():
+        assert max_difference(array, expected[name]) <= 1e-6
+
+
+def test_outputs_of_nothing(embedder):
+    assert embedder([])["elmo"].shape == (0, 0, 12)
+    assert embedder([])["default"].shape == (0, 12)
+    assert embedder([[]])["elmo"].shape == (1, 0, 12)
+
+
+# Settings.
+
+
+def test_word_input(tmp_path):
+    bilm = random_bilm(TINY_WORDS)
+    native.write(bilm, tmp_path / "words")
+    layers = Embedder(tmp_path / "words").embed_sentence(["the", "unheard-of"])
+    assert max_difference(layers, reference_layers(bilm, ["the", "unheard-of"]).layers) <= 1e-5
+
+
+def test_weights_may_be_a_string_a_folder_or_a_file(weights_folder, hdf5_folder, embedder):
+    expected = embedder.embed_sentence(SENTENCES[0])
+    for weights in (
+        str(weights_folder),
+        weights_folder / "weights.safetensors",
+        hdf5_folder,
+        str(hdf5_folder / "weights.hdf5"),
+    ):
+        assert max_difference(Embedder(weights).embed_sentence(SENTENCES[0]), expected) <= 1e-6
+
+
+def test_the_default_is_stateless(embedder):
+    first = embedder.embed_sentence(SENTENCES[0])
+    assert max_difference(embedder.embed_sentence(SENTENCES[0]), first) == 0
+
+
+def test_stateful(weights_folder, bilm):
+    embedder = Embedder(weights_folder, stateful=True)
+    embedder.embed_batch([["The", "bank"], ["x"]])
+    second = embedder.embed_batch([["money"], ["y"]])[0]
+    reference = reference_layers(bilm, ["money"], before=[["The", "bank"]])
+    assert max_difference(second, reference.layers) <= 1e-5
+
+
+def test_precision(weights_folder, embedder):
+    exact = embedder.embed_sentence(SENTENCES[0])
+    other = Embedder(weights_folder, precision="float16").embed_sentence(SENTENCES[0])
+    assert 0 < max_difference(exact, other) <= 1e-2
+
+
+def test_unknown_precision(weights_folder):
+    with pytest.raises(ValueError, match="unknown precision 'float12'"):
+        Embedder(weights_folder, precision="float12").embed_sentence(["x"])
+
+
+def test_missing_weights(tmp_path):
+    with pytest.raises(ValueError, match="nowhere"):
+        Embedder(tmp_path / "nowhere")

@@ -1,0 +1,162 @@
+"""How docs are cut: nothing lost, nothing twice, nothing too long."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy
+import pytest
+import spacy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from spacy.tokens import Doc
+from spacy.util import registry
+
+from spacy_elmo.segmenters import Segmenter, docs, sentences, strided
+
+VOCAB = spacy.blank("en").vocab
+
+
+def make_doc(n_words, spaces=(), starts=None):
+    """A doc with whitespace tokens at `spaces`, and boundaries before the tokens in `starts`."""
+    words = [" " if i in spaces else f"w{i}" for i in range(n_words)]
+    marks = None if starts is None else [i in starts for i in range(n_words)]
+    return Doc(VOCAB, words=words, sent_starts=marks)
+
+
+@st.composite
+def any_doc(draw):
+    n = draw(st.integers(0, 60))
+    tokens = st.sets(st.integers(0, max(n - 1, 0)))
+    starts = draw(st.none() | tokens) if n else None
+    return make_doc(n, draw(tokens), None if starts is None else starts | {0})
+
+
+@st.composite
+def any_segmenter(draw):
+    window = draw(st.integers(1, 20))
+    by_sentence = draw(st.booleans())
+    return Segmenter(by_sentence, window, draw(st.integers(0, window - 1)))
+
+
+@settings(max_examples=300, deadline=None)
+@given(doc=any_doc(), segmenter=any_segmenter())
+def test_every_word_is_kept_exactly_once(doc, segmenter):
+    sequences = list(segmenter(doc))
+    kept = [i for s in sequences for i in s.tokens[s.start : s.end].tolist()]
+    # In order, too: windows follow one another.
+    assert kept == [token.i for token in doc if not token.is_space]
+    for tokens, start, end in sequences:
+        assert 0 < len(tokens) <= segmenter.window
+        assert 0 <= start < end <= len(tokens)
+        assert (numpy.diff(tokens) > 0).all()
+        assert not any(doc[i].is_space for i in tokens.tolist())
+
+
+@settings(max_examples=200, deadline=None)
+@given(doc=any_doc(), segmenter=any_segmenter())
+def test_sequences_never_cross_a_boundary(doc, segmenter):
+    if not (segmenter.by_sentence and doc.has_annotation("SENT_START")):
+        return
+    for sequence in segmenter(doc):
+        assert not any(doc[i].is_sent_start for i in sequence.tokens[1:].tolist())
+
+
+@settings(max_examples=200, deadline=None)
+@given(n=st.integers(0, 120), segmenter=any_segmenter())
+def test_windows_overlap_as_told(n, segmenter):
+    windows = list(segmenter(make_doc(n)))
+    for first, second in pairwise(windows):
+        shared = len(numpy.intersect1d(first.tokens, second.tokens))
+        # The last window is moved left, to be full: it may share more.
+        assert shared >= segmenter.overlap
+        assert shared == segmenter.overlap or second is windows[-1]
+        assert len(first.tokens) == len(second.tokens) == segmenter.window
+
+
+@settings(max_examples=200, deadline=None)
+@given(n=st.integers(0, 120), segmenter=any_segmenter())
+def test_kept_tokens_have_context_on_both_sides(n, segmenter):
+    """Half the overlap, except at the ends of the doc."""
+    for tokens, start, end in segmenter(make_doc(n)):
+        half = segmenter.overlap // 2
+        assert start >= half or tokens[0] == 0
+        assert len(tokens) - end >= half or tokens[-1] == n - 1
+
+
+def cut(segmenter, doc):
+    return [sequence.tokens.tolist() for sequence in segmenter(doc)]
+
+
+def test_sentences_follow_the_boundaries_and_docs_do_not():
+    doc = make_doc(7, spaces={2}, starts={0, 3, 5})
+    assert cut(sentences(), doc) == [[0, 1], [3, 4], [5, 6]]
+    assert cut(docs(), doc) == [[0, 1, 3, 4, 5, 6]]
+    assert cut(strided(window=4, stride=2), doc) == [[0, 1, 3, 4], [3, 4, 5, 6]]
+
+
+def test_a_boundary_on_whitespace_counts():
+    doc = make_doc(5, spaces={2}, starts={0, 2})
+    assert cut(sentences(), doc) == [[0, 1], [3, 4]]
+
+
+def test_without_boundaries_sentences_takes_the_doc_whole():
+    doc = make_doc(6)
+    assert not doc.has_annotation("SENT_START")
+    assert cut(sentences(), doc) == [[0, 1, 2, 3, 4, 5]]
+
+
+def test_boundaries_of_a_sentencizer_are_seen():
+    nlp = spacy.blank("en")
+    nlp.add_pipe("sentencizer")
+    assert cut(sentences(), nlp("One . Two !")) == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize("segmenter", [sentences(), docs(), strided()])
+def test_nothing_to_read(segmenter):
+    assert list(segmenter(make_doc(0))) == []
+    assert list(segmenter(make_doc(3, spaces={0, 1, 2}))) == []
+
+
+def test_a_long_sentence_goes_in_windows():
+    doc = make_doc(14, starts={0, 10})
+    sequences = list(sentences(window=6, overlap=2)(doc))
+    assert [s.tokens.tolist() for s in sequences] == [
+        [0, 1, 2, 3, 4, 5],
+        [4, 5, 6, 7, 8, 9],
+        [10, 11, 12, 13],
+    ]
+    # The inner half of the overlap goes to either window.
+    assert [s.tokens[s.start : s.end].tolist() for s in sequences] == [
+        [0, 1, 2, 3, 4],
+        [5, 6, 7, 8, 9],
+        [10, 11, 12, 13],
+    ]
+
+
+def test_the_stride_is_the_step_between_windows():
+    sequences = cut(strided(window=4, stride=3), make_doc(10))
+    assert [tokens[0] for tokens in sequences] == [0, 3, 6]
+
+
+@pytest.mark.parametrize(
+    "build, arguments, message",
+    [
+        (sentences, {"window": 0}, "window must be 1 or more"),
+        (docs, {"window": -1, "overlap": 0}, "window must be 1 or more"),
+        (sentences, {"window": 4, "overlap": 4}, "overlap must be from 0 to less"),
+        (sentences, {"overlap": -1}, "overlap must be from 0 to less"),
+        (docs, {"window": 4, "overlap": 5}, "overlap must be from 0 to less"),
+        (strided, {"stride": 0}, "stride must be from 1"),
+        (strided, {"window": 4, "stride": 5}, "stride must be from 1"),
+        (strided, {"window": 0}, "stride must be from 1"),
+    ],
+)
+def test_impossible_values_are_refused(build, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        build(**arguments)
+
+
+@pytest.mark.parametrize("name", ["sentences", "docs", "strided"])
+def test_the_registry_knows_them(name):
+    assert isinstance(registry.misc.get(f"spacy-elmo.{name}.v1")(), Segmenter)

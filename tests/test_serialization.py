@@ -1,0 +1,371 @@
+"""What survives saving, copying and pickling: pipelines, models and docs.
+
+Weights and the arrays of docs survive to the last bit. What a pipeline computes may differ by
+rounding: which types are encoded together depends on the type cache, and so on what ran before.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+
+import numpy
+import pytest
+import spacy
+import srsly
+from spacy.tokens import Doc, DocBin
+from thinc.api import Model
+
+from spacy_elmo.bilm.formats import native
+from spacy_elmo.layers.encoder import get_bilm
+
+from .conftest import TINY_WORDS, max_difference, random_bilm
+from .test_component import elmo_pipeline
+
+TEXTS = ["The bank of the river.", "", "Money \n in the bank", "flows"]
+ROUNDING = 1e-6
+
+
+@pytest.fixture
+def nlp(weights_folder):
+    return elmo_pipeline(weights_folder)
+
+
+def assert_same_docs(first, second, bound=ROUNDING):
+    assert len(first) == len(second)
+    for a, b in zip(first, second):
+        assert a.text == b.text
+        assert max_difference(a._.elmo_layers, b._.elmo_layers) <= bound
+        assert max_difference(a._.elmo_tokens, b._.elmo_tokens) <= bound
+
+
+def assert_same_weights(first, second):
+    first, second = first.state_dict(), second.state_dict()
+    assert first.keys() == second.keys()
+    assert all(numpy.array_equal(first[name], second[name]) for name in first)
+
+
+def assert_same_pipeline(first, second):
+    assert_same_docs(list(first.pipe(TEXTS)), list(second.pipe(TEXTS)))
+    assert_same_weights(first.get_pipe("elmo").bilm, second.get_pipe("elmo").bilm)
+
+
+# Pipelines
+
+
+def test_to_disk_without_the_original_weights(tmp_path, nlp, weights_folder):
+    expected = list(nlp.pipe(TEXTS))
+    nlp.to_disk(tmp_path / "saved")
+    shutil.rmtree(weights_folder)
+    loaded = spacy.load(tmp_path / "saved")
+    assert_same_docs(list(loaded.pipe(TEXTS)), expected)
+    assert_same_weights(loaded.get_pipe("elmo").bilm, nlp.get_pipe("elmo").bilm)
+
+
+def test_a_moved_pipeline_still_loads(tmp_path, nlp, weights_folder):
+    expected = list(nlp.pipe(TEXTS))
+    nlp.to_disk(tmp_path / "saved")
+    (tmp_path / "saved").rename(tmp_path / "moved")
+    shutil.rmtree(weights_folder)
+    again = spacy.load(tmp_path / "moved")
+    again.to_disk(tmp_path / "again")
+    assert_same_docs(list(spacy.load(tmp_path / "again").pipe(TEXTS)), expected)
+
+
+@pytest.mark.parametrize("how", ["disk", "bytes"])
+def test_a_pipeline_saved_before_its_first_use_holds_the_weights(
+    tmp_path, nlp, weights_folder, how
+):
+    expected = list(elmo_pipeline(weights_folder).pipe(TEXTS))
+    if how == "disk":
+        nlp.to_disk(tmp_path / "saved")
+        shutil.rmtree(weights_folder)
+        loaded = spacy.load(tmp_path / "saved")
+    else:
+        data = nlp.to_bytes()
+        shutil.rmtree(weights_folder)
+        loaded = elmo_pipeline(weights_folder).from_bytes(data)
+    assert_same_docs(list(loaded.pipe(TEXTS)), expected)
+
+
+def test_a_pipeline_without_weights_can_be_saved(tmp_path, nlp, weights_folder):
+    empty = spacy.blank("en")
+    empty.add_pipe("elmo")
+    empty.to_disk(tmp_path / "saved")
+    loaded = spacy.load(tmp_path / "saved")
+    loaded.get_pipe("elmo").load_weights(weights_folder)
+    assert_same_pipeline(loaded, nlp)
+
+
+def test_weights_given_later_are_saved(tmp_path, nlp):
+    """The saved weights go before those that the config names."""
+    other = random_bilm(seed=5)
+    native.write(other, tmp_path / "other")
+    nlp.get_pipe("elmo").load_weights(tmp_path / "other")
+    nlp.to_disk(tmp_path / "saved")
+    loaded = spacy.load(tmp_path / "saved")
+    assert max_difference(loaded("bank")._.elmo_layers, other.embed([["bank"]])[0]) < 1e-5
+
+
+def test_to_bytes(nlp, weights_folder):
+    expected = list(nlp.pipe(TEXTS))
+    data = nlp.to_bytes()
+    shutil.rmtree(weights_folder)
+    again = spacy.blank("en")
+    again.add_pipe("elmo")
+    again.from_bytes(data)
+    assert_same_docs(list(again.pipe(TEXTS)), expected)
+    assert_same_weights(again.get_pipe("elmo").bilm, nlp.get_pipe("elmo").bilm)
+
+
+def test_to_bytes_of_the_component(nlp):
+    expected = nlp(TEXTS[0])
+    component = spacy.blank("en").add_pipe("elmo")
+    component.from_bytes(nlp.get_pipe("elmo").to_bytes())
+    assert_same_docs([component(nlp.make_doc(TEXTS[0]))], [expected])
+
+
+def test_word_input(tmp_path):
+    native.write(random_bilm(TINY_WORDS), tmp_path / "weights")
+    nlp = elmo_pipeline(tmp_path / "weights")
+    expected = list(nlp.pipe(TEXTS))
+    nlp.to_disk(tmp_path / "saved")
+    shutil.rmtree(tmp_path / "weights")
+    assert_same_docs(list(spacy.load(tmp_path / "saved").pipe(TEXTS)), expected)
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_pickle_of_the_pipeline(nlp, used):
+    if used:
+        nlp("The bank")
+    assert_same_pipeline(pickle.loads(pickle.dumps(nlp)), nlp)
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_pickle_of_the_component(nlp, used):
+    """What spaCy sends to its worker processes."""
+    if used:
+        nlp("The bank")
+    elmo = pickle.loads(pickle.dumps(nlp.get_pipe("elmo")))
+    assert_same_docs([elmo(nlp.make_doc(TEXTS[0]))], [nlp(TEXTS[0])])
+    assert_same_weights(elmo.bilm, nlp.get_pipe("elmo").bilm)
+
+
+def test_a_copy_of_the_model_is_equal_and_apart(nlp):
+    elmo = nlp.get_pipe("elmo")
+    doc = nlp(TEXTS[0])
+    model = elmo.model.copy()
+    assert max_difference(model.predict([doc])[0], doc._.elmo_layers) < ROUNDING
+    copied = get_bilm(model)
+    assert_same_weights(copied, elmo.bilm)
+    assert copied is not elmo.bilm
+    for first, second in zip(copied.parameters(), elmo.bilm.parameters()):
+        assert first.data_ptr() != second.data_ptr()
+
+
+def test_model_bytes_alone_rebuild_the_model(nlp, weights_folder):
+    doc = nlp(TEXTS[0])
+    empty = spacy.blank("en").add_pipe("elmo").model
+    empty.from_bytes(nlp.get_pipe("elmo").model.to_bytes())
+    assert max_difference(empty.predict([doc])[0], doc._.elmo_layers) < ROUNDING
+    assert_same_weights(get_bilm(empty), nlp.get_pipe("elmo").bilm)
+
+
+def test_source_from_another_pipeline(nlp, weights_folder):
+    expected = list(nlp.pipe(TEXTS))
+    sourced = spacy.blank("en")
+    sourced.add_pipe("elmo", source=nlp)
+    shutil.rmtree(weights_folder)
+    assert_same_docs(list(sourced.pipe(TEXTS)), expected)
+
+
+def test_source_in_a_config_from_a_saved_pipeline(tmp_path, nlp, weights_folder):
+    expected = list(nlp.pipe(TEXTS))
+    nlp.to_disk(tmp_path / "saved")
+    shutil.rmtree(weights_folder)
+    config = {
+        "nlp": {"lang": "en", "pipeline": ["elmo"]},
+        "components": {"elmo": {"source": str(tmp_path / "saved")}},
+    }
+    sourced = spacy.util.load_model_from_config(config, auto_fill=True)
+    assert_same_docs(list(sourced.pipe(TEXTS)), expected)
+
+
+def test_from_disk_replaces_weights_in_use(tmp_path, nlp):
+    """Nothing derived from the old weights may be left: packed products, type cache."""
+    nlp.to_disk(tmp_path / "saved")
+    expected = list(nlp.pipe(TEXTS))
+    nlp.to_disk(tmp_path / "saved")
+    native.write(random_bilm(seed=7), tmp_path / "other")
+    other = elmo_pipeline(tmp_path / "other")
+    assert max_difference(other(TEXTS[0])._.elmo_layers, expected[0]._.elmo_layers) > 1e-3
+    other.from_disk(tmp_path / "saved")
+    assert_same_docs(list(other.pipe(TEXTS)), expected)
+
+
+# What lies on the disk
+
+
+def saved_bilm(model):
+    """The biLM's bytes in the bytes of a thinc model."""
+    (shim,) = (shim for shims in srsly.msgpack_loads(model)["shims"] for shim in shims)
+    return srsly.msgpack_loads(shim)["state"]
+
+
+def header_and_tensors(data):
+    """Of safetensors data. Its header's keys come in any order."""
+    length = int.from_bytes(data[:8], "little")
+    return json.loads(data[8 : 8 + length]), data[8 + length :]
+
+
+def test_the_saved_model_is_safetensors_without_pickle(tmp_path, nlp):
+    bilm = nlp.get_pipe("elmo").bilm
+    nlp(TEXTS[0])
+    nlp.to_disk(tmp_path / "saved")
+    model = (tmp_path / "saved" / "elmo" / "model").read_bytes()
+    header, tensors = header_and_tensors(saved_bilm(model))
+    # The weights and nothing else: no type cache, no packed products.
+    assert header.keys() - {"__metadata__"} == dict(bilm.named_parameters()).keys()
+    assert len(tensors) == 4 * sum(parameter.numel() for parameter in bilm.parameters())
+    # What torch.save and pickle write.
+    for sign in (b"torch._utils", b"OrderedDict", b"PK\x03\x04", b"\x80\x04\x95"):
+        assert sign not in model
+
+
+def test_loading_never_unpickles(tmp_path, nlp, monkeypatch):
+    nlp(TEXTS[0])
+    nlp.to_disk(tmp_path / "saved")
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("something was unpickled")
+
+    monkeypatch.setattr("torch.load", refuse)
+    monkeypatch.setattr("pickle.load", refuse)
+    monkeypatch.setattr("pickle.loads", refuse)
+    monkeypatch.setattr("srsly.pickle_loads", refuse)
+    assert spacy.load(tmp_path / "saved")(TEXTS[0])._.elmo_layers is not None
+
+
+def test_use_leaves_no_trace_in_the_saved_model(nlp):
+    elmo = nlp.get_pipe("elmo")
+    nlp("bank")
+    before = header_and_tensors(saved_bilm(elmo.model.to_bytes()))
+    for text in TEXTS:
+        nlp(text)
+    assert header_and_tensors(saved_bilm(elmo.model.to_bytes())) == before
+    assert len(elmo.bilm.type_cache) > 0
+    assert len(pickle.loads(pickle.dumps(elmo)).bilm.type_cache) == 0
+
+
+# Settings
+
+
+def test_overrides_at_load_take_effect(tmp_path, nlp):
+    nlp("bank")
+    nlp.to_disk(tmp_path / "saved")
+    config = {
+        "components.elmo.keep_layers": False,
+        "components.elmo.batch_size": 3,
+        "components.elmo.model.precision": "float16",
+        "components.elmo.model.max_tokens_per_batch": 17,
+        "components.elmo.mix.gamma": 2.0,
+        "components.elmo.model.segmenter.window": 4,
+        "components.elmo.model.segmenter.overlap": 0,
+    }
+    loaded = spacy.load(tmp_path / "saved", config=config)
+    elmo = loaded.get_pipe("elmo")
+    assert (elmo.batch_size, elmo.keep_layers) == (3, False)
+    assert (elmo.bilm.precision, elmo.bilm.max_tokens) == ("float16", 17)
+    text = "The bank of the"  # One window.
+    doc, reference = loaded(text), nlp(text)
+    assert doc._.elmo_layers is None
+    assert 0 < max_difference(doc._.elmo_tokens, 2 * reference._.elmo_tokens) < 1e-2
+    # The window is the new one: the first four tokens do not see the others.
+    longer = loaded(text + " river flows slowly and")._.elmo_tokens
+    assert max_difference(longer[:4], doc._.elmo_tokens) < 1e-5
+
+
+def test_settings_are_saved_with_the_config(tmp_path, weights_folder):
+    segmenter = {"@misc": "spacy-elmo.docs.v1", "window": 9, "overlap": 2}
+    nlp = elmo_pipeline(
+        weights_folder,
+        keep_layers=False,
+        set_vectors=True,
+        mix={"@layers": "spacy-elmo.SingleLayer.v1", "layer": 1},
+        model={"precision": "float16", "segmenter": segmenter},
+    )
+    expected = nlp("The bank")
+    nlp.to_disk(tmp_path / "saved")
+    loaded = spacy.load(tmp_path / "saved")
+    doc = loaded("The bank")
+    elmo = loaded.get_pipe("elmo")
+    assert elmo.bilm.precision == "float16"
+    assert elmo.model.attrs["segmenter"].window == 9
+    assert doc._.elmo_layers is None
+    assert max_difference(doc._.elmo_tokens, expected._.elmo_tokens) < ROUNDING
+    assert max_difference(doc.vector, expected.vector) < ROUNDING
+
+
+@pytest.mark.parametrize(
+    "duplicate",
+    [lambda model: pickle.loads(pickle.dumps(model)), pytest.param(Model.copy)],
+    ids=["pickle", "copy"],
+)
+def test_settings_survive_pickle_and_copy(weights_folder, duplicate):
+    nlp = elmo_pipeline(weights_folder, model={"precision": "float16", "max_tokens_per_batch": 5})
+    nlp("bank")
+    bilm = get_bilm(duplicate(nlp.get_pipe("elmo").model))
+    assert (bilm.precision, bilm.max_tokens) == ("float16", 5)
+
+
+def test_half_precision_storage_halves_the_file_and_survives(tmp_path, nlp):
+    def stored(name):
+        return header_and_tensors(saved_bilm((tmp_path / name / "elmo" / "model").read_bytes()))[1]
+
+    bilm = nlp.get_pipe("elmo").bilm
+    nlp.to_disk(tmp_path / "full")
+    bilm.half_precision_storage = True
+    nlp.to_disk(tmp_path / "half")
+    assert len(stored("half")) * 2 == len(stored("full"))
+
+    loaded = spacy.load(tmp_path / "half")
+    assert loaded.get_pipe("elmo").bilm.half_precision_storage
+    expected, doc = nlp(TEXTS[0]), loaded(TEXTS[0])
+    assert 0 < max_difference(doc._.elmo_layers, expected._.elmo_layers) < 1e-2
+    # Rounded once, exact from then on.
+    loaded.to_disk(tmp_path / "again")
+    assert stored("again") == stored("half")
+    assert_same_pipeline(spacy.load(tmp_path / "again"), loaded)
+
+
+# Docs
+
+
+def test_docbin_with_user_data(nlp):
+    docs = list(nlp.pipe(TEXTS))
+    data = DocBin(docs=docs, store_user_data=True).to_bytes()
+    # Another vocabulary, and no encoder.
+    again = list(DocBin().from_bytes(data).get_docs(spacy.blank("en").vocab))
+    assert_same_docs(again, docs, bound=0)
+    assert numpy.array_equal(again[0][1]._.elmo, docs[0][1]._.elmo)
+    assert numpy.array_equal(again[0]._.elmo, docs[0]._.elmo)
+
+
+def round_trips():
+    yield "bytes", lambda doc: Doc(spacy.blank("en").vocab).from_bytes(doc.to_bytes())
+    yield "copy", lambda doc: doc.copy()
+    yield "pickle", lambda doc: pickle.loads(pickle.dumps(doc))
+
+
+@pytest.mark.parametrize("round_trip", [pytest.param(f, id=name) for name, f in round_trips()])
+def test_docs_keep_their_arrays(nlp, round_trip):
+    docs = list(nlp.pipe(TEXTS))
+    assert_same_docs([round_trip(doc) for doc in docs], docs, bound=0)
+
+
+def test_pickled_docs_keep_their_vector_hooks(weights_folder):
+    doc = elmo_pipeline(weights_folder, set_vectors=True)("The bank")
+    again = pickle.loads(pickle.dumps(doc))
+    assert numpy.array_equal(again.vector, doc._.elmo)
+    assert numpy.array_equal(again[1].vector, doc[1]._.elmo)

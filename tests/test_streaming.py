@@ -1,0 +1,82 @@
+"""A stream of any length in the same memory."""
+
+from __future__ import annotations
+
+import gc
+import os
+
+import numpy
+import psutil
+import pytest
+from spacy.tokens import Doc
+
+from .test_component import elmo_pipeline
+
+MEGABYTE = 2**20
+TOKENS_PER_DOC = 20
+
+
+def zipf_words(n_words, rng):
+    """Distinct words, the frequent ones short, and their probabilities."""
+    letters = numpy.array(list("etaoinshrdlucmfwypvbgkjqxz"))
+    words = set()
+    while len(words) < n_words:
+        length = 2 + int(numpy.log2(len(words) + 1) * rng.uniform(0.3, 1.0))
+        words.add("".join(rng.choice(letters, length)))
+    shares = 1 / numpy.arange(1, n_words + 1)
+    return sorted(words, key=len), shares / shares.sum()
+
+
+def stream(nlp, n_tokens, seed=0):
+    """Docs of about 20 tokens, made one at a time."""
+    rng = numpy.random.default_rng(seed)
+    words, shares = zipf_words(20_000, rng)
+    while n_tokens > 0:
+        length = int(rng.integers(1, 2 * TOKENS_PER_DOC))
+        chosen = rng.choice(len(words), min(length, n_tokens), p=shares)
+        n_tokens -= length
+        yield Doc(nlp.vocab, words=[words[i] for i in chosen])
+
+
+def growth(nlp, n_tokens, n_warm, **kwargs):
+    """Resident memory in bytes: the most above what stood after `n_warm` tokens."""
+    process = psutil.Process(os.getpid())
+    seen, measured, before, most = 0, 0, None, 0
+    for doc in nlp.pipe(stream(nlp, n_tokens), **kwargs):
+        assert len(doc._.elmo_tokens) == len(doc)
+        seen += len(doc)
+        if before is None and seen >= n_warm:
+            gc.collect()
+            before = process.memory_info().rss
+        # Now and then: reading it takes longer than a doc.
+        if before is not None and seen - measured > n_tokens // 100:
+            measured = seen
+            most = max(most, process.memory_info().rss - before)
+    assert seen == n_tokens
+    assert before is not None
+    return most
+
+
+@pytest.fixture
+def nlp(weights_folder):
+    return elmo_pipeline(weights_folder, keep_layers=False)
+
+
+def test_memory_does_not_grow_with_the_stream(nlp):
+    assert growth(nlp, n_tokens=60_000, n_warm=20_000) < 50 * MEGABYTE
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_a_million_tokens(nlp):
+    assert growth(nlp, n_tokens=1_000_000, n_warm=100_000) < 50 * MEGABYTE
+
+
+def test_the_type_cache_stays_within_its_bound(weights_folder):
+    """More types than fit: the least recently used go."""
+    nlp = elmo_pipeline(weights_folder, keep_layers=False, model={"type_cache_mb": 0.25})
+    cache = nlp.get_pipe("elmo").bilm.type_cache
+    types = set()
+    for doc in nlp.pipe(stream(nlp, 20_000), batch_size=50):
+        types.update(token.text for token in doc)
+        assert cache.n_bytes <= cache.max_bytes
+    assert 0 < len(cache) < len(types)
