@@ -139,8 +139,10 @@ class Dump:
         path = self.out.with_name(f".{self.out.name}.lock")
         with path.open("w") as file:
             _lock(file, self.out)
-            yield
-            path.unlink()
+            try:
+                yield
+            finally:
+                path.unlink()
 
     def start(self) -> int:
         """RETURNS (int): How many records earlier runs have written already.

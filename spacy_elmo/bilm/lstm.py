@@ -29,6 +29,9 @@ FORGET_BIAS = 1.0
 # large enough for a fast product, small enough that the allocator keeps reusing the same memory.
 _GATE_BYTES = {"cpu": 16 << 20, "cuda": 1 << 30}
 
+# Input weights per layer and direction that float32 keeps a packed copy of.
+_MOST_INPUT_WEIGHTS = 4 << 20
+
 # Outputs and cells of one layer: shapes (2, sequences, P) and (2, sequences, dim).
 LayerState = tuple[Tensor, Tensor]
 
@@ -192,8 +195,11 @@ def _pack(layers: Sequence[LSTMLayer], config: LSTMConfig, precision: Precision)
     bias = bias.clone()
     bias[..., 2 * config.dim : 3 * config.dim] += FORGET_BIAS
     width = weight.shape[-1] - config.projection_dim
+    # Packing helps the inputs' product, too, though less than the recurrent one: it sees the rows
+    # of many steps at once. It is worth a second copy of the weights while they are small.
+    many_rows = 4 * config.dim * width > _MOST_INPUT_WEIGHTS
     return _PackedLayer(
-        pack(weight[..., :width], bias, precision, many_rows=True),
+        pack(weight[..., :width], bias, precision, many_rows=many_rows),
         pack(weight[..., width:], None, precision),
         None if projection is None else pack(projection, None, precision),
     )

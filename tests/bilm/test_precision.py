@@ -1,0 +1,43 @@
+"""Products with packed weights against the plain product."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from spacy_elmo.bilm.precision import _few_sizes, pack
+
+# Relative to values of about 4.
+TOLERANCE = {"float32": 1e-5, "float16": 1e-2, "int8": 0.3}
+ROWS = (1, 2, 3, 15, 16, 17, 33, 64, 65, 100, 130)
+
+
+@pytest.mark.parametrize("many_rows", [False, True])
+@pytest.mark.parametrize("precision", TOLERANCE)
+@pytest.mark.parametrize("room", [0, 200], ids=["end of memory", "inside memory"])
+def test_product_with_any_number_of_rows(precision: str, many_rows: bool, room: int):
+    """Where the kernel wants more rows than there are, they may lie in memory that is not ours to
+    read into the result or to write."""
+    torch.manual_seed(0)
+    weight, bias = torch.randn(40, 24) * 0.2, torch.randn(40)
+    product = pack(weight, bias, precision, many_rows=many_rows)
+    for n in ROWS:
+        memory = torch.randn(n + room, 24)
+        addends = torch.randn(n + room, 40)
+        # What follows the rows must not matter, not even if it is not a number.
+        memory[n:] = addends[n:] = torch.nan
+        before = addends.clone()
+        result = product(memory[:n], addends[:n])
+        expected = F.linear(memory[:n], weight, bias)
+        assert result.shape == (n, 40)
+        assert (result - expected - before[:n]).abs().max() <= TOLERANCE[precision]
+        assert (product(memory[:n], None) - expected).abs().max() <= TOLERANCE[precision]
+        assert torch.allclose(addends, before, equal_nan=True)
+
+
+def test_kernels_see_few_sizes():
+    sizes = {_few_sizes(n) for n in range(1, 2049)}
+    assert len(sizes) <= 40
+    assert all(n <= _few_sizes(n) <= max(2 * n, n + 15) for n in range(1, 2049))
+    assert all(_few_sizes(n) <= 1.25 * n for n in range(64, 2049))
