@@ -47,7 +47,7 @@ DEFAULT_CONFIG = Config().from_str(DEFAULT_CONFIG_STR)
 
 # Batches' worth of tokens that `pipe` collects before it runs: the more, the more alike in length
 # are the sequences of a batch.
-_BATCHES_PER_BUFFER = 4
+_BATCHES_PER_BUFFER = 3
 
 
 @Language.factory(

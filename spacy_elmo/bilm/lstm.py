@@ -254,6 +254,8 @@ def _scan(
             previous = h
             done += n
         at += done
+        # Views of the gates: let go of them before the next chunk's are made.
+        del input_gates, gates, i, j, f, o
 
 
 def _chunks(sizes: Sequence[int], limit: int) -> Iterator[Sequence[int]]:
