@@ -9,6 +9,7 @@ from thinc.api import Model
 
 from spacy_elmo import bundled
 from spacy_elmo.bilm.formats import native
+from spacy_elmo.bilm.model import DEFAULT_MAX_TOKENS
 from spacy_elmo.bundled import load_weights
 
 from .conftest import TINY, max_difference, random_bilm
@@ -121,7 +122,7 @@ def long_run(tmp_path_factory):
 def test_a_long_doc_runs_in_bounded_batches(long_run):
     _, bilm, rows, mixed = long_run
     # The budget counts the boundaries of the windows, too.
-    assert max(rows) <= bilm.max_tokens == 4096
+    assert max(rows) <= bilm.max_tokens == DEFAULT_MAX_TOKENS
     # Every token at least once, those in overlaps twice.
     assert N_LONG < sum(rows) < 1.2 * N_LONG
     # All layers stand side by side for one batch at a time only.
