@@ -96,8 +96,7 @@ class CharCNN(nn.Module):
         types (Sequence[str]): Their texts.
         RETURNS (Tensor): Shape (types, P).
         """
-        ids, longest = self._padded_ids(types)
-        x = self.char_embedding(ids[:, :longest]).transpose(1, 2)
+        x = self.char_embedding(self._padded_ids(types)).transpose(1, 2)
         pooled = [self._activate(conv(x).amax(2)) for conv in self.convolutions]
         y = torch.cat(pooled, dim=1)
         for highway in self.highways:
@@ -121,8 +120,7 @@ class CharCNN(nn.Module):
         size = _TYPES_PER_CHUNK.get(device.type, 8192)
         for start in range(0, len(types), size):
             chunk = order[start : start + size]
-            ids, longest = self._padded_ids([types[i] for i in chunk])
-            y = self._convolve(packed, ids[:, :longest])
+            y = self._convolve(packed, self._padded_ids([types[i] for i in chunk]))
             for carry, transform in packed.highways:
                 y = torch.lerp(y, transform(y, None).relu_(), carry(y, None).sigmoid_())
             if packed.projection is not None:
@@ -153,7 +151,7 @@ class CharCNN(nn.Module):
             column += number
         return y
 
-    def _padded_ids(self, types: Sequence[str]) -> tuple[Tensor, int]:
+    def _padded_ids(self, types: Sequence[str]) -> Tensor:
         """Character ids padded so far that every filter sees one window of padding alone, if it
         would have seen any at full length: all such windows have the same value."""
         most = self.config.max_characters_per_token
@@ -161,7 +159,7 @@ class CharCNN(nn.Module):
         longest = min(int(lengths.max(initial=0)) + self.config.max_width, most)
         padded = numpy.full((len(types), longest), PADDING + SHIFT)
         padded[:, : ids.shape[1]] = ids[:, :longest]
-        return torch.from_numpy(padded).to(self.char_embedding.weight.device), longest
+        return torch.from_numpy(padded).to(self.char_embedding.weight.device)
 
     def _activate(self, x: Tensor) -> Tensor:
         return torch.relu(x) if self.config.activation == "relu" else torch.tanh(x)

@@ -23,8 +23,8 @@ from ..bilm.model import DEFAULT_CACHE_BYTES, DEFAULT_MAX_TOKENS
 from ..bilm.precision import Precision, check_precision
 from ..bilm.type_cache import TypeCache
 from ..segmenters import Segmenter
+from .mixes import Mix
 
-Mix = Model[Floats3d, Floats2d]
 _LOADING = threading.Lock()
 
 # A forked process (`nlp.pipe(n_process=2)`) inherits no threads of the OpenMP pool, and waits for
