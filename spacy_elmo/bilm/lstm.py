@@ -27,7 +27,9 @@ from .precision import Precision, Product, pack
 FORGET_BIAS = 1.0
 # The gates of several steps come from one product over the inputs. This bounds its size in bytes:
 # large enough for a fast product, small enough that the allocator keeps reusing the same memory.
-_GATE_BYTES = {"cpu": 16 << 20, "cuda": 1 << 30}
+# FBGEMM's products are at their best with fewer rows, and int8 needs an accumulator of this size.
+_GATE_BYTES = {"float32": 16 << 20, "float16": 8 << 20, "int8": 8 << 20}
+_GATE_BYTES_GPU = 1 << 30
 
 # Input weights per layer and direction that float32 keeps a packed copy of.
 _MOST_INPUT_WEIGHTS = 4 << 20
@@ -177,6 +179,7 @@ class _PackedLayer:
     input: Product
     recurrent: Product
     projection: Optional[Product]
+    gate_bytes: int
 
 
 def _pack(layers: Sequence[LSTMLayer], config: LSTMConfig, precision: Precision) -> _PackedLayer:
@@ -202,6 +205,7 @@ def _pack(layers: Sequence[LSTMLayer], config: LSTMConfig, precision: Precision)
         pack(weight[..., :width], bias, precision, many_rows=many_rows),
         pack(weight[..., width:], None, precision),
         None if projection is None else pack(projection, None, precision),
+        _GATE_BYTES[precision] if weight.device.type == "cpu" else _GATE_BYTES_GPU,
     )
 
 
@@ -222,7 +226,7 @@ def _scan(
     cells = x.new_empty(shape)
     previous = None if state is None else state[0]
     at = 0
-    limit = _GATE_BYTES.get(x.device.type, 1 << 30) // (4 * dim * x.element_size())
+    limit = weights.gate_bytes // (4 * dim * x.element_size())
     for chunk in _chunks(sizes, limit):
         input_gates = weights.input(x[..., at : at + sum(chunk), :], None)
         done = 0

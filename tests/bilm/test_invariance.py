@@ -157,6 +157,6 @@ def test_many_types_at_once(n_types):
 
 
 def test_long_sequences_that_need_several_input_products(monkeypatch):
-    monkeypatch.setattr("spacy_elmo.bilm.lstm._GATE_BYTES", {"cpu": 4 * 12 * 4 * 5})
+    monkeypatch.setattr("spacy_elmo.bilm.lstm._GATE_BYTES", {"float32": 4 * 12 * 4 * 5})
     sentences = [["a", "b", "c"] * 7, ["d"], ["e", "f"]]
     assert_equal(random_bilm(CONFIG).embed(sentences), alone(sentences))
