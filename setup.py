@@ -44,9 +44,13 @@ setup(
         "spacy_architectures": [
             "spacy-elmo.PretrainedBiLM.v1 = spacy_elmo.architectures:PretrainedBiLM",
             "spacy-elmo.BiLM.v1 = spacy_elmo.architectures:build_bilm",
+            "spacy-elmo.ElmoListener.v1 = spacy_elmo.architectures:ElmoListener",
+            "spacy-elmo.ElmoTok2Vec.v1 = spacy_elmo.architectures:build_elmo_tok2vec",
         ],
         "thinc_layers": [
+            "spacy-elmo.ScalarMix.v1 = spacy_elmo.layers.mixes:ScalarMix",
             "spacy-elmo.FrozenMix.v1 = spacy_elmo.layers.mixes:FrozenMix",
+            "spacy-elmo.LearnedMix.v1 = spacy_elmo.layers.mixes:LearnedMix",
             "spacy-elmo.SingleLayer.v1 = spacy_elmo.layers.mixes:SingleLayer",
             "spacy-elmo.ConcatLayers.v1 = spacy_elmo.layers.mixes:ConcatLayers",
         ],
@@ -54,7 +58,13 @@ setup(
             "spacy-elmo.sentences.v1 = spacy_elmo.segmenters:sentences",
             "spacy-elmo.docs.v1 = spacy_elmo.segmenters:docs",
             "spacy-elmo.strided.v1 = spacy_elmo.segmenters:strided",
+            "spacy-elmo.ActivationCache.v1"
+            " = spacy_elmo.layers.activation_cache:make_activation_cache",
         ],
+        "spacy_callbacks": [
+            "spacy-elmo.gradual_unfreezing.v1 = spacy_elmo.training:gradual_unfreezing",
+        ],
+        "spacy_loggers": ["spacy-elmo.MixLogger.v1 = spacy_elmo.training:mix_logger"],
         "spacy_cli": ["elmo = spacy_elmo.cli:app"],
     },
     classifiers=[

@@ -9,8 +9,8 @@ from typing import Optional, Union
 
 from spacy.tokens import Doc
 from spacy.util import registry
-from thinc.api import Model
-from thinc.types import Floats3d
+from thinc.api import Model, chain
+from thinc.types import Floats2d
 
 from .bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
 from .bilm.config import Activation
@@ -18,7 +18,10 @@ from .bilm.formats import read_vocabulary
 from .bilm.model import DEFAULT_CACHE_BYTES, DEFAULT_MAX_TOKENS
 from .bilm.precision import Precision
 from .bundled import load_weights
-from .layers.encoder import ElmoEncoder, NoWeights, Settings
+from .layers.encoder import DocLayers, ElmoEncoder, NoWeights, Settings
+from .layers.listener import ANY, LayersListener, mix_docs
+from .layers.mixes import Mix
+from .layers.tok2vec import ElmoTok2Vec
 from .segmenters import Segmenter, sentences
 
 _CACHE_MB = DEFAULT_CACHE_BYTES / 2**20
@@ -32,7 +35,8 @@ def PretrainedBiLM(
     max_tokens_per_batch: int = DEFAULT_MAX_TOKENS,
     type_cache_mb: float = _CACHE_MB,
     stateful: bool = False,
-) -> Model[list[Doc], list[Floats3d]]:
+    mixed_precision: bool = False,
+) -> Model[list[Doc], DocLayers]:
     """A biLM with weights from elsewhere. They are read at first use and saved with the pipeline,
     which then never looks for the original file again.
 
@@ -43,9 +47,10 @@ def PretrainedBiLM(
     max_tokens_per_batch (int): Tokens that go through the LSTMs at a time.
     type_cache_mb (float): Bound of the cache of word types in MiB; 0 switches it off.
     stateful (bool): Carry LSTM states from batch to batch, as older implementations do.
+    mixed_precision (bool): Fine-tune with bfloat16 products.
     RAISES (ValueError): If a setting has an impossible value.
     """
-    settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful)
+    settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful, mixed_precision)
     load = None if weights is None else partial(load_weights, weights)
     return ElmoEncoder(NoWeights(load), segmenter or sentences(), settings)
 
@@ -69,7 +74,8 @@ def build_bilm(
     max_tokens_per_batch: int = DEFAULT_MAX_TOKENS,
     type_cache_mb: float = _CACHE_MB,
     stateful: bool = False,
-) -> Model[list[Doc], list[Floats3d]]:
+    mixed_precision: bool = False,
+) -> Model[list[Doc], DocLayers]:
     """A biLM with random weights, to be trained from scratch. Give either `filters` (character
     input) or `vocabulary` (word input). The settings are those of `PretrainedBiLM`.
 
@@ -84,7 +90,7 @@ def build_bilm(
             "spacy-elmo.BiLM.v1: give either filters (character input) or vocabulary (word input)"
         )
     lstm = LSTMConfig(dim, projection_dim, n_layers, cell_clip, proj_clip, use_skip_connections)
-    settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful)
+    settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful, mixed_precision)
     load: Callable[[], BiLM]
     if vocabulary is not None:
         load = partial(_word_bilm, lstm, Path(vocabulary))
@@ -104,3 +110,51 @@ def build_bilm(
 def _word_bilm(lstm: LSTMConfig, vocabulary: Path) -> BiLM:
     words = read_vocabulary(vocabulary)
     return BiLM(BiLMConfig(lstm, n_tokens_vocab=len(words)), words)
+
+
+@registry.architectures("spacy-elmo.ElmoListener.v1")
+def ElmoListener(
+    mix: Mix,
+    upstream: Union[str, Model[list[Doc], DocLayers]] = ANY,
+    grad_factor: float = 1.0,
+) -> Model[list[Doc], list[Floats2d]]:
+    """ELMo vectors for a component that takes a tok2vec.
+
+    mix (Mix): How it mixes the layers.
+    upstream (Union[str, Model]): The name of the "elmo" component it listens to, or "*" for any.
+        `nlp.replace_listeners` writes the block of an own biLM here.
+    grad_factor (float): Scales the gradient that goes back to the biLM, if that is not frozen.
+    """
+    return chain(_source(upstream, grad_factor), mix_docs(mix))
+
+
+@registry.architectures("spacy-elmo.ElmoTok2Vec.v1")
+def build_elmo_tok2vec(
+    embed: Model[list[Doc], list[Floats2d]],
+    encode: Model[list[Floats2d], list[Floats2d]],
+    elmo_input: Optional[Mix] = None,
+    elmo_output: Optional[Mix] = None,
+    upstream: Union[str, Model[list[Doc], DocLayers]] = ANY,
+    grad_factor: float = 1.0,
+) -> Model[list[Doc], list[Floats2d]]:
+    """`[x; ELMo] -> encode -> [h; ELMo]` (Peters et al. 2018, section 3.3), over any of spaCy's
+    layers for embedding and encoding.
+
+    embed (Model): From docs to vectors x.
+    encode (Model): From vectors to contextual vectors h. [x; ELMo] is brought to its width by a
+        maxout layer.
+    elmo_input (Optional[Mix]): The mix at the input; None for none.
+    elmo_output (Optional[Mix]): The mix at the output; None for none.
+    upstream, grad_factor: See `ElmoListener`.
+    RAISES (ValueError): If there is no mix at all.
+    """
+    return ElmoTok2Vec(embed, encode, elmo_input, elmo_output, _source(upstream, grad_factor))
+
+
+def _source(
+    upstream: Union[str, Model[list[Doc], DocLayers]], grad_factor: float
+) -> Model[list[Doc], DocLayers]:
+    if isinstance(upstream, str):
+        return LayersListener(upstream, grad_factor)
+    upstream.attrs["grad_factor"] = grad_factor
+    return upstream

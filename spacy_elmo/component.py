@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from math import isfinite
 from pathlib import Path
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional, Union, cast
 
 from spacy.language import Language
-from spacy.pipeline import TrainablePipe
+from spacy.pipeline import Tok2Vec
+from spacy.pipeline.tok2vec import Tok2VecListener
 from spacy.tokens import Doc
 from spacy.training import Example
 from spacy.vocab import Vocab
@@ -17,13 +20,30 @@ from thinc.types import Floats3d
 from . import extensions
 from .bilm import BiLM
 from .bundled import load_weights
-from .layers.encoder import Activations, Mix, encode, get_bilm, set_bilm
+from .layers.activation_cache import ActivationCache
+from .layers.encoder import Activations, DocLayers, encode, encode_layers, get_bilm, set_bilm
+from .layers.listener import (
+    TrainingBatch,
+    is_listener,
+    replace_listener,
+    replace_listener_cfg,
+)
+from .layers.mixes import Mix
 
 DEFAULT_CONFIG_STR = """
 [elmo]
 keep_layers = true
 set_vectors = false
 batch_size = 1000
+frozen = true
+optimizer = null
+
+[elmo.activation_cache]
+@misc = "spacy-elmo.ActivationCache.v1"
+memory_mb = 1024
+half_precision = false
+folder = null
+folder_mb = null
 
 [elmo.model]
 @architectures = "spacy-elmo.PretrainedBiLM.v1"
@@ -32,6 +52,7 @@ precision = "float32"
 max_tokens_per_batch = 2048
 type_cache_mb = 64
 stateful = false
+mixed_precision = false
 
 [elmo.model.segmenter]
 @misc = "spacy-elmo.sentences.v1"
@@ -42,6 +63,7 @@ overlap = 64
 @layers = "spacy-elmo.FrozenMix.v1"
 weights = null
 gamma = 1.0
+seed = null
 """
 DEFAULT_CONFIG = Config().from_str(DEFAULT_CONFIG_STR)
 
@@ -58,11 +80,14 @@ _BATCHES_PER_BUFFER = 3
 def make_elmo(
     nlp: Language,
     name: str,
-    model: Model[list[Doc], list[Floats3d]],
+    model: Model[list[Doc], DocLayers],
     mix: Mix,
     keep_layers: bool,
     set_vectors: bool,
     batch_size: int,
+    frozen: bool,
+    optimizer: Optional[Optimizer],
+    activation_cache: Optional[ActivationCache],
 ) -> Elmo:
     return Elmo(
         nlp.vocab,
@@ -72,11 +97,27 @@ def make_elmo(
         keep_layers=keep_layers,
         set_vectors=set_vectors,
         batch_size=batch_size,
+        frozen=frozen,
+        optimizer=optimizer,
+        activation_cache=activation_cache,
     )
 
 
-class Elmo(TrainablePipe):
-    """Runs a biLM over docs and writes its activations to the docs (see `extensions`).
+class _Training:
+    """What lasts from one update to the next. No copy of a component takes it along."""
+
+    def __init__(self) -> None:
+        self.active = False
+        self.batch: Optional[TrainingBatch] = None
+        self.postponed: Optional[Optimizer] = None
+
+    def __reduce__(self) -> tuple:
+        return _Training, ()
+
+
+class Elmo(Tok2Vec):
+    """Runs a biLM over docs and writes its activations to the docs (see `extensions`), for users
+    and for components that listen (see `layers.listener`).
 
     vocab (Vocab): The shared vocabulary.
     model (Model): An `ElmoEncoder`, as the architectures build it.
@@ -86,22 +127,34 @@ class Elmo(TrainablePipe):
     set_vectors (bool): Make `.vector` and `.similarity()` use ELMo. These hooks live in the
         process that made the doc: docs from `nlp.pipe(n_process=2)` come without them.
     batch_size (int): Docs that `pipe` collects at most before it runs.
-    RAISES (ValueError): If batch_size is not positive.
+    frozen (bool): Training the components that listen leaves the biLM as it is.
+    optimizer (Optional[Optimizer]): For the biLM, if it is not frozen; None for the pipeline's.
+    activation_cache (Optional[ActivationCache]): Keeps what a frozen biLM computes while the
+        components that listen are trained, until `end_training`.
+    RAISES (ValueError): If batch_size is not positive, or the mix has weights to be trained.
     """
 
     def __init__(
         self,
         vocab: Vocab,
-        model: Model[list[Doc], list[Floats3d]],
+        model: Model[list[Doc], DocLayers],
         name: str = "elmo",
         *,
         mix: Mix,
         keep_layers: bool = True,
         set_vectors: bool = False,
         batch_size: int = 1000,
+        frozen: bool = True,
+        optimizer: Optional[Optimizer] = None,
+        activation_cache: Optional[ActivationCache] = None,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"{name}: batch_size must be 1 or more, found {batch_size}")
+        if any(node.param_names for node in mix.walk()):
+            raise ValueError(
+                f"{name}: nothing would train a {mix.name} as the component's own mix: choose "
+                "FrozenMix, SingleLayer or ConcatLayers, and give trained mixes to listeners"
+            )
         self.vocab = vocab
         self.model = model
         self.name = name
@@ -109,6 +162,13 @@ class Elmo(TrainablePipe):
         self.keep_layers = keep_layers
         self.set_vectors = set_vectors
         self.batch_size = batch_size
+        self.optimizer = optimizer
+        self.activation_cache = activation_cache
+        self.listener_map = {}
+        self._training = _Training()
+        self.frozen = frozen
+        model.attrs["replace_listener"] = replace_listener
+        model.attrs["replace_listener_cfg"] = partial(replace_listener_cfg, frozen=frozen)
         # All settings are in the config; nothing here may override it when loading.
         self.cfg: dict[str, Any] = {}
 
@@ -116,6 +176,15 @@ class Elmo(TrainablePipe):
     def bilm(self) -> BiLM:
         """The biLM. RAISES (ValueError): If there are no weights yet."""
         return get_bilm(self.model)
+
+    @property
+    def is_trainable(self) -> bool:
+        return not self.frozen
+
+    @property
+    def layer_shape(self) -> tuple[int, int]:
+        """L+1 and 2P. RAISES (ValueError): If there are no weights yet."""
+        return self.bilm.config.n_activations, self.bilm.config.output_dim
 
     def load_weights(self, weights: Union[str, Path]) -> None:
         """Use other weights.
@@ -144,13 +213,19 @@ class Elmo(TrainablePipe):
 
     def predict(self, docs: Iterable[Doc]) -> list[Activations]:
         """RETURNS (list): Each doc's activations, as arrays of the current ops."""
-        return encode(self.model, list(docs), mix=self.mix, keep_layers=self.keep_layers)
+        return encode(
+            self.model,
+            list(docs),
+            mix=self.mix,
+            keep_layers=self.keep_layers,
+            cache=self._cache(),
+        )
 
     def set_annotations(self, docs: Iterable[Doc], scores: Sequence[Activations]) -> None:
         """Write activations to the docs."""
         for doc, activations in zip(docs, scores):
-            if self.keep_layers:
-                doc._.elmo_layers = activations.layers
+            if activations.layers is not None:
+                extensions.set_layers(doc, self.name, activations.layers)
             doc._.elmo_tokens = activations.tokens
             if self.set_vectors:
                 extensions.install_vectors(doc)
@@ -192,6 +267,24 @@ class Elmo(TrainablePipe):
         for doc in docs:
             yield from self._annotate([doc])
 
+    def find_listeners(self, component: Any) -> None:
+        """Connect the listeners in a component's model that listen to this component.
+
+        RAISES (ValueError): If there are some, but keep_layers is off.
+        """
+        model = getattr(component, "model", None)
+        if not isinstance(model, Model):
+            return
+        for node in model.walk():
+            if is_listener(node, self.name):
+                if not self.keep_layers:
+                    raise ValueError(
+                        f"{component.name!r} listens to {self.name!r}, which has keep_layers = "
+                        "false: it would find nothing on the docs; set keep_layers = true"
+                    )
+                node.attrs["link"].upstream = self
+                self.add_listener(cast(Tok2VecListener, node), component.name)
+
     def update(
         self,
         examples: Iterable[Example],
@@ -200,5 +293,95 @@ class Elmo(TrainablePipe):
         sgd: Optional[Optimizer] = None,
         losses: Optional[dict[str, float]] = None,
     ) -> dict[str, float]:
-        """The biLM is frozen: there is nothing to learn, and no loss."""
-        return {} if losses is None else losses
+        """Send the batch's layers to the listeners. If the biLM is not frozen, the sum of their
+        gradients goes back into it as soon as the last one has sent its own.
+
+        examples, sgd: As for any component. The biLM has no dropout while it is fine-tuned.
+        losses (Optional[dict]): If the biLM is not frozen, gets the sum of the squared gradients
+            that reach it, under the name of the component.
+        RETURNS (dict): The losses.
+        RAISES (ValueError): Later, from a listener, if the gradients are NaN or infinite.
+        """
+        losses = {} if losses is None else losses
+        if not self.frozen:
+            losses.setdefault(self.name, 0.0)
+        training = self._training
+        training.active = True
+        self._close_batch()
+        if not self.listeners:
+            return losses
+        docs = [example.predicted for example in examples]
+        links = [listener.attrs["link"] for listener in self.listeners]
+        if self.frozen:
+            batch = TrainingBatch(docs, encode_layers(self.model, docs, self._cache()))
+        else:
+            layers, backprop_model = self.model(docs, is_train=True)
+
+            def backprop(d_layers: Floats3d) -> None:
+                loss = float(self.model.ops.xp.vdot(d_layers, d_layers))
+                if not isfinite(loss):
+                    raise ValueError(
+                        f"{self.name}: the gradient of the biLM's layers is NaN or infinite: lower "
+                        "the learning rate, or clip gradients"
+                    )
+                losses[self.name] += loss
+                backprop_model(d_layers)
+                self._apply_postponed()
+
+            batch = TrainingBatch(docs, layers, links, backprop)
+        training.batch = batch
+        for link in links:
+            link.batch = batch
+        if sgd is not None:
+            self.finish_update(sgd)
+        return losses
+
+    def finish_update(self, sgd: Optimizer) -> None:
+        """Update the biLM with the gradients that have come, if it is not frozen.
+
+        Some callers (`nlp.update`) call this before the listeners have had their turn. Then it
+        happens when they are done.
+
+        sgd (Optimizer): The pipeline's optimizer; the component's own goes before it.
+        """
+        if self.frozen:
+            return
+        batch = self._training.batch
+        if batch is not None and not batch.started:
+            self._training.postponed = sgd
+            return
+        self._close_batch()
+        self._apply_gradients(sgd)
+
+    def end_training(self) -> None:
+        """Free what only training needs: cached activations, and the last batch."""
+        self._training = _Training()
+        if self.activation_cache is not None:
+            self.activation_cache.clear()
+        for listener in self.listeners:
+            listener.attrs["link"].end_training()
+
+    def _close_batch(self) -> None:
+        batch, self._training.batch = self._training.batch, None
+        if batch is not None:
+            batch.finish()
+        self._apply_postponed()
+
+    def _apply_postponed(self) -> None:
+        sgd, self._training.postponed = self._training.postponed, None
+        if sgd is not None:
+            self._apply_gradients(sgd)
+
+    def _apply_gradients(self, sgd: Optimizer) -> None:
+        self.model.finish_update(self.optimizer or sgd)
+        if self.optimizer is not None:
+            self.optimizer.step_schedules()
+        self.bilm.invalidate()  # thinc writes to the weights behind PyTorch's back.
+
+    def _cache(self) -> Optional[ActivationCache]:
+        """The cache, if there is training for which it may be used."""
+        is_training = self._training.active or any(
+            listener.attrs["link"].is_training for listener in self.listeners
+        )
+        usable = is_training and self.frozen and not self.model.attrs["settings"].stateful
+        return self.activation_cache if usable else None

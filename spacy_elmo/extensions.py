@@ -19,7 +19,10 @@ from typing import Any, Callable, Optional, Union
 from spacy.attrs import IS_SPACE
 from spacy.tokens import Doc, Span, Token
 from thinc.api import get_array_module
-from thinc.types import Floats1d, Floats2d
+from thinc.types import Floats1d, Floats2d, Floats3d
+
+# The key, among a doc's user data, of the name of the component that wrote `doc._.elmo_layers`.
+_UPSTREAM = "elmo_upstream"
 
 
 def token_vector(token: Token) -> Optional[Floats1d]:
@@ -49,12 +52,44 @@ def _mean(doc: Doc, start: int, end: int) -> Optional[Floats1d]:
 
 def _vectors(doc: Doc) -> Optional[Floats2d]:
     vectors = doc._.elmo_tokens
-    if vectors is not None and len(vectors) != len(doc):
+    if vectors is not None:
+        _check_length(doc, len(vectors))
+    return vectors
+
+
+def set_layers(doc: Doc, upstream: str, layers: Floats3d) -> None:
+    """Put the layers of the component of this name on the doc. If another component's stand there,
+    they move aside, where `layers_of` still finds them."""
+    data: dict[Any, Any] = doc.user_data
+    previous = data.get(_UPSTREAM)
+    if previous not in (None, upstream) and doc._.elmo_layers is not None:
+        data[_UPSTREAM, previous] = doc._.elmo_layers
+    doc._.elmo_layers = layers
+    data[_UPSTREAM] = upstream
+
+
+def layers_of(doc: Doc, upstream: str = "*") -> Optional[Floats3d]:
+    """Find the layers that a component computed.
+
+    upstream (str): Its name, or "*" for the last one that ran.
+    RETURNS (Optional[Floats3d]): Shape (L+1, tokens, 2P), or None if there are none.
+    RAISES (ValueError): If the doc was retokenised since.
+    """
+    data: dict[Any, Any] = doc.user_data
+    layers = doc._.elmo_layers
+    if upstream not in ("*", data.get(_UPSTREAM, upstream)):
+        layers = data.get((_UPSTREAM, upstream))
+    if layers is not None:
+        _check_length(doc, layers.shape[1])
+    return layers
+
+
+def _check_length(doc: Doc, n_vectors: int) -> None:
+    if n_vectors != len(doc):
         raise ValueError(
-            f"the doc has {len(doc)} tokens, but ELMo vectors of {len(vectors)}: it was "
+            f"the doc has {len(doc)} tokens, but ELMo vectors of {n_vectors}: it was "
             "retokenised after the elmo component, which must come later in the pipeline"
         )
-    return vectors
 
 
 def install_vectors(doc: Doc) -> None:

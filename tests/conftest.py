@@ -7,7 +7,11 @@ from pathlib import Path
 
 import numpy
 import pytest
+import spacy
 import torch
+from spacy.language import Language
+from spacy.tokens import Doc
+from spacy.training import Example
 
 from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
 from spacy_elmo.bilm.formats import allennlp, native
@@ -71,6 +75,66 @@ def hdf5_folder(tmp_path: Path, bilm: BiLM) -> Path:
     """The tiny biLM in the published format."""
     allennlp.write(bilm, tmp_path / "hdf5")
     return tmp_path / "hdf5"
+
+
+def elmo_pipeline(folder: Path, lang: str = "en", **config) -> Language:
+    """A blank pipeline with the biLM in `folder`; `config` is that of the component."""
+    nlp = spacy.blank(lang)
+    model = {"weights": str(folder), **config.pop("model", {})}
+    nlp.add_pipe("elmo", config={"model": model, **config})
+    return nlp
+
+
+SCALAR_MIX = {"@layers": "spacy-elmo.ScalarMix.v1"}
+
+
+def listener(mix: dict = SCALAR_MIX, **settings) -> dict:
+    """The config of a listener."""
+    return {"@architectures": "spacy-elmo.ElmoListener.v1", "mix": mix, **settings}
+
+
+def tok2vec(elmo_input: dict | None, elmo_output: dict | None, **settings) -> dict:
+    """The config of an own tok2vec with ELMo at its ends."""
+    return {
+        "@architectures": "spacy-elmo.ElmoTok2Vec.v1",
+        "embed": {
+            "@architectures": "spacy.MultiHashEmbed.v2",
+            "width": 8,
+            "attrs": ["NORM", "PREFIX"],
+            "rows": [50, 50],
+            "include_static_vectors": False,
+        },
+        "encode": {
+            "@architectures": "spacy.MaxoutWindowEncoder.v2",
+            "width": 8,
+            "depth": 1,
+            "window_size": 1,
+            "maxout_pieces": 2,
+        },
+        "elmo_input": elmo_input,
+        "elmo_output": elmo_output,
+        **settings,
+    }
+
+
+def add_tagger(nlp: Language, source: dict | None = None, name: str = "tagger") -> None:
+    model = {"@architectures": "spacy.Tagger.v2", "tok2vec": source or listener()}
+    nlp.add_pipe("tagger", name=name, config={"model": model})
+
+
+SENTENCES = (
+    (["The", "bank", "flows", "."], ["D", "N", "V", "P"]),
+    (["Money", "flows"], ["N", "V"]),
+    ([], []),
+    (["Banks", "flow", "\n", "slowly", "to", "the", "river"], ["N", "V", "_", "R", "T", "D", "N"]),
+)
+
+
+def tagged(nlp: Language) -> list[Example]:
+    """A few sentences with tags, an empty one among them."""
+    return [
+        Example.from_dict(Doc(nlp.vocab, words=words), {"tags": tags}) for words, tags in SENTENCES
+    ]
 
 
 def max_difference(first, second) -> float:

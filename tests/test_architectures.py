@@ -57,7 +57,7 @@ def test_bilm_with_character_input():
     bilm = get_bilm(model)
     assert bilm.config == TINY
     assert bilm.vocabulary is None
-    [layers] = model.predict([make_doc()])
+    layers = model.predict([make_doc()]).layers
     assert layers.shape == (3, 3, 12)
     assert numpy.isfinite(layers).all() and layers.any(axis=(0, 2)).all()
 
@@ -67,7 +67,7 @@ def test_bilm_with_word_input(vocabulary):
     bilm = get_bilm(model)
     assert bilm.config.char_cnn is None
     assert bilm.vocabulary == list(WORDS)
-    [layers] = model.predict([make_doc(["the", "unheard", "unseen"])])
+    layers = model.predict([make_doc(["the", "unheard", "unseen"])]).layers
     # Unknown words share a vector.
     assert numpy.array_equal(layers[0, 1], layers[0, 2])
     assert not numpy.array_equal(layers[0, 0], layers[0, 1])
@@ -171,7 +171,7 @@ def test_pretrained_bilm(weights_folder, hdf5_folder, bilm, source):
     model = build(
         {"@architectures": "spacy-elmo.PretrainedBiLM.v1", "weights": str(places[source])}
     )
-    [layers] = model.predict([make_doc()])
+    layers = model.predict([make_doc()]).layers
     assert max_difference(layers, bilm.embed([["the", "bank", "flows"]])[0]) < 1e-5
 
 

@@ -12,8 +12,7 @@ from spacy_elmo.bilm.formats import native
 from spacy_elmo.bilm.model import DEFAULT_MAX_TOKENS
 from spacy_elmo.bundled import load_weights
 
-from .conftest import TINY, max_difference, random_bilm
-from .test_component import elmo_pipeline
+from .conftest import TINY, elmo_pipeline, max_difference, random_bilm
 
 STRANGE = {
     "empty": [],

@@ -15,7 +15,7 @@ from spacy.util import registry
 from spacy_elmo import Elmo
 from spacy_elmo.bilm.formats import native
 
-from .conftest import TINY, max_difference, random_bilm
+from .conftest import TINY, elmo_pipeline, max_difference, random_bilm
 
 N_LAYERS, WIDTH = TINY.n_activations, TINY.output_dim
 TEXTS = [
@@ -26,14 +26,6 @@ TEXTS = [
     " \n ",
     "a " * 70,
 ]
-
-
-def elmo_pipeline(folder, lang="en", **config):
-    """A blank pipeline with the biLM in `folder`; `config` is that of the component."""
-    nlp = spacy.blank(lang)
-    model = {"weights": str(folder), **config.pop("model", {})}
-    nlp.add_pipe("elmo", config={"model": model, **config})
-    return nlp
 
 
 @pytest.fixture

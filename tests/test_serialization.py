@@ -20,8 +20,7 @@ from thinc.api import Model
 from spacy_elmo.bilm.formats import native
 from spacy_elmo.layers.encoder import get_bilm
 
-from .conftest import TINY_WORDS, max_difference, random_bilm
-from .test_component import elmo_pipeline
+from .conftest import TINY_WORDS, elmo_pipeline, max_difference, random_bilm
 
 TEXTS = ["The bank of the river.", "", "Money \n in the bank", "flows"]
 ROUNDING = 1e-6

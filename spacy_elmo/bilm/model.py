@@ -39,6 +39,8 @@ class BiLM(nn.Module):
         implementations do: row i goes on from row i of the last call. For comparisons only.
     type_cache (TypeCache): Encodings of word types seen before.
     half_precision_storage (bool): Save the weights as float16.
+    mixed_precision (bool): Train with bfloat16 products (`torch.autocast`); weights, gradients and
+        results stay float32.
     """
 
     def __init__(self, config: BiLMConfig, vocabulary: Optional[Sequence[str]] = None) -> None:
@@ -50,6 +52,7 @@ class BiLM(nn.Module):
         self.max_tokens = DEFAULT_MAX_TOKENS
         self.stateful = False
         self.half_precision_storage = False
+        self.mixed_precision = False
         self.type_cache = TypeCache(DEFAULT_CACHE_BYTES)
         self._states: Optional[list[LayerState]] = None
 
@@ -63,6 +66,26 @@ class BiLM(nn.Module):
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.parameters()).dtype
+
+    def unfreeze(self, n_layers: Optional[int] = None) -> None:
+        """Say which weights training changes (gradual unfreezing, Howard and Ruder 2018).
+
+        n_layers (Optional[int]): How many, from the top: the LSTM layers, then the token encoder.
+            None: all.
+        """
+        n_layers = self.config.n_activations if n_layers is None else n_layers
+        bottom = self.config.n_activations - n_layers
+        parts: list[Sequence[nn.Module]] = [[self.token_encoder]]
+        parts += zip(self.lstm.forward_layers, self.lstm.backward_layers)
+        for number, modules in enumerate(parts):
+            for module in modules:
+                module.requires_grad_(number >= bottom)
+                if number < bottom:
+                    module.zero_grad()
 
     def forward(
         self,
@@ -110,13 +133,14 @@ class BiLM(nn.Module):
         n_rows: int,
     ) -> Tensor:
         self.invalidate()  # Whoever computes gradients is about to change the weights.
-        vectors = self.token_encoder([*types, BOS, EOS])
-        layers = vectors.new_zeros(self.config.n_activations, n_rows, self.config.output_dim)
-        layers = layers + vectors[:0].sum()  # Has a gradient even if there is no token.
-        for batch in pack_batches(lengths, 0):
-            result = self._encode_batch(batch, vectors, index, self.lstm)
-            kept, at = _kept(targets[batch.tokens], layers.device)
-            layers = layers.index_copy(1, at, result[:, kept])
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed_precision):
+            vectors = self.token_encoder([*types, BOS, EOS]).to(self.dtype)
+            layers = vectors.new_zeros(self.config.n_activations, n_rows, self.config.output_dim)
+            layers = layers + vectors[:0].sum()  # Has a gradient even if there is no token.
+            for batch in pack_batches(lengths, 0):
+                result = self._encode_batch(batch, vectors, index, self.lstm)
+                kept, at = _kept(targets[batch.tokens], layers.device)
+                layers = layers.index_copy(1, at, result[:, kept])
         return layers
 
     @torch.inference_mode()

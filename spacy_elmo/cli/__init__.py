@@ -7,14 +7,16 @@ from .convert import convert_cli
 from .embed import embed_cli
 from .export import export_cli
 from .info import info_cli
+from .weights import weights_cli
 
 app = typer.Typer(
     name="elmo",
-    help="Contextual word vectors: convert, inspect and run ELMo weights.",
+    help="Contextual word vectors: convert, inspect, run and train with ELMo weights.",
     no_args_is_help=True,
 )
 app.command("convert")(convert_cli)
 app.command("embed")(embed_cli)
 app.command("export")(export_cli)
 app.command("info")(info_cli)
+app.command("weights")(weights_cli)
 spacy_app.add_typer(app)

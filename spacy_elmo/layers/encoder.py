@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Callable, NamedTuple, Optional, Union, cast
@@ -18,13 +18,16 @@ from thinc.types import ArgsKwargs, Floats2d, Floats3d
 from thinc.util import get_torch_default_device
 
 from ..bilm import BiLM
+from ..bilm.derived import fingerprint
 from ..bilm.formats import native
 from ..bilm.model import DEFAULT_CACHE_BYTES, DEFAULT_MAX_TOKENS
 from ..bilm.precision import Precision, check_precision
 from ..bilm.type_cache import TypeCache
 from ..segmenters import Segmenter
+from .activation_cache import ActivationCache
 from .mixes import Mix
 
+NAME = "elmo_encoder"
 _LOADING = threading.Lock()
 
 # A forked process (`nlp.pipe(n_process=2)`) inherits no threads of the OpenMP pool, and waits for
@@ -41,6 +44,7 @@ class Settings:
     max_tokens_per_batch: int = DEFAULT_MAX_TOKENS
     type_cache_mb: float = DEFAULT_CACHE_BYTES / 2**20
     stateful: bool = False
+    mixed_precision: bool = False
 
     def __post_init__(self) -> None:
         if self.max_tokens_per_batch < 1:
@@ -55,6 +59,7 @@ class Settings:
         bilm.precision = self.precision
         bilm.max_tokens = self.max_tokens_per_batch
         bilm.stateful = self.stateful
+        bilm.mixed_precision = self.mixed_precision
         bilm.type_cache = TypeCache(int(self.type_cache_mb * 2**20))
         return bilm
 
@@ -84,6 +89,21 @@ class NoWeights(torch.nn.Module):
         return self.loaded
 
 
+class DocLayers(NamedTuple):
+    """Activations of a batch of docs, one doc after the other.
+
+    layers (Floats3d): Shape (L+1, tokens of all docs, 2P).
+    lengths (list[int]): Tokens of each doc.
+    """
+
+    layers: Floats3d
+    lengths: list[int]
+
+    def split(self) -> list[Floats3d]:
+        """RETURNS (list): A view (L+1, tokens, 2P) for each doc."""
+        return split_tokens(self.layers, self.lengths)
+
+
 class Activations(NamedTuple):
     """What the biLM computed for one doc.
 
@@ -97,14 +117,15 @@ class Activations(NamedTuple):
 
 def ElmoEncoder(
     module: Union[BiLM, NoWeights], segmenter: Segmenter, settings: Settings
-) -> Model[list[Doc], list[Floats3d]]:
-    """Run a biLM over docs. Its output is one (L+1, tokens, 2P) array per doc, in which whitespace
-    tokens are zero.
+) -> Model[list[Doc], DocLayers]:
+    """Run a biLM over docs. Whitespace tokens get zeros.
 
     module (Union[BiLM, NoWeights]): The biLM, or what stands in for it.
     segmenter (Segmenter): Cuts docs into the sequences that the biLM reads.
     settings (Settings): How to run it.
     RAISES (ValueError): If the precision is not for the current device.
+
+    The attribute `grad_factor` (1) scales the gradient that reaches the biLM; with 0 it is frozen.
     """
     check_precision(settings.precision, get_torch_default_device())
     if isinstance(module, BiLM):
@@ -117,42 +138,96 @@ def ElmoEncoder(
         deserialize_model=partial(_deserialize, settings=settings),
     )
     return Model(
-        "elmo_encoder",
+        NAME,
         forward,
         init=init,
         layers=[bilm],
-        attrs={"segmenter": segmenter, "settings": settings},
+        attrs={
+            "segmenter": segmenter,
+            "settings": settings,
+            "grad_factor": 1.0,
+        },
     )
 
 
 def forward(
-    model: Model[list[Doc], list[Floats3d]], docs: list[Doc], is_train: bool
-) -> tuple[list[Floats3d], Callable]:
+    model: Model[list[Doc], DocLayers], docs: list[Doc], is_train: bool
+) -> tuple[DocLayers, Callable]:
+    if not is_train or not model.attrs["grad_factor"]:
+        return encode_layers(model, docs), lambda d_layers: docs
     get_bilm(model)
-    batch = _Batch.from_docs(docs, model.attrs["segmenter"])
-    (layers, _), backprop_bilm = model.layers[0](batch.inputs(), is_train)
-    outputs = batch.split(layers)
+    sequences = _Sequences.cut(docs, model.attrs["segmenter"])
+    (layers, _), backprop_bilm = model.layers[0](sequences.inputs(), is_train)
 
-    def backprop(d_outputs: list[Floats3d]) -> list[Doc]:
-        backprop_bilm(model.ops.xp.concatenate(d_outputs, axis=1))
+    def backprop(d_layers: Floats3d) -> list[Doc]:
+        backprop_bilm(d_layers * model.attrs["grad_factor"])
         return docs
 
-    return outputs, backprop
+    return DocLayers(layers, sequences.doc_lengths), backprop
 
 
 def init(
-    model: Model[list[Doc], list[Floats3d]], X: Any = None, Y: Any = None
-) -> Model[list[Doc], list[Floats3d]]:
+    model: Model[list[Doc], DocLayers], X: Any = None, Y: Any = None
+) -> Model[list[Doc], DocLayers]:
     get_bilm(model)
     return model
 
 
+def encode_layers(
+    model: Model[list[Doc], DocLayers],
+    docs: Sequence[Doc],
+    cache: Optional[ActivationCache] = None,
+) -> DocLayers:
+    """Predict the activations of all layers.
+
+    model (Model): An `ElmoEncoder`.
+    docs (Sequence[Doc]): The docs.
+    cache (Optional[ActivationCache]): Activations of sequences seen before, and where to put those
+        of new ones.
+    RETURNS (DocLayers): The activations.
+    """
+    get_bilm(model)
+    sequences = _Sequences.cut(docs, model.attrs["segmenter"])
+    if cache is None:
+        layers, _ = model.layers[0].predict(sequences.inputs())
+    else:
+        layers = _with_cache(model, sequences, cache)
+    return DocLayers(layers, sequences.doc_lengths)
+
+
+def _with_cache(
+    model: Model[list[Doc], DocLayers], sequences: _Sequences, cache: ActivationCache
+) -> Floats3d:
+    bilm = get_bilm(model)
+    cache.bind((fingerprint(bilm), bilm.precision))
+    keys = sequences.keys()
+    found = [cache.get(key) for key in keys]
+    missing = [i for i, activations in enumerate(found) if activations is None]
+    if missing:
+        part = sequences.select(missing)
+        layers, _ = model.layers[0].predict(part.inputs(pad=False))
+        for i, activations in zip(missing, split_tokens(layers, part.kept_lengths())):
+            cache.put(keys[i], activations)
+            found[i] = activations
+    xp = model.ops.xp
+    config = bilm.config
+    n_tokens = sum(sequences.doc_lengths)
+    empty = xp.zeros((config.n_activations, 0, config.output_dim), dtype="float32")
+    kept = xp.concatenate([empty, *found], axis=1, dtype="float32")
+    if kept.shape[1] == n_tokens:
+        return kept
+    layers = xp.zeros((config.n_activations, n_tokens, config.output_dim), dtype="float32")
+    layers[:, xp.asarray(sequences.kept_rows())] = kept
+    return layers
+
+
 def encode(
-    model: Model[list[Doc], list[Floats3d]],
+    model: Model[list[Doc], DocLayers],
     docs: Sequence[Doc],
     *,
     mix: Optional[Mix] = None,
     keep_layers: bool = True,
+    cache: Optional[ActivationCache] = None,
 ) -> list[Activations]:
     """Predict in bounded memory: the mix is applied to one batch of tokens at a time, so that
     without `keep_layers` the activations of all layers never stand side by side.
@@ -161,24 +236,30 @@ def encode(
     docs (Sequence[Doc]): The docs.
     mix (Optional[Mix]): From (L+1, tokens, 2P) to (tokens, width), token by token.
     keep_layers (bool): Whether to return the layers.
+    cache (Optional[ActivationCache]): See `encode_layers`.
     RETURNS (list): The activations of each doc.
     """
+    if cache is not None:
+        layers = encode_layers(model, docs, cache)
+        tokens = None if mix is None else mix.predict(layers.layers)
+        arrays = (layers.layers if keep_layers else None, tokens)
+        return _per_doc(arrays, layers.lengths)
     get_bilm(model)
-    batch = _Batch.from_docs(docs, model.attrs["segmenter"])
+    sequences = _Sequences.cut(docs, model.attrs["segmenter"])
     reduce = None if mix is None else partial(_apply_mix, mix)
-    inputs = batch.inputs(keep_layers=keep_layers, reduce=reduce)
-    layers, tokens = model.layers[0].predict(inputs)
-    nothing = [None] * len(docs)
-    return [
-        Activations(*pair)
-        for pair in zip(
-            nothing if layers is None else batch.split(layers),
-            nothing if tokens is None else batch.split(tokens),
-        )
-    ]
+    inputs = sequences.inputs(keep_layers=keep_layers, reduce=reduce)
+    return _per_doc(model.layers[0].predict(inputs), sequences.doc_lengths)
 
 
-def get_bilm(model: Model[list[Doc], list[Floats3d]]) -> BiLM:
+def _per_doc(arrays: Iterable[Any], lengths: list[int]) -> list[Activations]:
+    parts = (
+        [None] * len(lengths) if array is None else _own(split_tokens(array, lengths))
+        for array in arrays
+    )
+    return [Activations(*pair) for pair in zip(*parts)]
+
+
+def get_bilm(model: Model[list[Doc], DocLayers]) -> BiLM:
     """RETURNS (BiLM): The encoder's biLM, made now if it was not needed yet.
     RAISES (ValueError): If there are no weights."""
     module = cast(PyTorchShim, model.layers[0].shims[0])._model
@@ -188,65 +269,99 @@ def get_bilm(model: Model[list[Doc], list[Floats3d]]) -> BiLM:
     return module
 
 
-def set_bilm(model: Model[list[Doc], list[Floats3d]], bilm: BiLM) -> None:
+def set_bilm(model: Model[list[Doc], DocLayers], bilm: BiLM) -> None:
     """Give the encoder another biLM, which moves to the encoder's device."""
     shim = cast(PyTorchShim, model.layers[0].shims[0])
     shim._model = model.attrs["settings"].apply(bilm.to(shim.device))
 
 
 @dataclass
-class _Batch:
-    """The tokens of some docs as the biLM wants them."""
+class _Sequences:
+    """The sequences of some docs, as the biLM reads them.
 
-    types: list[str]
-    index: numpy.ndarray
-    lengths: list[int]
-    targets: numpy.ndarray
-    doc_lengths: list[int]
+    docs (list[Doc]): The docs.
+    orth (ndarray): Word types of all their tokens.
+    rows (list[ndarray]): Each sequence's tokens, as numbers in the concatenation of all docs.
+    kept (list[slice]): The part of each sequence whose vectors are kept.
+    """
+
+    docs: Sequence[Doc]
+    orth: numpy.ndarray
+    rows: list[numpy.ndarray]
+    kept: list[slice]
 
     @classmethod
-    def from_docs(cls, docs: Sequence[Doc], segmenter: Segmenter) -> _Batch:
-        doc_lengths = [len(doc) for doc in docs]
-        starts = numpy.cumsum([0, *doc_lengths])
-        tokens, targets, lengths = [], [], []
-        for doc, start in zip(docs, starts.tolist()):
+    def cut(cls, docs: Sequence[Doc], segmenter: Segmenter) -> _Sequences:
+        rows, kept = [], []
+        start = 0
+        for doc in docs:
             for sequence in segmenter(doc):
-                rows = sequence.tokens + start
-                kept = numpy.full_like(rows, -1)
-                kept[sequence.start : sequence.end] = rows[sequence.start : sequence.end]
-                tokens.append(rows)
-                targets.append(kept)
-                lengths.append(len(rows))
-        flat = numpy.concatenate(tokens) if tokens else numpy.zeros(0, dtype=numpy.int64)
-        orths = [doc.to_array(ORTH) for doc in docs]
-        orth = numpy.concatenate(orths)[flat] if len(flat) else flat
-        _, first, index = numpy.unique(orth, return_index=True, return_inverse=True)
-        # The text comes from the type's first token: docs may have different vocabs.
-        where = numpy.searchsorted(starts, flat[first], side="right") - 1
-        return cls(
-            types=[
-                docs[d][i].text
-                for d, i in zip(where.tolist(), (flat[first] - starts[where]).tolist())
-            ],
-            index=index.reshape(-1),
-            lengths=lengths,
-            targets=numpy.concatenate(targets) if targets else flat,
-            doc_lengths=doc_lengths,
-        )
+                rows.append(sequence.tokens + start)
+                kept.append(slice(sequence.start, sequence.end))
+            start += len(doc)
+        nothing = numpy.zeros(0, dtype=numpy.uint64)
+        orth = numpy.concatenate([nothing, *(doc.to_array(ORTH) for doc in docs)])
+        return cls(docs, orth, rows, kept)
 
-    def inputs(self, **kwargs: Any) -> ArgsKwargs:
-        kwargs.update(targets=self.targets, n_rows=sum(self.doc_lengths))
-        return ArgsKwargs(args=(self.types, self.index, self.lengths), kwargs=kwargs)
+    @property
+    def doc_lengths(self) -> list[int]:
+        return [len(doc) for doc in self.docs]
 
-    def split(self, array: Any) -> list:
-        """Cut an array (..., tokens, width) into docs. Copies, because a view of one doc would
-        keep the whole batch in memory."""
-        if len(self.doc_lengths) == 1:
-            return [array]
-        ends = numpy.cumsum(self.doc_lengths).tolist()
+    def kept_lengths(self) -> list[int]:
+        return [kept.stop - kept.start for kept in self.kept]
+
+    def kept_rows(self) -> numpy.ndarray:
+        return _concatenate(rows[kept] for rows, kept in zip(self.rows, self.kept))
+
+    def keys(self) -> list[tuple]:
+        """RETURNS (list): What tells the sequences apart, whichever docs they come from."""
         return [
-            array[..., end - length : end, :].copy() for end, length in zip(ends, self.doc_lengths)
+            (self.orth[rows].tobytes(), kept.start, kept.stop)
+            for rows, kept in zip(self.rows, self.kept)
         ]
+
+    def select(self, numbers: Sequence[int]) -> _Sequences:
+        """RETURNS (_Sequences): Some of the sequences of the same docs."""
+        rows = [self.rows[i] for i in numbers]
+        return _Sequences(self.docs, self.orth, rows, [self.kept[i] for i in numbers])
+
+    def inputs(self, *, pad: bool = True, **kwargs: Any) -> ArgsKwargs:
+        """What `BiLM.forward` wants.
+
+        pad (bool): A row for every token of the docs. Else only for those that are kept.
+        """
+        flat = _concatenate(self.rows)
+        _, first, index = numpy.unique(self.orth[flat], return_index=True, return_inverse=True)
+        # The text comes from the type's first token: docs may have different vocabs.
+        ends = numpy.cumsum(self.doc_lengths)
+        where = numpy.searchsorted(ends, flat[first], side="right")
+        starts = (ends - self.doc_lengths)[where] if len(where) else where
+        types = [
+            self.docs[d][i].text for d, i in zip(where.tolist(), (flat[first] - starts).tolist())
+        ]
+        is_kept = numpy.zeros(len(flat), dtype=bool)
+        lengths = [len(rows) for rows in self.rows]
+        for start, kept in zip(numpy.cumsum(lengths) - lengths, self.kept):
+            is_kept[start + kept.start : start + kept.stop] = True
+        kept_rows = flat if pad else numpy.cumsum(is_kept) - 1
+        n_rows = len(self.orth) if pad else int(is_kept.sum())
+        kwargs.update(targets=numpy.where(is_kept, kept_rows, -1), n_rows=n_rows)
+        return ArgsKwargs(args=(types, index.reshape(-1), lengths), kwargs=kwargs)
+
+
+def _concatenate(arrays: Iterable[numpy.ndarray]) -> numpy.ndarray:
+    return numpy.concatenate([numpy.zeros(0, dtype=numpy.int64), *arrays])
+
+
+def split_tokens(array: Any, lengths: Sequence[int]) -> list:
+    """Views of an array (..., tokens, width), one for each number of tokens."""
+    ends = numpy.cumsum(lengths).tolist()
+    return [array[..., end - length : end, :] for end, length in zip(ends, lengths)]
+
+
+def _own(parts: list) -> list:
+    """Copies, because a view of one doc would keep the whole batch in memory."""
+    return parts if len(parts) == 1 else [part.copy() for part in parts]
 
 
 def _apply_mix(mix: Mix, layers: torch.Tensor) -> torch.Tensor:

@@ -1,43 +1,137 @@
-"""How the activations of all layers become one vector per token.
+"""How the activations of all layers become one vector per token (Peters et al. 2018, section 3.2).
 
-Each mix maps (L+1, tokens, 2P) to (tokens, width), token by token.
+Each mix maps (L+1, tokens, 2P) to (tokens, width), token by token. Their twins for plain PyTorch
+are in `bilm.mixes`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
-from thinc.api import Model, registry
+import numpy
+from thinc.api import Linear, Model, Relu, chain, registry
 from thinc.types import Floats2d, Floats3d
 
 Mix = Model[Floats3d, Floats2d]
 
+LAYER_NORM_EPSILON = 1e-12
+
+
+@registry.layers("spacy-elmo.ScalarMix.v1")
+def ScalarMix(
+    weights: Optional[Sequence[float]] = None,
+    gamma: float = 1.0,
+    layer_norm: bool = False,
+    l2: float = 0.0,
+    dropout: float = 0.0,
+) -> Mix:
+    """`gamma * sum_j softmax(weights)_j h_j`, with weights and gamma learned for the task
+    (equation 1).
+
+    weights (Optional[Sequence[float]]): Where the weights start, before the softmax, one per layer
+        from the token encoder up. None: zeros, so that all layers count the same.
+    gamma (float): Where the scale starts.
+    layer_norm (bool): Normalise each layer before it is weighted. Each token by its own mean and
+        variance, so that it does not depend on its batch mates.
+    l2 (float): The paper's lambda: `l2 * sum_j weights_j^2` is added to the loss of every batch,
+        which pulls the mix towards the mean of the layers. 1 is strong, 0.001 lets it learn.
+    dropout (float): Of the mixed vectors during training. Unlike the dropout of other layers, it
+        is not changed by `training.dropout`.
+    RAISES (ValueError): If a setting is impossible; at initialisation, if the number of weights is
+        not the number of layers.
+    """
+    if l2 < 0:
+        raise ValueError(f"ScalarMix: l2 must be 0 or more, found {l2}")
+    return Model(
+        "scalar_mix",
+        _scalar_forward,
+        init=_scalar_init,
+        params={"weights": None, "gamma": None},
+        attrs={
+            "initial_weights": _checked_weights("ScalarMix", weights),
+            "initial_gamma": float(gamma),
+            "layer_norm": layer_norm,
+            "l2": float(l2),
+            "dropout": _checked_dropout("ScalarMix", dropout),
+        },
+    )
+
+
+def _scalar_init(model: Mix, X: Optional[Floats3d] = None, Y: Any = None) -> None:
+    weights = model.attrs["initial_weights"]
+    if X is None and weights is None:
+        return
+    n_layers = len(weights) if X is None else X.shape[0]
+    values = _one_per_layer("ScalarMix", weights or [0.0] * n_layers, n_layers)
+    model.set_param("weights", model.ops.asarray1f(values))
+    model.set_param("gamma", model.ops.asarray1f([model.attrs["initial_gamma"]]))
+
+
+def _scalar_forward(model: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, Callable]:
+    xp = model.ops.xp
+    raw, gamma = model.get_param("weights"), model.get_param("gamma")
+    _one_per_layer("ScalarMix", raw, X.shape[0])
+    exp = xp.exp(raw - raw.max())
+    shares = exp / exp.sum()
+    backprop_norm = None
+    if model.attrs["layer_norm"]:
+        X, backprop_norm = _normalize(X)
+    mean = xp.tensordot(shares, X, axes=1)
+    Y, backprop_dropout = _drop(model, gamma * mean, is_train)
+
+    def backprop(dY: Floats2d) -> Floats3d:
+        dY = backprop_dropout(dY)
+        model.inc_grad("gamma", xp.vdot(dY, mean).reshape(1))
+        d_mean = gamma * dY
+        d_shares = X.reshape(len(shares), -1) @ d_mean.reshape(-1)
+        d_raw = shares * (d_shares - shares @ d_shares)
+        model.inc_grad("weights", d_raw + 2 * model.attrs["l2"] * raw)
+        dX = shares[:, None, None] * d_mean
+        return dX if backprop_norm is None else backprop_norm(dX)
+
+    return Y, backprop
+
 
 @registry.layers("spacy-elmo.FrozenMix.v1")
-def FrozenMix(weights: Optional[Sequence[float]] = None, gamma: float = 1.0) -> Mix:
+def FrozenMix(
+    weights: Optional[Sequence[float]] = None, gamma: float = 1.0, seed: Optional[int] = None
+) -> Mix:
     """`gamma * sum_j weights_j h_j` with weights that are never trained.
 
     weights (Optional[Sequence[float]]): One per layer, from the token encoder up, used as they
-        are. None: 1 / (L+1) each.
+        are. None: 1 / (L+1) each, or random ones if there is a seed.
     gamma (float): The scale.
-    RAISES (ValueError): At first use, if the number of weights is not the number of layers.
+    seed (Optional[int]): Take the softmax of random numbers (normal, variance 1) for weights.
+    RAISES (ValueError): If there are weights and a seed; at first use, if the number of weights is
+        not the number of layers.
     """
-    if weights is not None and not len(weights):
-        raise ValueError("FrozenMix: weights is empty: give one number per layer, or null")
-    values = None if weights is None else [float(weight) for weight in weights]
-    return Model("frozen_mix", _frozen_forward, attrs={"weights": values, "gamma": float(gamma)})
+    if weights is not None and seed is not None:
+        raise ValueError("FrozenMix: give either weights or the seed of random ones, not both")
+    return Model(
+        "frozen_mix",
+        _frozen_forward,
+        attrs={
+            "weights": _checked_weights("FrozenMix", weights),
+            "gamma": float(gamma),
+            "seed": seed,
+        },
+    )
+
+
+def _frozen_weights(model: Mix, n_layers: int) -> list[float]:
+    weights, seed = model.attrs["weights"], model.attrs["seed"]
+    if weights is not None:
+        return _one_per_layer("FrozenMix", weights, n_layers)
+    if seed is None:
+        return [1.0 / n_layers] * n_layers
+    exp = numpy.exp(numpy.random.default_rng(seed).normal(size=n_layers))
+    return (exp / exp.sum()).tolist()
 
 
 def _frozen_forward(model: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, Callable]:
-    n_layers = X.shape[0]
-    weights = model.attrs["weights"] or [1.0 / n_layers] * n_layers
-    if len(weights) != n_layers:
-        raise ValueError(
-            f"FrozenMix has {len(weights)} weights, but the biLM has {n_layers} layers (the token "
-            "encoder included): give one weight per layer"
-        )
-    scales = [model.attrs["gamma"] * weight for weight in weights]
+    gamma = model.attrs["gamma"]
+    scales = [gamma * weight for weight in _frozen_weights(model, X.shape[0])]
     Y = X[0] * scales[0]
     for scale, layer in zip(scales[1:], X[1:]):
         Y += layer * scale
@@ -46,6 +140,53 @@ def _frozen_forward(model: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, 
         return model.ops.xp.stack([dY * scale for scale in scales])
 
     return Y, backprop
+
+
+@registry.layers("spacy-elmo.LearnedMix.v1")
+def LearnedMix(width: int, hidden_width: Optional[int] = None, dropout: float = 0.0) -> Mix:
+    """A learned function of all layers side by side: linear, or with one hidden layer of rectified
+    linear units.
+
+    width (int): Of the vectors it makes.
+    hidden_width (Optional[int]): Of the hidden layer; None for a linear function.
+    dropout (float): Of the vectors it makes, as for `ScalarMix`.
+    RAISES (ValueError): If a setting is impossible.
+    """
+    for name, value in (("width", width), ("hidden_width", hidden_width)):
+        if value is not None and value < 1:
+            raise ValueError(f"LearnedMix: {name} must be 1 or more, found {value}")
+    function: Model = Linear(width)
+    if hidden_width is not None:
+        function = chain(Relu(hidden_width), function)
+    return Model(
+        "learned_mix",
+        _learned_forward,
+        init=_learned_init,
+        layers=[chain(ConcatLayers(), function)],
+        attrs={"dropout": _checked_dropout("LearnedMix", dropout)},
+    )
+
+
+def _learned_init(model: Mix, X: Optional[Floats3d] = None, Y: Any = None) -> None:
+    model.layers[0].initialize(X=X)
+
+
+def _learned_forward(model: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, Callable]:
+    reader = _first_linear(model)
+    n_layers, _, width = X.shape
+    if reader.get_dim("nI") != n_layers * width:
+        raise ValueError(
+            f"LearnedMix was trained on all layers of a biLM, {reader.get_dim('nI')} numbers per "
+            f"token in all, but this biLM has {n_layers} layers of width {width}: train it anew, "
+            "or use the biLM it was trained on"
+        )
+    Y, backprop_function = model.layers[0](X, is_train)
+    Y, backprop_dropout = _drop(model, Y, is_train)
+    return Y, lambda dY: backprop_function(backprop_dropout(dY))
+
+
+def _first_linear(model: Mix) -> Model:
+    return next(node for node in model.walk() if "W" in node.param_names)
 
 
 @registry.layers("spacy-elmo.SingleLayer.v1")
@@ -88,3 +229,91 @@ def _concat_forward(model: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, 
         return xp.transpose(xp.reshape(dY, (n_tokens, n_layers, width)), (1, 0, 2))
 
     return xp.reshape(xp.transpose(X, (1, 0, 2)), (n_tokens, n_layers * width)), backprop
+
+
+class MixState(NamedTuple):
+    """What a mix makes of the layers.
+
+    weights (Optional[list[float]]): Each layer's, from the token encoder up. For a `LearnedMix`
+        the share of each layer in the norm of the weights that read it. None if not known yet.
+    gamma (Optional[float]): The scale, where there is one.
+    """
+
+    weights: Optional[list[float]]
+    gamma: Optional[float]
+
+
+def mix_state(model: Mix, n_layers: int) -> Optional[MixState]:
+    """Tell what a mix does now.
+
+    model (Mix): One of the mixes of this module.
+    n_layers (int): L+1.
+    RETURNS (Optional[MixState]): None for a model that is not one of these mixes.
+    """
+    ops = model.ops
+    if model.name == "scalar_mix":
+        if not model.has_param("weights"):
+            return MixState(None, None)
+        exp = numpy.exp(ops.to_numpy(model.get_param("weights")).astype("float64"))
+        gamma = ops.to_numpy(model.get_param("gamma"))
+        return MixState((exp / exp.sum()).tolist(), float(gamma[0]))
+    if model.name == "frozen_mix":
+        return MixState(_frozen_weights(model, n_layers), model.attrs["gamma"])
+    if model.name == "single_layer":
+        weights = [0.0] * n_layers
+        weights[model.attrs["layer"]] = 1.0
+        return MixState(weights, None)
+    if model.name == "concat_layers":
+        return MixState([1.0] * n_layers, None)
+    if model.name == "learned_mix":
+        reader = _first_linear(model)
+        if not reader.has_param("W"):
+            return MixState(None, None)
+        W = ops.to_numpy(reader.get_param("W"))
+        norms = numpy.linalg.norm(W.reshape(len(W), n_layers, -1), axis=(0, 2))
+        return MixState((norms / norms.sum()).tolist(), None)
+    return None
+
+
+def _checked_weights(name: str, weights: Optional[Sequence[float]]) -> Optional[list[float]]:
+    if weights is None:
+        return None
+    if not len(weights):
+        raise ValueError(f"{name}: weights is empty: give one number per layer, or null")
+    return [float(weight) for weight in weights]
+
+
+def _one_per_layer(name: str, weights: Any, n_layers: int) -> Any:
+    if len(weights) != n_layers:
+        raise ValueError(
+            f"{name} has {len(weights)} weights, but the biLM has {n_layers} layers (the token "
+            "encoder included): give one weight per layer"
+        )
+    return weights
+
+
+def _checked_dropout(name: str, dropout: float) -> float:
+    if not 0 <= dropout < 1:
+        raise ValueError(f"{name}: dropout must be at least 0 and less than 1, found {dropout}")
+    return float(dropout)
+
+
+def _drop(model: Mix, Y: Floats2d, is_train: bool) -> tuple[Floats2d, Callable]:
+    rate = model.attrs["dropout"]
+    if not is_train or not rate:
+        return Y, lambda dY: dY
+    mask = model.ops.get_dropout_mask(Y.shape, rate)
+    return Y * mask, lambda dY: dY * mask
+
+
+def _normalize(X: Any) -> tuple[Any, Callable]:
+    """Mean 0 and variance 1 over the last axis."""
+    X = X - X.mean(axis=-1, keepdims=True)
+    scale = ((X * X).mean(axis=-1, keepdims=True) + LAYER_NORM_EPSILON) ** -0.5
+    X *= scale
+
+    def backprop(dX: Any) -> Any:
+        along = (dX * X).mean(axis=-1, keepdims=True)
+        return (dX - dX.mean(axis=-1, keepdims=True) - X * along) * scale
+
+    return X, backprop

@@ -41,7 +41,7 @@ def encoder(bilm):
 
 
 def test_one_array_per_doc(encoder, bilm):
-    outputs = encoder.predict(make_docs())
+    outputs = encoder.predict(make_docs()).split()
     assert len(outputs) == len(WORDS)
     for layers, tokens in zip(outputs, WORDS):
         assert type(layers) is numpy.ndarray and layers.dtype == numpy.float32
@@ -53,7 +53,7 @@ def test_one_array_per_doc(encoder, bilm):
 
 
 def test_no_docs(encoder):
-    assert encoder.predict([]) == []
+    assert encoder.predict([]).split() == []
     assert encode(encoder, [], mix=FrozenMix()) == []
 
 
@@ -61,14 +61,14 @@ def test_docs_of_different_vocabs(encoder):
     """Each doc's text is looked up in its own string store."""
     apart = [make_docs([tokens], Vocab())[0] for tokens in WORDS]
     assert len({id(doc.vocab) for doc in apart}) == len(WORDS)
-    for first, second in zip(encoder.predict(apart), encoder.predict(make_docs())):
+    for first, second in zip(encoder.predict(apart).split(), encoder.predict(make_docs()).split()):
         assert max_difference(first, second) < 1e-6
 
 
 def test_training_mode_predicts_the_same(encoder):
     docs = make_docs()
     outputs, _ = encoder.begin_update(docs)
-    for first, second in zip(outputs, encoder.predict(docs)):
+    for first, second in zip(outputs.split(), encoder.predict(docs).split()):
         assert max_difference(first, second) < 1e-5
 
 
@@ -83,8 +83,9 @@ def test_backprop_is_that_of_plain_pytorch(encoder, bilm):
     docs = make_docs(words)
     outputs, backprop = encoder.begin_update(docs)
     generator = numpy.random.default_rng(0)
-    d_outputs = [generator.normal(size=Y.shape).astype("float32") for Y in outputs]
-    assert backprop(d_outputs) == docs
+    d_layers = generator.normal(size=outputs.layers.shape).astype("float32")
+    d_outputs = outputs._replace(layers=d_layers).split()
+    assert backprop(d_layers) == docs
     found = gradients(bilm)
 
     plain = random_bilm()
@@ -113,7 +114,7 @@ def test_gradients_of_several_batches_add_up(encoder, bilm):
         bilm.zero_grad()
         for docs in batches:
             outputs, backprop = encoder.begin_update(docs)
-            backprop([numpy.ones_like(Y) for Y in outputs])
+            backprop(numpy.ones_like(outputs.layers))
         return {name: gradient.clone() for name, gradient in gradients(bilm).items()}
 
     together, apart = accumulate(first + second), accumulate(first, second)
@@ -124,8 +125,10 @@ def test_gradients_of_several_batches_add_up(encoder, bilm):
 @pytest.mark.parametrize("words", [[[]], [["\n"], []]])
 def test_training_on_nothing_to_read(encoder, bilm, words):
     outputs, backprop = encoder.begin_update(make_docs(words))
-    assert [Y.shape for Y in outputs] == [(N_LAYERS, len(tokens), WIDTH) for tokens in words]
-    backprop([numpy.ones_like(Y) for Y in outputs])
+    assert [Y.shape for Y in outputs.split()] == [
+        (N_LAYERS, len(tokens), WIDTH) for tokens in words
+    ]
+    backprop(numpy.ones_like(outputs.layers))
     assert all(g is None or not g.any() for g in gradients(bilm).values())
 
 
@@ -137,18 +140,17 @@ def test_prediction_leaves_no_gradient(encoder, bilm):
 def test_prediction_follows_a_training_step(encoder, bilm):
     """Packed weights and cached types of the old weights must not be used again."""
     docs = make_docs()
-    before = encoder.predict(docs)
+    before = encoder.predict(docs).layers
     outputs, backprop = encoder.begin_update(docs)
-    backprop([numpy.ones_like(Y) for Y in outputs])
+    backprop(numpy.ones_like(outputs.layers))
     with torch.no_grad():
         for parameter in bilm.parameters():
             parameter -= 0.1 * parameter.grad
-    after = encoder.predict(docs)
-    assert max_difference(before[0], after[0]) > 1e-3
+    after = encoder.predict(docs).layers
+    assert max_difference(before, after) > 1e-3
     fresh = ElmoEncoder(random_bilm(), sentences(), Settings())
     get_bilm(fresh).load_state_dict(bilm.state_dict())
-    for first, second in zip(after, fresh.predict(docs)):
-        assert max_difference(first, second) < 1e-6
+    assert max_difference(after, fresh.predict(docs).layers) < 1e-6
 
 
 # encode
@@ -156,7 +158,9 @@ def test_prediction_follows_a_training_step(encoder, bilm):
 
 def test_encode_gives_layers_and_mix(encoder):
     docs = make_docs()
-    for result, layers in zip(encode(encoder, docs, mix=FrozenMix()), encoder.predict(docs)):
+    for result, layers in zip(
+        encode(encoder, docs, mix=FrozenMix()), encoder.predict(docs).split()
+    ):
         assert max_difference(result.layers, layers) < 1e-6
         assert max_difference(result.tokens, layers.mean(axis=0)) < 1e-6
 
@@ -207,7 +211,7 @@ def test_set_bilm_applies_the_settings(encoder):
     set_bilm(encoder, other)
     assert get_bilm(encoder) is other
     assert (other.max_tokens, other.stateful) == (Settings().max_tokens_per_batch, False)
-    [layers] = encoder.predict(make_docs([["bank"]]))
+    layers = encoder.predict(make_docs([["bank"]])).layers
     assert max_difference(layers, random_bilm(seed=1).embed([["bank"]])[0]) < 1e-5
 
 

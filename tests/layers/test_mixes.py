@@ -1,43 +1,143 @@
-"""Each mix against numpy, and its gradient against small differences."""
+"""Each mix against numpy, against numerical gradients in float64, and against its PyTorch twin."""
 
 from __future__ import annotations
 
+from typing import Callable, NamedTuple
+
 import numpy
 import pytest
-from thinc.api import registry
+import torch
+from thinc.api import Model, Ops, registry
 
-from spacy_elmo.layers.mixes import ConcatLayers, FrozenMix, SingleLayer
+from spacy_elmo.bilm import mixes as twins
+from spacy_elmo.layers.mixes import (
+    ConcatLayers,
+    FrozenMix,
+    LearnedMix,
+    ScalarMix,
+    SingleLayer,
+    mix_state,
+)
 
 from ..conftest import max_difference
 
 N_LAYERS, WIDTH = 3, 4
+RAW, GAMMA = [0.3, -1.0, 0.8], 1.7
+
+
+class Case(NamedTuple):
+    """A mix, its twin, and what it computes, if that is easily said."""
+
+    mix: Callable[[], Model]
+    twin: Callable[[], torch.nn.Module]
+    expected: Callable | None = None
+
+
+def softmax(x):
+    exp = numpy.exp(numpy.asarray(x, dtype="float64"))
+    return exp / exp.sum()
+
+
+def weighted(weights, gamma=1.0):
+    return lambda X: gamma * sum(weight * layer for weight, layer in zip(weights, X))
+
+
+def layer_normed(X):
+    return (X - X.mean(-1, keepdims=True)) / X.std(-1, keepdims=True)
+
 
 MIXES = {
-    "uniform": (FrozenMix(), lambda X: X.mean(axis=0)),
-    "scaled": (FrozenMix(gamma=-0.5), lambda X: -0.5 * X.mean(axis=0)),
-    "weighted": (
-        FrozenMix([0.2, 0.0, 3.0], gamma=2.0),
-        lambda X: 2.0 * (0.2 * X[0] + 3.0 * X[2]),
+    "uniform": Case(FrozenMix, lambda: twins.FrozenMix(N_LAYERS), lambda X: X.mean(axis=0)),
+    "scaled": Case(
+        lambda: FrozenMix(gamma=-0.5),
+        lambda: twins.FrozenMix(N_LAYERS, gamma=-0.5),
+        lambda X: -0.5 * X.mean(axis=0),
     ),
-    "all zero": (FrozenMix([0, 0, 0]), lambda X: numpy.zeros_like(X[0])),
-    "bottom": (SingleLayer(0), lambda X: X[0]),
-    "top": (SingleLayer(), lambda X: X[2]),
-    "counted from the top": (SingleLayer(-2), lambda X: X[1]),
-    "concatenated": (ConcatLayers(), lambda X: numpy.concatenate(list(X), axis=1)),
+    "weighted": Case(
+        lambda: FrozenMix([0.2, 0.0, 3.0], gamma=2.0),
+        lambda: twins.FrozenMix(N_LAYERS, [0.2, 0.0, 3.0], 2.0),
+        weighted([0.2, 0.0, 3.0], 2.0),
+    ),
+    "all zero": Case(
+        lambda: FrozenMix([0, 0, 0]),
+        lambda: twins.FrozenMix(N_LAYERS, [0, 0, 0]),
+        lambda X: numpy.zeros_like(X[0]),
+    ),
+    "bottom": Case(lambda: SingleLayer(0), lambda: twins.SingleLayer(0), lambda X: X[0]),
+    "top": Case(SingleLayer, twins.SingleLayer, lambda X: X[2]),
+    "counted from the top": Case(
+        lambda: SingleLayer(-2), lambda: twins.SingleLayer(-2), lambda X: X[1]
+    ),
+    "concatenated": Case(
+        ConcatLayers, twins.ConcatLayers, lambda X: numpy.concatenate(list(X), axis=1)
+    ),
+    "scalar": Case(ScalarMix, lambda: twins.ScalarMix(N_LAYERS), lambda X: X.mean(axis=0)),
+    "scalar, given start": Case(
+        lambda: ScalarMix(RAW, GAMMA),
+        lambda: twins.ScalarMix(N_LAYERS, RAW, GAMMA),
+        weighted(softmax(RAW), GAMMA),
+    ),
+    "scalar, layer norm, l2": Case(
+        lambda: ScalarMix(RAW, GAMMA, layer_norm=True, l2=0.3),
+        lambda: twins.ScalarMix(N_LAYERS, RAW, GAMMA, layer_norm=True, l2=0.3),
+        lambda X: weighted(softmax(RAW), GAMMA)(layer_normed(X)),
+    ),
+    "learned, linear": Case(lambda: LearnedMix(5), lambda: twins.LearnedMix(N_LAYERS, WIDTH, 5)),
+    "learned, hidden layer": Case(
+        lambda: LearnedMix(5, hidden_width=7),
+        lambda: twins.LearnedMix(N_LAYERS, WIDTH, 5, hidden_width=7),
+    ),
 }
-every_mix = pytest.mark.parametrize("mix, expected", MIXES.values(), ids=MIXES)
+every_mix = pytest.mark.parametrize("case", MIXES.values(), ids=MIXES)
 
 
 def activations(n_tokens=5, dtype="float32"):
     return numpy.random.default_rng(0).normal(size=(N_LAYERS, n_tokens, WIDTH)).astype(dtype)
 
 
+def ready(case: Case, dtype="float32") -> Model:
+    """The mix, initialised, its weights of the given type."""
+    mix = case.mix()
+    mix.initialize(X=activations())
+    for node in mix.walk():
+        for name in node.param_names:
+            node.set_param(name, node.get_param(name).astype(dtype))
+        if dtype == "float64":
+            node.ops = Ops()  # NumpyOps multiplies float32 matrices only.
+    return mix
+
+
+def parameters(mix: Model) -> list[tuple[Model, str]]:
+    return [(node, name) for node in mix.walk() for name in node.param_names]
+
+
+def linked_twin(case: Case, mix: Model) -> torch.nn.Module:
+    """The twin in float64, with the weights of the mix."""
+    twin = case.twin().double()
+    with torch.no_grad():
+        if isinstance(twin, twins.ScalarMix):
+            twin.weights[:] = torch.from_numpy(mix.get_param("weights"))
+            twin.gamma[:] = torch.from_numpy(mix.get_param("gamma"))
+        if isinstance(twin, twins.FrozenMix):
+            twin.weights[:] = torch.tensor(mix_state(mix, N_LAYERS).weights, dtype=torch.float64)
+        found = [node for node in mix.walk() if "W" in node.param_names]
+        for linear, node in zip(linears(twin), found, strict=True):
+            linear.weight[:] = torch.from_numpy(node.get_param("W"))
+            linear.bias[:] = torch.from_numpy(node.get_param("b"))
+    return twin
+
+
+def linears(twin: torch.nn.Module) -> list[torch.nn.Linear]:
+    return [module for module in twin.modules() if isinstance(module, torch.nn.Linear)]
+
+
 @every_mix
-def test_values(mix, expected):
-    X = activations()
+def test_values(case):
+    mix, X = ready(case), activations()
     before = X.copy()
     Y = mix.predict(X)
-    assert max_difference(Y, expected(X)) < 1e-6
+    if case.expected is not None:
+        assert max_difference(Y, case.expected(X)) < 1e-6
     assert Y.dtype == X.dtype
     assert numpy.array_equal(X, before)
     # The result is its own: writing to it must not reach the activations.
@@ -46,46 +146,154 @@ def test_values(mix, expected):
 
 
 @every_mix
-def test_backprop_is_the_numerical_gradient(mix, expected):
-    X = activations(dtype="float64")
+def test_gradients_are_the_numerical_ones(case):
+    """Of the loss `sum(Y * dY)`, plus the penalty, for the layers and every weight."""
+    mix, X = ready(case, "float64"), activations(dtype="float64")
     Y, backprop = mix.begin_update(X)
     dY = numpy.random.default_rng(1).normal(size=Y.shape)
     dX = backprop(dY)
-    numerical = numpy.zeros_like(X)
-    step = 1e-4
-    for at in numpy.ndindex(X.shape):
-        moved = X.copy()
-        moved[at] += step
-        numerical[at] = ((expected(moved) - expected(X)) * dY).sum() / step
-    assert max_difference(dX, numerical) < 1e-6
+
+    def loss():
+        l2 = mix.attrs.get("l2", 0.0)
+        penalty = l2 * (mix.get_param("weights") ** 2).sum() if l2 else 0.0
+        return (mix.predict(X) * dY).sum() + penalty
+
+    def numerical(array):
+        gradient, step = numpy.zeros_like(array), 1e-6
+        for at in numpy.ndindex(array.shape):
+            value = array[at]
+            array[at] = value + step
+            more = loss()
+            array[at] = value - step
+            gradient[at] = (more - loss()) / (2 * step)
+            array[at] = value
+        return gradient
+
+    assert max_difference(dX, numerical(X)) < 1e-7
+    for node, name in parameters(mix):
+        value = node.get_param(name)
+        assert value.dtype == "float64"
+        expected = numerical(value)
+        node.set_param(name, value)
+        assert max_difference(node.get_grad(name), expected) < 1e-7, name
 
 
 @every_mix
-def test_no_tokens(mix, expected):
-    X = activations(n_tokens=0)
+def test_equals_its_twin(case):
+    mix, X = ready(case, "float64"), activations(dtype="float64")
+    twin = linked_twin(case, mix)
+    layers = torch.from_numpy(X.copy()).requires_grad_()
     Y, backprop = mix.begin_update(X)
-    assert Y.shape == expected(X).shape
-    assert Y.shape[0] == 0 and Y.shape[1] > 0
+    Y_twin = twin(layers)
+    assert max_difference(Y, Y_twin.detach()) < 1e-12
+    dY = numpy.random.default_rng(1).normal(size=Y.shape)
+    loss = (Y_twin * torch.from_numpy(dY)).sum()
+    if isinstance(twin, twins.ScalarMix):
+        loss = loss + twin.penalty()
+    loss.backward()
+    assert max_difference(backprop(dY), layers.grad) < 1e-12
+    if isinstance(twin, twins.ScalarMix):
+        assert max_difference(mix.get_grad("weights"), twin.weights.grad) < 1e-12
+        assert max_difference(mix.get_grad("gamma"), twin.gamma.grad) < 1e-12
+    found = [node for node in mix.walk() if "W" in node.param_names]
+    for linear, node in zip(linears(twin), found, strict=True):
+        assert max_difference(node.get_grad("W"), linear.weight.grad) < 1e-12
+        assert max_difference(node.get_grad("b"), linear.bias.grad) < 1e-12
+
+
+@pytest.mark.parametrize(
+    "mix, twin",
+    [
+        (ScalarMix(dropout=0.5), twins.ScalarMix(N_LAYERS, dropout=0.5)),
+        (LearnedMix(WIDTH, dropout=0.5), twins.LearnedMix(N_LAYERS, WIDTH, WIDTH, dropout=0.5)),
+    ],
+)
+def test_dropout(mix, twin):
+    """While it trains, and only then, half of the values are dropped and the others doubled; the
+    gradient goes the same way."""
+    X = activations(n_tokens=500)
+    mix.initialize(X=X)
+    plain = mix.predict(X)
+    Y, backprop = mix.begin_update(X)
+    kept = Y != 0
+    assert 0.4 < kept.mean() < 0.6
+    assert max_difference(Y[kept], 2 * plain[kept]) < 1e-5
+    dX = backprop(numpy.where(kept, 0.0, 1.0).astype("float32"))
+    assert not dX.any()
+    assert numpy.array_equal(mix.predict(X), plain)
+    dropped = twin(torch.from_numpy(X)) == 0
+    assert 0.4 < dropped.float().mean() < 0.6
+    assert not (twin.eval()(torch.from_numpy(X)) == 0).any()
+
+
+@every_mix
+def test_no_tokens(case):
+    mix, X = ready(case), activations(n_tokens=0)
+    Y, backprop = mix.begin_update(X)
+    assert Y.shape == (0, mix.predict(activations()).shape[1])
     assert backprop(Y).shape == X.shape
 
 
 @every_mix
-def test_tokens_are_mixed_one_by_one(mix, expected):
+def test_tokens_are_mixed_one_by_one(case):
     """The encoder mixes batch by batch, which must not matter."""
-    X = activations()
+    mix, X = ready(case), activations()
     parts = [mix.predict(X[:, :2]), mix.predict(X[:, 2:])]
     assert max_difference(numpy.concatenate(parts), mix.predict(X)) < 1e-6
 
 
+def test_random_frozen_weights():
+    """They add up to 1, differ from seed to seed, and are the same again for the same seed."""
+    X = activations()
+    states = [mix_state(FrozenMix(seed=seed), N_LAYERS) for seed in (1, 2, 1)]
+    assert states[0] == states[2] != states[1]
+    weights = states[0].weights
+    assert sum(weights) == pytest.approx(1) and min(weights) > 0
+    assert max_difference(FrozenMix(seed=1).predict(X), weighted(weights)(X)) < 1e-6
+
+
+@every_mix
+def test_frozen_mixes_have_nothing_to_train(case):
+    mix = ready(case)
+    assert bool(parameters(mix)) == (mix.name in ("scalar_mix", "learned_mix"))
+
+
+@pytest.mark.parametrize("build", [FrozenMix, ScalarMix])
 @pytest.mark.parametrize("weights", [[1.0], [0.25] * 4])
-def test_wrong_number_of_weights(weights):
+def test_wrong_number_of_weights(build, weights):
     with pytest.raises(ValueError, match=f"{len(weights)} weights, but the biLM has 3 layers"):
-        FrozenMix(weights).predict(activations())
+        mix = build(weights)
+        mix.initialize(X=activations())
+        mix.predict(activations())
 
 
-def test_no_weights_at_all():
-    with pytest.raises(ValueError, match="weights is empty"):
-        FrozenMix([])
+def test_other_layers_than_it_was_trained_on():
+    scalar, learned = ScalarMix(), LearnedMix(2)
+    for mix in (scalar, learned):
+        mix.initialize(X=activations())
+    with pytest.raises(ValueError, match="ScalarMix has 3 weights, but the biLM has 2 layers"):
+        scalar.predict(activations()[:2])
+    with pytest.raises(ValueError, match=r"12 numbers per token.* has 2 layers of width 4"):
+        learned.predict(activations()[:2])
+
+
+@pytest.mark.parametrize(
+    "build, message",
+    [
+        (lambda: FrozenMix([]), "weights is empty"),
+        (lambda: ScalarMix([]), "weights is empty"),
+        (lambda: FrozenMix([1.0], seed=0), "either weights or the seed"),
+        (lambda: ScalarMix(l2=-1), "l2 must be 0 or more, found -1"),
+        (lambda: ScalarMix(dropout=1.0), "dropout must be .* found 1.0"),
+        (lambda: LearnedMix(4, dropout=-0.1), "dropout must be .* found -0.1"),
+        (lambda: LearnedMix(0), "width must be 1 or more, found 0"),
+        (lambda: LearnedMix(4, hidden_width=0), "hidden_width must be 1 or more, found 0"),
+        (lambda: twins.ScalarMix(3, [1.0]), "1 weights for 3 layers"),
+    ],
+)
+def test_impossible_settings(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
 
 
 @pytest.mark.parametrize("layer", [3, -4])
@@ -94,15 +302,45 @@ def test_no_such_layer(layer):
         SingleLayer(layer).predict(activations())
 
 
-@pytest.mark.parametrize("mix", [FrozenMix([0.2, 0.3, 0.5], 2.0), SingleLayer(1), ConcatLayers()])
-def test_copies_and_bytes_keep_the_settings(mix):
-    X = activations()
+@every_mix
+def test_copies_and_bytes_keep_the_settings(case):
+    mix, X = ready(case), activations()
     assert numpy.array_equal(mix.copy().predict(X), mix.predict(X))
-    again = mix.copy().from_bytes(mix.to_bytes())
+    again = case.mix().from_bytes(mix.to_bytes())
     assert numpy.array_equal(again.predict(X), mix.predict(X))
 
 
-@pytest.mark.parametrize("name", ["FrozenMix", "SingleLayer", "ConcatLayers"])
-def test_the_registry_builds_them_with_their_defaults(name):
-    block = {"mix": {"@layers": f"spacy-elmo.{name}.v1"}}
-    assert registry.resolve(block)["mix"].predict(activations()).shape[0] == 5
+@every_mix
+def test_state(case):
+    """What the log and `spacy elmo weights` say."""
+    mix = ready(case)
+    state = mix_state(mix, N_LAYERS)
+    assert len(state.weights) == N_LAYERS
+    if mix.name in ("scalar_mix", "frozen_mix"):
+        X = activations()
+        if not mix.attrs.get("layer_norm"):
+            assert max_difference(mix.predict(X), weighted(*state)(X)) < 1e-6
+    if mix.name == "learned_mix":
+        assert sum(state.weights) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("build", [ScalarMix, lambda: LearnedMix(2)])
+def test_state_before_initialisation(build):
+    assert mix_state(build(), N_LAYERS) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "name, settings",
+    [
+        ("ScalarMix", {}),
+        ("FrozenMix", {}),
+        ("LearnedMix", {"width": 6}),
+        ("SingleLayer", {}),
+        ("ConcatLayers", {}),
+    ],
+)
+def test_the_registry_builds_them_with_their_defaults(name, settings):
+    block = {"mix": {"@layers": f"spacy-elmo.{name}.v1", **settings}}
+    mix = registry.resolve(block)["mix"]
+    mix.initialize(X=activations())
+    assert mix.predict(activations()).shape[0] == 5

@@ -1,0 +1,84 @@
+"""spacy elmo weights: which layers each task uses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Optional
+
+import typer
+from wasabi import msg
+
+from ..files import atomic_file
+from ..training import TaskMix, task_mixes
+from ._util import clear_errors, load_pipeline
+
+
+def weights_cli(
+    pipeline: Path = typer.Argument(..., help="A trained pipeline"),
+    plot: Optional[Path] = typer.Option(None, "--plot", help="Draw them into this PNG, too"),
+) -> None:
+    """
+    Print, and plot, each task's layer weights and gamma.
+
+    Layer 0 is the token encoder. Weights of a learned_mix are the layers' shares in the norm of
+    the weights that read them.
+    """
+    with clear_errors():
+        mixes = list(task_mixes(load_pipeline(pipeline)))
+        if not mixes:
+            raise ValueError(f"the pipeline {pipeline} has no component that listens to ELMo")
+        n_layers = max(len(mix.state.weights or ()) for mix in mixes)
+        msg.table(
+            [_row(mix, n_layers) for mix in mixes],
+            header=("Task", "Mix", *(f"Layer {i}" for i in range(n_layers)), "Gamma"),
+            aligns=("l", "l", *"r" * (n_layers + 1)),
+            divider=True,
+        )
+        if plot is not None:
+            draw(mixes, plot)
+            msg.good(f"Plot: {plot}")
+
+
+def _row(mix: TaskMix, n_layers: int) -> tuple[str, ...]:
+    weights = [f"{weight:.3f}" for weight in mix.state.weights or ()]
+    weights += [""] * (n_layers - len(weights))
+    gamma = "" if mix.state.gamma is None else f"{mix.state.gamma:.3f}"
+    return mix.task, mix.kind, *weights, gamma
+
+
+def draw(mixes: list[TaskMix], path: Path) -> None:
+    """Draw a heat map, a row per task (as figure 2 of Peters et al. 2018).
+
+    RAISES (ValueError): If matplotlib is missing.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ValueError('to plot, install matplotlib: pip install "spacy-elmo[viz]"') from error
+    known = [mix for mix in mixes if mix.state.weights is not None]
+    n_layers = max((len(mix.state.weights or ()) for mix in known), default=0)
+    rows = [[*(mix.state.weights or ())] for mix in known]
+    rows = [row + [float("nan")] * (n_layers - len(row)) for row in rows]
+    figure = Figure(figsize=(2 + n_layers, 1.2 + 0.45 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(rows, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    axes.set_xticks(range(n_layers), [f"layer {i}" for i in range(n_layers)])
+    axes.set_yticks(range(len(rows)), [_label(mix) for mix in known])
+    for y, row in enumerate(rows):
+        for x, weight in enumerate(row):
+            axes.text(
+                x,
+                y,
+                f"{weight:.2f}",
+                ha="center",
+                va="center",
+                color="white" if weight > 0.6 else "black",
+            )
+    axes.set_title("Layer weights")
+    figure.colorbar(image)
+    with atomic_file(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=150)
+
+
+def _label(mix: TaskMix) -> str:
+    return mix.task if mix.state.gamma is None else f"{mix.task} (γ {mix.state.gamma:.2f})"

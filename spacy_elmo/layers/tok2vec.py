@@ -1,0 +1,127 @@
+"""ELMo beside a task's own tok2vec: [x; ELMo] at its input, [h; ELMo] at its output."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional
+
+from spacy.tokens import Doc
+from thinc.api import Maxout, Model, with_array
+from thinc.types import Floats2d
+
+from .encoder import DocLayers
+from .listener import mix_docs
+from .mixes import Mix
+
+_PARTS = ("source", "embed", "encode", "input_mix", "reduce", "output_mix")
+_MAXOUT_PIECES = 3
+
+Vectors = list[Floats2d]
+
+
+def ElmoTok2Vec(
+    embed: Model[list[Doc], Vectors],
+    encode: Model[Vectors, Vectors],
+    elmo_input: Optional[Mix],
+    elmo_output: Optional[Mix],
+    source: Model[list[Doc], DocLayers],
+) -> Model[list[Doc], Vectors]:
+    """See `architectures.build_elmo_tok2vec`.
+
+    source (Model): Where the layers come from. It runs once, whichever of the mixes there are.
+    RAISES (ValueError): If there is no mix at all, or `encode` does not tell its width.
+    """
+    if elmo_input is None and elmo_output is None:
+        raise ValueError(
+            "spacy-elmo.ElmoTok2Vec.v1: give elmo_input, elmo_output or both a mix, or use "
+            "spacy.Tok2Vec.v2, which does without ELMo"
+        )
+    parts: dict[str, Optional[Model]] = dict.fromkeys(_PARTS)
+    parts.update(source=source, embed=embed, encode=encode)
+    if elmo_input is not None:
+        width = encode.maybe_get_dim("nO")
+        if width is None:
+            raise ValueError(
+                f"spacy-elmo.ElmoTok2Vec.v1: the layer {encode.name} does not tell its width (nO): "
+                "choose an encode layer with a width setting"
+            )
+        parts["input_mix"] = mix_docs(elmo_input)
+        parts["reduce"] = with_array(Maxout(nO=width, nP=_MAXOUT_PIECES, normalize=True))
+    if elmo_output is not None:
+        parts["output_mix"] = mix_docs(elmo_output)
+    return Model(
+        "elmo_tok2vec",
+        forward,
+        init=init,
+        dims={"nO": None},
+        layers=[part for part in parts.values() if part is not None],
+        refs=parts,
+    )
+
+
+def forward(
+    model: Model[list[Doc], Vectors], docs: list[Doc], is_train: bool
+) -> tuple[Vectors, Callable]:
+    layers, backprop_source = model.get_ref("source")(docs, is_train)
+    input_mix, output_mix = model.maybe_get_ref("input_mix"), model.maybe_get_ref("output_mix")
+    x, backprop_embed = model.get_ref("embed")(docs, is_train)
+    if input_mix is not None:
+        vectors, backprop_input = input_mix(layers, is_train)
+        x, split_x = _beside(model, x, vectors)
+        x, backprop_reduce = model.get_ref("reduce")(x, is_train)
+    h, backprop_encode = model.get_ref("encode")(x, is_train)
+    if output_mix is not None:
+        vectors, backprop_output = output_mix(layers, is_train)
+        h, split_h = _beside(model, h, vectors)
+
+    def backprop(dh: Vectors) -> list[Doc]:
+        d_layers = None
+        if output_mix is not None:
+            dh, d_vectors = split_h(dh)
+            d_layers = backprop_output(d_vectors)
+        dx = backprop_encode(dh)
+        if input_mix is not None:
+            dx, d_vectors = split_x(backprop_reduce(dx))
+            d_input = backprop_input(d_vectors)
+            d_layers = d_input if d_layers is None else d_layers + d_input
+        backprop_source(d_layers)
+        return backprop_embed(dx)
+
+    return h, backprop
+
+
+def init(model: Model[list[Doc], Vectors], X: Any = None, Y: Any = None) -> None:
+    parts = {name: model.maybe_get_ref(name) for name in _PARTS}
+    if X is None:
+        for part in parts.values():
+            if part is not None:
+                part.initialize()
+        return
+    layers = _run(parts["source"], X)
+    x = _run(parts["embed"], X)
+    if parts["input_mix"] is not None:
+        x, _ = _beside(model, x, _run(parts["input_mix"], layers))
+        x = _run(parts["reduce"], x)
+    h = _run(parts["encode"], x)
+    if parts["output_mix"] is not None:
+        h, _ = _beside(model, h, _run(parts["output_mix"], layers))
+    model.set_dim("nO", h[0].shape[1])
+
+
+def _run(part: Any, X: Any) -> Any:
+    part.initialize(X=X)
+    return part.predict(X)
+
+
+def _beside(model: Model, left: Vectors, right: Vectors) -> tuple[Vectors, Callable]:
+    """The vectors of both, one beside the other; and what cuts gradients in the same way."""
+    joined = [model.ops.xp.concatenate(pair, axis=1) for pair in zip(left, right)]
+
+    def split(dY: Vectors) -> tuple[Vectors, Vectors]:
+        widths = [part.shape[1] for part in left]
+        # Copies, because the layers below may write into their gradients.
+        return (
+            [d[:, :width].copy() for d, width in zip(dY, widths)],
+            [d[:, width:].copy() for d, width in zip(dY, widths)],
+        )
+
+    return joined, split

@@ -1,0 +1,125 @@
+"""What the cache keeps, where, and for how long."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy
+import pytest
+
+from spacy_elmo.layers.activation_cache import ActivationCache, make_activation_cache
+
+N_BYTES = 3 * 5 * 4 * 4
+
+
+def activations(seed=0):
+    return numpy.random.default_rng(seed).normal(size=(3, 5, 4)).astype("float32")
+
+
+def test_gives_back_what_it_got():
+    cache = ActivationCache(10 * N_BYTES)
+    assert cache.get("a") is None
+    cache.put("a", activations())
+    assert numpy.array_equal(cache.get("a"), activations())
+    assert cache.bytes_in_memory == N_BYTES
+
+
+def test_keeps_a_copy():
+    """A view of one sequence would keep its whole batch in memory."""
+    cache, batch = ActivationCache(10 * N_BYTES), activations()
+    cache.put("a", batch[:, :2])
+    batch[:] = 0
+    assert cache.get("a").any() and cache.get("a").base is None
+
+
+def test_what_came_first_stays():
+    cache = ActivationCache(2 * N_BYTES + 1)
+    for seed in range(4):
+        cache.put(seed, activations(seed))
+    assert [cache.get(seed) is not None for seed in range(4)] == [True, True, False, False]
+    assert cache.bytes_in_memory == 2 * N_BYTES
+
+
+def test_half_precision():
+    cache = ActivationCache(2 * N_BYTES, half_precision=True)
+    for seed in range(5):
+        cache.put(seed, activations(seed))
+    assert len(cache) == 4
+    assert cache.get(3).dtype == "float16"
+    assert numpy.array_equal(cache.get(3), activations(3).astype("float16"))
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_the_rest_goes_to_the_folder(tmp_path, half):
+    n_bytes = N_BYTES // 2 if half else N_BYTES
+    cache = ActivationCache(n_bytes, half, tmp_path, 2 * n_bytes)
+    for seed in range(4):
+        cache.put(seed, activations(seed))
+    assert (cache.bytes_in_memory, cache.bytes_on_disk, len(cache)) == (n_bytes, 2 * n_bytes, 3)
+    for seed in (2, 0, 1):
+        expected = activations(seed).astype("float16" if half else "float32")
+        assert numpy.array_equal(cache.get(seed), expected)
+    assert cache.get(3) is None
+    cache.clear()
+    assert cache.get(1) is None and len(cache) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_stays_in_the_folder(tmp_path):
+    """The file has no name, so that not even a kill leaves it behind."""
+    cache = ActivationCache(0, folder=tmp_path)
+    cache.put("a", activations())
+    assert numpy.array_equal(cache.get("a"), activations())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_full_disk(tmp_path, monkeypatch):
+    """Training goes on without what could not be kept."""
+    cache = ActivationCache(0, folder=tmp_path)
+    cache.put("a", activations())
+
+    def fail(*args):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(cache, "_write", fail)
+    with pytest.warns(UserWarning, match="no space left"):
+        cache.put("b", activations())
+    cache.put("c", activations())
+    assert cache.get("b") is cache.get("c") is None
+    assert numpy.array_equal(cache.get("a"), activations())
+
+
+def test_other_weights_empty_it():
+    cache = ActivationCache(10 * N_BYTES)
+    cache.bind("one")
+    cache.put("a", activations())
+    cache.bind("one")
+    assert len(cache) == 1
+    cache.bind("other")
+    assert len(cache) == cache.bytes_in_memory == 0
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_copies_are_empty(tmp_path, again):
+    cache = ActivationCache(N_BYTES, True, tmp_path, 99)
+    cache.put("a", activations())
+    other = again(cache)
+    assert len(other) == 0 and len(cache) == 1
+    settings = ("memory_bytes", "half_precision", "folder", "folder_bytes")
+    assert [getattr(other, name) for name in settings] == [
+        getattr(cache, name) for name in settings
+    ]
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"memory_mb": -1}, "memory_mb must be 0 or more, found -1"),
+        ({"folder_mb": -1}, "folder_mb must be 0 or more, found -1"),
+        ({"folder": "absent/folder"}, "no folder 'absent/folder'"),
+    ],
+)
+def test_impossible_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        make_activation_cache(**settings)

@@ -1,0 +1,655 @@
+"""Listeners in pipelines: training, prediction, and every way to put them together."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy
+import pytest
+import spacy
+import torch
+from spacy.tokens import Doc
+from spacy.training import Example
+from spacy.util import registry
+from thinc.api import SGD, Adam, Linear, chain, with_array
+
+from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
+from spacy_elmo.bilm.formats import native
+from spacy_elmo.extensions import layers_of
+from spacy_elmo.layers.encoder import DocLayers
+from spacy_elmo.layers.listener import TrainingBatch, mix_docs
+from spacy_elmo.layers.mixes import ConcatLayers, FrozenMix, ScalarMix
+from spacy_elmo.training import task_mixes
+
+from ..conftest import (
+    SCALAR_MIX,
+    TINY,
+    add_tagger,
+    elmo_pipeline,
+    listener,
+    max_difference,
+    random_bilm,
+    tagged,
+    tok2vec,
+)
+
+SOURCES = {
+    "listener": listener(),
+    "by name": listener(upstream="elmo"),
+    "input": tok2vec(SCALAR_MIX, None),
+    "output": tok2vec(None, SCALAR_MIX),
+    "both ends": tok2vec(SCALAR_MIX, {"@layers": "spacy-elmo.ConcatLayers.v1"}),
+    "learned": listener({"@layers": "spacy-elmo.LearnedMix.v1", "width": 7}),
+}
+every_source = pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+both_ways = pytest.mark.parametrize("frozen", [True, False], ids=["frozen", "fine-tuned"])
+TEXTS = ["The bank flows .", "", "Money flows slowly", "\n", "to the river"]
+
+
+def weights_of(nlp, name="elmo"):
+    return {key: value.clone() for key, value in nlp.get_pipe(name).bilm.state_dict().items()}
+
+
+def differ(first, second):
+    return {key for key, value in first.items() if not torch.equal(value, second[key])}
+
+
+def train(nlp, steps=40, learn_rate=0.05, **settings):
+    """RETURNS: The task's first and last loss."""
+    examples = tagged(nlp)
+    optimizer = nlp.initialize(lambda: examples, sgd=Adam(learn_rate))
+    found = []
+    for _ in range(steps):
+        losses = {}
+        nlp.update(examples, sgd=optimizer, losses=losses, **settings)
+        found.append(losses)
+    return found[0], found[-1]
+
+
+def tags(nlp, texts=TEXTS):
+    return [[token.tag_ for token in doc] for doc in nlp.pipe(texts)]
+
+
+@every_source
+@both_ways
+def test_training_learns_the_task(weights_folder, source, frozen):
+    nlp = elmo_pipeline(weights_folder, frozen=frozen)
+    add_tagger(nlp, source)
+    before = weights_of(nlp)
+    first, last = train(nlp)
+    assert last["tagger"] < 0.3 * first["tagger"]
+    # Every weight changes, or none does: bit for bit.
+    assert differ(before, weights_of(nlp)) == (set() if frozen else set(before))
+    assert all(p.grad is None for p in nlp.get_pipe("elmo").bilm.parameters()) == frozen
+    assert ("elmo" in last) != frozen
+
+
+@every_source
+@both_ways
+def test_saved_pipelines_predict_the_same(tmp_path, weights_folder, source, frozen):
+    nlp = elmo_pipeline(weights_folder, frozen=frozen)
+    add_tagger(nlp, source)
+    train(nlp, steps=5)
+    nlp.to_disk(tmp_path / "saved")
+    loaded = spacy.load(tmp_path / "saved")
+    blank = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
+    for other in (loaded, blank, pickle.loads(pickle.dumps(nlp))):
+        for doc, expected in zip(other.pipe(TEXTS), nlp.pipe(TEXTS)):
+            assert max_difference(doc._.elmo_layers, expected._.elmo_layers) < 1e-6
+        assert tags(other) == tags(nlp)
+        tagger, expected_tagger = other.get_pipe("tagger"), nlp.get_pipe("tagger")
+        docs, expected_docs = list(other.pipe(TEXTS)), list(nlp.pipe(TEXTS))
+        for scores, expected in zip(
+            tagger.model.predict(docs), expected_tagger.model.predict(expected_docs)
+        ):
+            assert max_difference(scores, expected) < 1e-5
+
+
+@every_source
+def test_batches_of_prediction_do_not_matter(weights_folder, source):
+    nlp = elmo_pipeline(weights_folder)
+    add_tagger(nlp, source)
+    train(nlp, steps=5)
+    model = nlp.get_pipe("tagger").model
+    docs = list(nlp.pipe(TEXTS))
+    together = model.predict(docs)
+    for doc, scores in zip(docs, together):
+        assert max_difference(model.predict([doc])[0], scores) < 1e-5
+
+
+@pytest.mark.parametrize("source", [listener(), tok2vec(SCALAR_MIX, SCALAR_MIX)])
+def test_frozen_by_the_config_of_the_training(weights_folder, source):
+    """`frozen_components` and `annotating_components`: from what stands on the docs."""
+    losses = {}
+    for annotates in (False, True):
+        nlp = elmo_pipeline(weights_folder)
+        spacy.util.fix_random_seed(0)
+        add_tagger(nlp, source)
+        settings = {"exclude": ["elmo"], "annotates": ["elmo"]} if annotates else {}
+        losses[annotates] = train(nlp, steps=10, **settings)
+        assert tags(nlp)
+    for apart, together in zip(losses[True], losses[False]):
+        assert apart["tagger"] == pytest.approx(together["tagger"], rel=1e-3)
+
+
+def test_two_tasks_have_two_mixes(weights_folder):
+    nlp = elmo_pipeline(weights_folder)
+    add_tagger(nlp, name="first")
+    add_tagger(nlp, tok2vec(SCALAR_MIX, SCALAR_MIX), name="second")
+    train(nlp)
+    mixes = {mix.task: mix.state for mix in task_mixes(nlp)}
+    assert list(mixes) == ["first", "second/input", "second/output"]
+    assert len({tuple(numpy.round(state.weights, 4)) for state in mixes.values()}) == 3
+
+
+def test_an_annotating_task_between(weights_folder):
+    """A listener predicts during training, though the upstream does not annotate."""
+    nlp = elmo_pipeline(weights_folder)
+    add_tagger(nlp, name="first")
+    add_tagger(nlp, name="second")
+    first, last = train(nlp, annotates=["first"])
+    assert last["second"] < 0.3 * first["second"]
+
+
+# Gradients
+
+
+def double_pipeline(tmp_path, mixes):
+    """A fine-tuned biLM in float64 under one tagger per mix."""
+    bilm = random_bilm()
+    native.write(bilm, tmp_path / "bilm")
+    nlp = elmo_pipeline(tmp_path / "bilm", frozen=False)
+    for number, mix in enumerate(mixes):
+        add_tagger(nlp, listener(mix, grad_factor=1.0 + number), name=f"task{number}")
+    nlp.initialize(lambda: tagged(nlp))
+    nlp.get_pipe("elmo").bilm.double()
+    return nlp
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_gradients_of_listeners_and_sub_batches_are_summed(tmp_path, order):
+    """Two listeners and four sub-batches, against plain PyTorch in float64. The listeners' models
+    are left out: known gradients go into their mixes, in either order."""
+    mixes = [SCALAR_MIX, {"@layers": "spacy-elmo.FrozenMix.v1", "weights": [0.1, 0.7, 0.5]}]
+    nlp = double_pipeline(tmp_path, mixes)
+    elmo = nlp.get_pipe("elmo")
+    plain = random_bilm().double()
+    weights = [
+        torch.full((3,), 1 / 3, dtype=torch.float64),
+        torch.tensor(mixes[1]["weights"], dtype=torch.float64),
+    ]
+    generator = numpy.random.default_rng(0)
+    texts = [["The bank", "flows"], ["Money"], ["", "to the river bank"], ["slowly \n flows"]]
+    for batch in texts:
+        docs = [nlp.make_doc(text) for text in batch]
+        elmo.update([Example.from_dict(doc, {}) for doc in docs])
+        pending = []
+        for number in (0, 1):
+            source = nlp.get_pipe(f"task{number}").model.layers[0]
+            for node in source.walk():
+                for name in node.param_names:
+                    node.set_param(name, node.get_param(name).astype("float64"))
+            Y, backprop = source.begin_update(docs)
+            dY = [generator.normal(size=y.shape) for y in Y]
+            pending.append((backprop, dY))
+            words = [[token.text for token in doc if not token.is_space] for doc in docs]
+            loss = torch.zeros((), dtype=torch.float64)
+            for doc, tokens, d in zip(docs, words, dY):
+                if tokens:
+                    types = list(dict.fromkeys(tokens))
+                    index = numpy.array([types.index(token) for token in tokens])
+                    layers, _ = plain(types, index, [len(tokens)])
+                    kept = [token.i for token in doc if not token.is_space]
+                    mixed = torch.tensordot(weights[number], layers, dims=1)
+                    loss = loss + (mixed * torch.from_numpy(d[kept])).sum()
+            ((1.0 + number) * loss).backward()
+        for number in order:
+            backprop, dY = pending[number]
+            backprop(dY)
+    expected = dict(plain.named_parameters())
+    for name, parameter in elmo.bilm.named_parameters():
+        scale = expected[name].grad.abs().max()
+        assert scale > 0
+        assert max_difference(parameter.grad, expected[name].grad) < 1e-12 * max(scale, 1), name
+
+
+def test_accumulated_gradients_equal_those_of_one_batch(tmp_path):
+    """Through whole pipelines: four updates without an optimizer, then one step."""
+    results = []
+    for n_parts in (1, 4):
+        native.write(random_bilm(), tmp_path / "bilm")
+        nlp = elmo_pipeline(tmp_path / "bilm", frozen=False)
+        for name in ("one", "two"):
+            add_tagger(nlp, name=name)
+        examples = tagged(nlp)
+        spacy.util.fix_random_seed(0)
+        nlp.initialize(lambda examples=examples: examples)
+        for name in ("one", "two"):
+            # Scores start at zero, and with them every gradient.
+            model = nlp.get_pipe(name).model
+            softmax = next(node for node in model.walk() if node.has_param("W"))
+            W = numpy.random.default_rng(3).normal(size=softmax.get_param("W").shape)
+            softmax.set_param("W", W.astype("float32"))
+        for start in range(n_parts):
+            nlp.update(examples[start::n_parts], sgd=False)
+        optimizer = SGD(0.1, grad_clip=0.0)
+        for _, component in nlp.pipeline:
+            component.finish_update(optimizer)
+        results.append(weights_of(nlp))
+    start = random_bilm().state_dict()
+    for name, weight in results[0].items():
+        change = max_difference(weight, start[name])
+        assert change > 0
+        assert max_difference(weight, results[1][name]) < 1e-3 * change + 1e-7, name
+
+
+@pytest.mark.parametrize("frozen_task", ["one", "two"])
+def test_a_task_that_is_not_updated_holds_nobody_up(weights_folder, frozen_task):
+    """Whichever listener is missing: the gradients of the others reach the biLM."""
+    nlp = elmo_pipeline(weights_folder, frozen=False)
+    for name in ("one", "two"):
+        add_tagger(nlp, name=name)
+    train(nlp, steps=1)
+    before = weights_of(nlp)
+    examples = tagged(nlp)
+    for _ in range(2):
+        nlp.update(examples, sgd=False, exclude=[frozen_task])
+        for name, component in nlp.pipeline:
+            if name != frozen_task:
+                component.finish_update(SGD(0.1))
+    assert differ(before, weights_of(nlp)) == set(before)
+
+
+def test_one_update_changes_the_bilm_at_once(weights_folder):
+    """`nlp.update` calls `finish_update` before the listeners have had their turn."""
+    nlp = elmo_pipeline(weights_folder, frozen=False)
+    add_tagger(nlp)
+    examples = tagged(nlp)
+    optimizer = nlp.initialize(lambda: examples)
+    nlp.update(examples, sgd=optimizer)  # The scores start at zero: no gradient yet.
+    before = weights_of(nlp)
+    nlp.update(examples, sgd=optimizer)
+    assert differ(before, weights_of(nlp)) == set(before)
+
+
+def test_own_optimizer(weights_folder):
+    """Of the biLM, with its own rate: 0 leaves it where it was."""
+    still = {"@optimizers": "Adam.v1", "learn_rate": 0.0, "L2": 0.0}
+    nlp = elmo_pipeline(weights_folder, frozen=False, optimizer=still)
+    add_tagger(nlp)
+    before = weights_of(nlp)
+    first, last = train(nlp)
+    assert last["tagger"] < 0.3 * first["tagger"]
+    assert not differ(before, weights_of(nlp))
+
+
+def test_grad_factor_zero(weights_folder):
+    nlp = elmo_pipeline(weights_folder, frozen=False)
+    add_tagger(nlp, listener(grad_factor=0.0))
+    before = weights_of(nlp)
+    train(nlp, steps=3)
+    still = {key for key, value in weights_of(nlp).items() if torch.equal(value, before[key])}
+    assert still == set(before)
+
+
+def test_mixed_precision(weights_folder):
+    nlp = elmo_pipeline(weights_folder, frozen=False, model={"mixed_precision": True})
+    add_tagger(nlp)
+    before = weights_of(nlp)
+    first, last = train(nlp)
+    assert last["tagger"] < 0.3 * first["tagger"]
+    after = weights_of(nlp)
+    assert differ(before, after) == set(before)
+    assert {value.dtype for value in after.values()} == {torch.float32}
+    exact, bilm = random_bilm(), nlp.get_pipe("elmo").bilm
+    bilm.load_state_dict(exact.state_dict())
+    tokens = (["bank", "river"], numpy.array([0, 1]), [2])
+    rounded, layers = bilm(*tokens)[0], exact(*tokens)[0]
+    assert rounded.dtype == torch.float32
+    assert 1e-6 < max_difference(rounded.detach(), layers.detach()) < 0.1
+
+
+def test_a_late_gradient_is_refused(weights_folder):
+    """Not lost: the batch has gone back through the biLM already."""
+    layers = DocLayers(numpy.zeros((3, 0, 4), dtype="float32"), [])
+    batch = TrainingBatch([], layers, [], backprop=lambda gradient: None)
+    give_back = batch.take(object())
+    give_back(layers.layers)
+    with pytest.raises(ValueError, match="after its batch had gone back"):
+        give_back(layers.layers)
+
+
+# Putting pipelines together
+
+
+@every_source
+@both_ways
+def test_replace_listeners(tmp_path, weights_folder, source, frozen):
+    nlp = elmo_pipeline(weights_folder, frozen=frozen)
+    add_tagger(nlp, source)
+    train(nlp, steps=5)
+    expected = tags(nlp)
+    nlp.replace_listeners("elmo", "tagger", ["model.tok2vec"])
+    assert nlp.get_pipe("elmo").listeners == []
+    nlp.remove_pipe("elmo")
+    assert tags(nlp) == expected
+    nlp.to_disk(tmp_path / "alone")
+    alone = spacy.load(tmp_path / "alone")
+    assert alone.pipe_names == ["tagger"]
+    assert tags(alone) == expected
+    # Going on with training trains the copy, unless it was frozen.
+    [encoder] = [n for n in alone.get_pipe("tagger").model.walk() if n.name == "elmo_encoder"]
+    bilm = encoder.layers[0].shims[0]._model
+    before = {key: value.clone() for key, value in bilm.state_dict().items()}
+    alone.update(tagged(alone), sgd=Adam(0.01))
+    changed = differ(before, bilm.state_dict())
+    assert changed == (set() if frozen else set(before))
+
+
+def test_replacing_a_listener_in_somebody_elses_tok2vec(weights_folder):
+    nlp = elmo_pipeline(weights_folder)
+    add_tagger(nlp, {"@architectures": "test.Wrapped.v1", "inner": listener()})
+    nlp.initialize(lambda: tagged(nlp))
+    with pytest.raises(ValueError, match="cannot replace a listener inside test"):
+        nlp.replace_listeners("elmo", "tagger", ["model.tok2vec.inner"])
+
+
+@registry.architectures("test.Wrapped.v1")
+def wrapped(inner):
+    return chain(inner, with_array(Linear(4)))
+
+
+def test_sourcing(tmp_path, weights_folder):
+    """A trained task from another pipeline, with and without its biLM."""
+    trained = elmo_pipeline(weights_folder)
+    add_tagger(trained)
+    train(trained, steps=5)
+    together = spacy.blank("en")
+    for name in ("elmo", "tagger"):
+        together.add_pipe(name, source=trained)
+    assert tags(together) == tags(trained)
+    trained.to_disk(tmp_path / "trained")
+    config = {
+        "nlp": {"lang": "en", "pipeline": ["tagger"]},
+        "components": {"tagger": {"source": str(tmp_path / "trained")}},
+    }
+    config["components"]["tagger"]["replace_listeners"] = ["model.tok2vec"]
+    alone = spacy.util.load_model_from_config(config, auto_fill=True)
+    assert alone.pipe_names == ["tagger"]
+    assert tags(alone) == tags(trained)
+
+
+def test_several_upstreams(tmp_path):
+    """Each task reads the biLM it names, whichever ran last."""
+    other = BiLMConfig(LSTMConfig(10, 5, n_layers=1), CharCNNConfig(((1, 5),), embedding_dim=3))
+    native.write(random_bilm(TINY), tmp_path / "one")
+    native.write(random_bilm(other), tmp_path / "two")
+    nlp = spacy.blank("en")
+    for name in ("one", "two"):
+        model = {"weights": str(tmp_path / name)}
+        nlp.add_pipe("elmo", name=name, config={"model": model, "frozen": False})
+    for name in ("one", "two"):
+        add_tagger(nlp, listener(upstream=name), name=f"tagger_{name}")
+    add_tagger(nlp, listener(), name="tagger_any")
+    before = [weights_of(nlp, name) for name in ("one", "two")]
+    train(nlp)
+    for name, weights in zip(("one", "two"), before):
+        assert differ(weights, weights_of(nlp, name)) == set(weights)
+    layers = {mix.task: len(mix.state.weights) for mix in task_mixes(nlp)}
+    assert layers == {"tagger_one": 3, "tagger_two": 2, "tagger_any": 2}
+    for example in tagged(nlp):
+        doc = nlp(example.x)
+        again = Doc(nlp.vocab).from_bytes(doc.to_bytes())
+        for name in ("one", "two"):
+            [expected] = nlp.get_pipe(name).predict([doc])
+            assert max_difference(layers_of(doc, name), expected.layers) < 1e-6
+            scores = nlp.get_pipe(f"tagger_{name}").model.predict([doc, again])
+            assert max_difference(*scores) < 1e-6
+
+
+def test_disable_enable_remove(weights_folder):
+    nlp = elmo_pipeline(weights_folder)
+    add_tagger(nlp)
+    train(nlp, steps=5)
+    expected = tags(nlp)
+    nlp.disable_pipe("tagger")
+    assert not any(tag for doc in tags(nlp) for tag in doc)
+    nlp.enable_pipe("tagger")
+    assert tags(nlp) == expected
+    nlp.disable_pipe("elmo")
+    with pytest.raises(ValueError, match=r"no ELMo layers on a doc.* disabled"):
+        nlp("The bank")
+    nlp.enable_pipe("elmo")
+    assert tags(nlp) == expected
+    nlp.remove_pipe("tagger")
+    assert nlp("The bank")._.elmo is not None
+    assert nlp.get_pipe("elmo").listeners == []
+
+
+@pytest.mark.parametrize("n_process", [1, 2])
+def test_processes(weights_folder, n_process):
+    nlp = elmo_pipeline(weights_folder)
+    add_tagger(nlp)
+    train(nlp, steps=5)
+    expected = tags(nlp)
+    found = [[token.tag_ for token in doc] for doc in nlp.pipe(TEXTS, n_process=n_process)]
+    assert found == expected
+
+
+# Activations of the training data
+
+
+class Counting(BiLM):
+    """A biLM that counts the tokens it reads."""
+
+    n_tokens = 0
+
+    def forward(self, types, index, lengths, **kwargs):
+        Counting.n_tokens += len(index)
+        return super().forward(types, index, lengths, **kwargs)
+
+
+def count_tokens(nlp):
+    nlp.get_pipe("elmo").bilm.__class__ = Counting
+    Counting.n_tokens = 0
+
+
+@both_ways
+def test_a_frozen_bilm_runs_once(weights_folder, frozen):
+    nlp = elmo_pipeline(weights_folder, frozen=frozen)
+    add_tagger(nlp)
+    examples = tagged(nlp)
+    nlp.initialize(lambda: examples)
+    count_tokens(nlp)
+    n_tokens = sum(not token.is_space for example in examples for token in example.x)
+    for step in range(3):
+        nlp.update(examples)
+        assert Counting.n_tokens == n_tokens * (1 if frozen else step + 1)
+    nlp.evaluate(tagged(nlp))  # The same texts: still nothing new to read.
+    assert Counting.n_tokens == n_tokens * (1 if frozen else 4)
+    nlp.get_pipe("elmo").end_training()
+    nlp.evaluate(tagged(nlp))
+    assert Counting.n_tokens == n_tokens * (2 if frozen else 5)
+
+
+def test_cached_activations_train_the_same(weights_folder):
+    """Also when the batches are put together in another way, and with the spill."""
+    states = []
+    caches = [
+        None,
+        {"@misc": "spacy-elmo.ActivationCache.v1"},
+        {"@misc": "spacy-elmo.ActivationCache.v1", "memory_mb": 0.001},
+        {
+            "@misc": "spacy-elmo.ActivationCache.v1",
+            "memory_mb": 0.0005,
+            "folder": str(weights_folder),
+        },
+    ]
+    for cache in caches:
+        nlp = elmo_pipeline(weights_folder, activation_cache=cache)
+        spacy.util.fix_random_seed(0)
+        add_tagger(nlp, tok2vec(SCALAR_MIX, None))
+        examples = tagged(nlp)
+        optimizer = nlp.initialize(lambda examples=examples: examples, sgd=Adam(0.01))
+        for step in range(6):
+            batch = examples[step % 3 :] + examples[: step % 3]
+            nlp.update(batch[: 2 + step % 3], sgd=optimizer)
+        scores = nlp.get_pipe("tagger").model.predict(list(nlp.pipe(TEXTS)))
+        states.append(numpy.concatenate(scores))
+    for state in states[1:]:
+        assert max_difference(state, states[0]) < 1e-4
+
+
+def test_augmented_texts_are_read_anew(weights_folder):
+    nlp = elmo_pipeline(weights_folder)
+    add_tagger(nlp)
+    nlp.initialize(lambda: tagged(nlp))
+    elmo = nlp.get_pipe("elmo")
+    link = elmo.listeners[0].attrs["link"]
+    for words in (["The", "bank"], ["the", "bank"], ["The", "bank"]):
+        doc = Doc(nlp.vocab, words=words)
+        elmo.update([Example.from_dict(doc, {})])
+        [expected] = elmo.bilm.embed([words])
+        assert max_difference(link.batch.layers.layers, expected) < 1e-5
+
+
+def test_new_weights_empty_the_cache(tmp_path, weights_folder):
+    nlp = elmo_pipeline(weights_folder)
+    add_tagger(nlp)
+    nlp.initialize(lambda: tagged(nlp))
+    elmo = nlp.get_pipe("elmo")
+    nlp.update(tagged(nlp))
+    native.write(random_bilm(seed=1), tmp_path / "other")
+    elmo.load_weights(tmp_path / "other")
+    nlp.update(tagged(nlp))
+    doc = Doc(nlp.vocab, words=["Money", "flows"])
+    [found] = elmo.predict([doc])
+    [expected] = random_bilm(seed=1).embed([["Money", "flows"]])
+    assert max_difference(found.layers, expected) < 1e-5
+
+
+def test_the_cache_is_never_saved(weights_folder):
+    nlp = elmo_pipeline(weights_folder)
+    add_tagger(nlp)
+    train(nlp, steps=1)
+    elmo = nlp.get_pipe("elmo")
+    assert len(elmo.activation_cache) > 0
+    assert len(pickle.loads(pickle.dumps(nlp)).get_pipe("elmo").activation_cache) == 0
+    size = len(elmo.to_bytes())
+    elmo.end_training()
+    assert len(elmo.activation_cache) == 0
+    assert len(elmo.to_bytes()) == size
+
+
+# Bad input
+
+
+def initialized(folder, source=None, **settings):
+    nlp = elmo_pipeline(folder, **settings)
+    add_tagger(nlp, source)
+    nlp.initialize(lambda: tagged(nlp))
+    return nlp
+
+
+@pytest.mark.parametrize("upstream", ["*", "elmo"])
+def test_no_upstream(upstream):
+    nlp = spacy.blank("en")
+    add_tagger(nlp, listener(upstream=upstream))
+    with pytest.raises(ValueError, match="a listener has no elmo component"):
+        nlp.initialize(lambda: tagged(nlp))
+
+
+def test_upstream_of_another_name(weights_folder):
+    with pytest.raises(ValueError, match="no elmo component 'elmoo' before it"):
+        initialized(weights_folder, listener(upstream="elmoo"))
+
+
+def test_frozen_without_annotating(weights_folder):
+    nlp = initialized(weights_folder)
+    with pytest.raises(ValueError, match=r"training\.annotating_components"):
+        nlp.update(tagged(nlp), exclude=["elmo"])
+
+
+def test_fine_tuning_a_frozen_component(weights_folder):
+    nlp = initialized(weights_folder, frozen=False)
+    with pytest.raises(ValueError, match=r"'elmo' is to be fine-tuned .* training.frozen_comp"):
+        nlp.update(tagged(nlp), exclude=["elmo"], annotates=["elmo"])
+
+
+def test_listeners_need_kept_layers(weights_folder):
+    with pytest.raises(ValueError, match="'tagger' listens to 'elmo', which has keep_layers"):
+        initialized(weights_folder, keep_layers=False)
+
+
+def test_a_mix_that_would_never_be_trained(weights_folder):
+    with pytest.raises(ValueError, match="nothing would train a scalar_mix"):
+        elmo_pipeline(weights_folder, mix=SCALAR_MIX)
+
+
+@pytest.mark.parametrize("weights", [[0.0], [0.0] * 4])
+def test_wrong_number_of_weights(weights_folder, weights):
+    with pytest.raises(ValueError, match=f"has {len(weights)} weights, but the biLM has 3"):
+        initialized(weights_folder, listener({**SCALAR_MIX, "weights": weights}))
+
+
+def test_no_mix_at_all(weights_folder):
+    with pytest.raises(ValueError, match="give elmo_input, elmo_output or both"):
+        initialized(weights_folder, tok2vec(None, None))
+
+
+@pytest.mark.parametrize(
+    "lstm, mix, message",
+    [
+        (LSTMConfig(12, 8), "ScalarMix", "width 12, but its upstream's biLM gives 16"),
+        (LSTMConfig(12, 6, n_layers=1), "ScalarMix", "has 3 weights, but the biLM has 2 layers"),
+        (LSTMConfig(12, 6, n_layers=1), "ConcatLayers", "of width 36, but .* gives 24"),
+    ],
+)
+def test_upstream_of_another_shape(tmp_path, weights_folder, lstm, mix, message):
+    nlp = initialized(weights_folder, listener({"@layers": f"spacy-elmo.{mix}.v1"}))
+    other = BiLMConfig(lstm, TINY.char_cnn)
+    native.write(random_bilm(other), tmp_path / "other")
+    nlp.get_pipe("elmo").load_weights(tmp_path / "other")
+    with pytest.raises(ValueError, match=message):
+        nlp("The bank")
+    with pytest.raises(ValueError, match=message):
+        nlp.update(tagged(nlp))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@both_ways
+def test_bad_gradients(weights_folder, value, frozen):
+    nlp = initialized(weights_folder, frozen=frozen)
+    source = nlp.get_pipe("tagger").model.layers[0]
+    docs = [example.x for example in tagged(nlp)]
+    nlp.get_pipe("elmo").update(tagged(nlp))
+    Y, backprop = source.begin_update(docs)
+    dY = [numpy.ones_like(y) for y in Y]
+    dY[0][0, 0] = value
+    with pytest.raises(ValueError, match=r"gradient of the ELMo vectors .* is NaN or infinite"):
+        backprop(dY)
+
+
+def test_docs_changed_between(weights_folder):
+    """Retokenised on the way from the upstream to the listener, with and without annotations."""
+    nlp = initialized(weights_folder)
+    [example, *_] = tagged(nlp)
+    nlp.get_pipe("elmo").update([example])
+    with example.x.retokenize() as retokenizer:
+        retokenizer.merge(example.x[:2])
+    with pytest.raises(ValueError, match="docs that differ from those the elmo component"):
+        nlp.get_pipe("tagger").update([example])
+    doc = nlp.get_pipe("elmo")(nlp.make_doc("The bank flows"))
+    with doc.retokenize() as retokenizer:
+        retokenizer.merge(doc[:2])
+    with pytest.raises(ValueError, match="2 tokens, but ELMo vectors of 3"):
+        nlp.get_pipe("tagger")(doc)
+
+
+def test_mix_docs_on_no_docs():
+    for mix in (FrozenMix(), ScalarMix([0, 0, 0]), ConcatLayers()):
+        model = mix_docs(mix)
+        layers = DocLayers(numpy.zeros((3, 0, 4), dtype="float32"), [])
+        model.initialize(X=layers)
+        Y, backprop = model.begin_update(layers)
+        assert Y == [] and backprop([]).shape == (3, 0, 4)
