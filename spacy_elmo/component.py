@@ -108,6 +108,7 @@ class _Training:
 
     def __init__(self) -> None:
         self.active = False
+        self.initialized = False
         self.batch: Optional[TrainingBatch] = None
         self.postponed: Optional[Optimizer] = None
 
@@ -210,6 +211,7 @@ class Elmo(Tok2Vec):
         if weights is not None:
             self.load_weights(weights)
         self.model.initialize()
+        self._training.initialized = True
 
     def predict(self, docs: Iterable[Doc]) -> list[Activations]:
         """RETURNS (list): Each doc's activations, as arrays of the current ops."""
@@ -335,6 +337,17 @@ class Elmo(Tok2Vec):
         if sgd is not None:
             self.finish_update(sgd)
         return losses
+
+    def layers_on_demand(self, docs: Sequence[Doc]) -> Optional[DocLayers]:
+        """For a listener that is trained without an update of this component.
+
+        RETURNS (Optional[DocLayers]): None if that cannot be meant: the component is to be
+            fine-tuned, or it is in `training.frozen_components` (and so was not initialised), where
+            it must annotate, as it must for spaCy's own components to be of use.
+        """
+        if not self.frozen or not self._training.initialized:
+            return None
+        return encode_layers(self.model, docs, self._cache())
 
     def finish_update(self, sgd: Optimizer) -> None:
         """Update the biLM with the gradients that have come, if it is not frozen.

@@ -10,20 +10,21 @@ from pathlib import Path
 
 import pytest
 import spacy
-from spacy.util import load_config_from_str
+from spacy.tokens import DocBin
+from spacy.util import load_config_from_str, registry
 
 from spacy_elmo.bilm.formats import allennlp
 
-from .conftest import random_bilm
+from .conftest import random_bilm, tagged
 
 README = Path(__file__).parents[1] / "README.md"
 BLOCKS = re.findall(
-    r"(<!-- downloads -->\n)?```(\w+)\n(.*?)```", README.read_text(encoding="utf8"), re.DOTALL
+    r"(?:<!-- ([\w ]+) -->\n)?```(\w+)\n(.*?)```", README.read_text(encoding="utf8"), re.DOTALL
 )
 
 
-def blocks(language: str) -> list[str]:
-    return [code for downloads, name, code in BLOCKS if name == language and not downloads]
+def blocks(language: str, mark: str = "") -> list[str]:
+    return [code for found, name, code in BLOCKS if name == language and found == mark]
 
 
 @pytest.fixture
@@ -58,3 +59,36 @@ def test_documented_config_is_the_default(after_demo: Path):
     nlp = spacy.blank("en")
     nlp.add_pipe("elmo")
     assert load_config_from_str(f"[components]\n\n{text}")["components"] == nlp.config["components"]
+
+
+@pytest.mark.parametrize("text", blocks("ini", "fragment"))
+def test_config_fragment_resolves(text: str):
+    def resolve(block: dict) -> bool:
+        if any(key.startswith("@") for key in block):
+            registry.resolve({"block": block})
+            return True
+        return any(resolve(value) for value in block.values() if isinstance(value, dict))
+
+    # What stands above the fragment's sections in a whole config.
+    path = re.findall(r"^\[(.*)\]", text)[0].split(".")
+    above = [f"[{'.'.join(path[:depth])}]\n" for depth in range(1, len(path))]
+    assert resolve(load_config_from_str("".join(above) + text))
+
+
+def test_training_command_runs(after_demo: Path):
+    (code,) = blocks("bash", "needs data")
+    nlp = spacy.blank("en")
+    docs = [example.reference for example in tagged(nlp)]
+    for name in ("train", "dev"):
+        DocBin(docs=docs).to_disk(after_demo / f"{name}.spacy")
+    (after_demo / "project").symlink_to(README.parent / "project")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", f"{code.strip()} --training.max_steps 2"],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "tagger/input: scalar_mix" in done.stdout
+    assert spacy.load(after_demo / "tagger" / "model-last")("The bank")[0].tag_

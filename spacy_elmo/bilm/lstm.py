@@ -27,8 +27,8 @@ from .precision import Precision, Product, pack
 FORGET_BIAS = 1.0
 # The gates of several steps come from one product over the inputs. This bounds its size in bytes:
 # large enough for a fast product, small enough that the allocator keeps reusing the same memory.
-# FBGEMM's products are at their best with fewer rows, and int8 needs an accumulator of this size.
-_GATE_BYTES = {"float32": 16 << 20, "float16": 8 << 20, "int8": 8 << 20}
+# FBGEMM's products are at their best with 64 rows, and int8 needs an accumulator of this size.
+_GATE_BYTES = {"float32": 16 << 20, "float16": 4 << 20, "int8": 4 << 20}
 _GATE_BYTES_GPU = 1 << 30
 
 # Input weights per layer and direction that float32 keeps a packed copy of.

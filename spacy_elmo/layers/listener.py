@@ -37,6 +37,8 @@ class Upstream(Protocol):
     @property
     def layer_shape(self) -> tuple[int, int]: ...
 
+    def layers_on_demand(self, docs: Sequence[Doc]) -> Optional[DocLayers]: ...
+
 
 class TrainingBatch:
     """The layers of one batch on their way to the listeners, and the gradients on their way back.
@@ -187,6 +189,11 @@ def forward(
     link: Link = model.attrs["link"]
     link.is_training = link.is_training or is_train
     batch = link.batch
+    if is_train and batch is None and link.upstream is not None:
+        # Somebody trains the component alone, as `spacy debug model` does.
+        layers_now = link.upstream.layers_on_demand(docs)
+        if layers_now is not None:
+            return layers_now, lambda d_layers: []
     if not is_train or batch is None or batch.keys != [_key(doc) for doc in docs]:
         layers = [_layers(model, doc, is_train) for doc in docs]
         return _join(model, layers), lambda d_layers: []

@@ -565,9 +565,25 @@ def test_upstream_of_another_name(weights_folder):
 
 
 def test_frozen_without_annotating(weights_folder):
-    nlp = initialized(weights_folder)
+    """As `spacy train` does it: a component in `training.frozen_components` is not initialised."""
+    nlp = elmo_pipeline(weights_folder)
+    add_tagger(nlp)
+    nlp._link_components()
+    with nlp.select_pipes(disable=["elmo"]):
+        nlp.initialize(lambda: tagged(nlp))
     with pytest.raises(ValueError, match=r"training\.annotating_components"):
         nlp.update(tagged(nlp), exclude=["elmo"])
+
+
+def test_trained_alone(weights_folder):
+    """A task that is updated without its upstream, as `spacy debug model` does, learns the same."""
+    losses = []
+    for exclude in ([], ["elmo"]):
+        nlp = elmo_pipeline(weights_folder)
+        spacy.util.fix_random_seed(0)
+        add_tagger(nlp)
+        losses.append(train(nlp, steps=5, exclude=exclude)[1]["tagger"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
 def test_fine_tuning_a_frozen_component(weights_folder):

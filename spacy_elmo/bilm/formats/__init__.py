@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from ..config import BiLMConfig
 from ..model import BiLM
@@ -18,16 +18,17 @@ _PICKLE_MAGIC = (b"PK\x03\x04", b"\x80")
 _WEIGHT_SUFFIXES = (".safetensors", ".hdf5", ".h5")
 
 
-def load(path: Path, options: Optional[Path] = None) -> BiLM:
+def load(path: Union[str, Path], options: Optional[Path] = None) -> BiLM:
     """Read a biLM from a folder or a file of weights.
 
-    path (Path): A folder that holds `options.json` and the weights, or a weights file (HDF5 as
-        published by AllenNLP and bilm-tf, or safetensors).
+    path (Union[str, Path]): A folder that holds `options.json` and the weights, or a weights file
+        (HDF5 as published by AllenNLP and bilm-tf, or safetensors).
     options (Optional[Path]): The options file. By default it is looked for beside the weights, and
         goes before the options that our own safetensors files hold themselves.
     RETURNS (BiLM): The model, on the CPU.
     RAISES (ValueError): If a file is missing, damaged, of another kind, or contradicts another.
     """
+    path = Path(path)
     if not path.exists():
         raise ValueError(f"no such file or folder: {path}")
     if path.is_dir():

@@ -1,0 +1,309 @@
+"""The ready-made configs, and spaCy's own commands on them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy
+import pytest
+import spacy
+from spacy import util
+from spacy.cli import app
+from spacy.tokens import Doc, DocBin
+from spacy.training import Example
+from spacy.training.initialize import init_nlp
+from spacy.training.loop import train
+from spacy.util import load_config
+from typer.testing import CliRunner
+
+from spacy_elmo.bilm.formats import native
+from spacy_elmo.training import task_mixes
+
+from .conftest import random_bilm
+
+FOLDER = Path(__file__).parents[1] / "project" / "configs"
+CONFIGS = sorted(path.stem for path in FOLDER.glob("*.cfg"))
+TASKS = {
+    "tagger", "morphologizer", "parser", "ner", "textcat", "textcat_multilabel", "spancat",
+    "multitask",
+}  # fmt: skip
+every_config = pytest.mark.parametrize("name", CONFIGS)
+# Small enough for a test: the weights of the tasks' own layers are most of the work.
+SMALL = {
+    "training.max_steps": 4,
+    "training.eval_frequency": 2,
+    "training.patience": 0,
+    "training.logger.logger.progress_bar": None,
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> dict[str, str]:
+    """Docs with every annotation the configs train, and a biLM."""
+    folder = tmp_path_factory.mktemp("corpus")
+    nlp = spacy.blank("en")
+    docs = []
+    for number in range(104):
+        place, deps = (
+            ("London", ["det", "nsubj", "ROOT", "prep"])
+            if number % 2
+            else ("Paris", ["det", "nsubj", "ROOT", "prep"])
+        )
+        words = ["The", "bank", "moved", "to", place, "."] * 2
+        docs.append(
+            Doc(
+                nlp.vocab,
+                words=words,
+                tags=["DT", "NN", "VBD", "IN", "NNP", "."] * 2,
+                pos=["DET", "NOUN", "VERB", "ADP", "PROPN", "PUNCT"] * 2,
+                morphs=["", "Number=Sing", "Tense=Past", "", "Number=Sing", ""] * 2,
+                heads=[1, 2, 2, 2, 3, 2, 7, 8, 8, 8, 9, 8],
+                deps=[*deps, "pobj", "punct"] * 2,
+                ents=["O", "O", "O", "O", "B-GPE", "O"] * 2,
+            )
+        )
+        docs[-1].cats = {"english": float(number % 2), "french": float(1 - number % 2)}
+        docs[-1].spans["sc"] = [spacy.tokens.Span(docs[-1], 4, 5, "GPE")]
+    DocBin(docs=docs, store_user_data=True).to_disk(folder / "train.spacy")
+    DocBin(docs=docs[:6], store_user_data=True).to_disk(folder / "dev.spacy")
+    native.write(random_bilm(), folder / "bilm")
+    return {
+        "paths.train": str(folder / "train.spacy"),
+        "paths.dev": str(folder / "dev.spacy"),
+        "paths.weights": str(folder / "bilm"),
+    }
+
+
+def options(settings: dict) -> list[str]:
+    return [part for key, value in settings.items() for part in (f"--{key}", str(value))]
+
+
+def run(*arguments: str, fails: bool = False) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert (result.exit_code != 0) == fails, (result.output, result.exception)
+    return result.output
+
+
+def test_there_is_one_for_every_task():
+    assert set(CONFIGS) >= TASKS
+
+
+@every_config
+def test_it_is_filled(name):
+    config = load_config(FOLDER / f"{name}.cfg")
+    filled = util.load_model_from_config(config, auto_fill=True).config
+    assert filled == config
+
+
+@every_config
+def test_debug_config(name, corpus):
+    run("debug", "config", FOLDER / f"{name}.cfg", *options(corpus))
+
+
+@every_config
+def test_it_trains(name, corpus, tmp_path):
+    """From the file to a saved pipeline: everything predicts what the trainer's predicts."""
+    config = load_config(FOLDER / f"{name}.cfg", overrides={**corpus, **SMALL})
+    nlp = init_nlp(config)
+    before = {k: v.clone() for k, v in nlp.get_pipe("elmo").bilm.state_dict().items()}
+    nlp, _ = train(nlp, tmp_path)
+    after = nlp.get_pipe("elmo").bilm.state_dict()
+    assert all(numpy.array_equal(value, after[key]) for key, value in before.items())
+    mixes = {mix.task.split("/")[0]: mix.state for mix in task_mixes(nlp)}
+    assert set(mixes) == set(nlp.pipe_names) - {"elmo"}
+    assert all(state.weights != pytest.approx([1 / 3] * 3, abs=1e-6) for state in mixes.values())
+    assert len(set(map(str, mixes.values()))) == len(mixes)
+    assert len(nlp.get_pipe("elmo").activation_cache) == 0  # The logger has freed it.
+    loaded = spacy.load(tmp_path / "model-last")
+    texts = [doc.text for doc in DocBin().from_disk(corpus["paths.dev"]).get_docs(nlp.vocab)]
+    for doc, expected in zip(loaded.pipe(texts), nlp.pipe(texts)):
+        assert annotations(doc) == annotations(expected)
+
+
+def annotations(doc: Doc) -> dict:
+    json = doc.to_json()
+    json["cats"] = {label: pytest.approx(score, abs=1e-6) for label, score in doc.cats.items()}
+    return json
+
+
+def test_the_log_tells_the_mixes(corpus, tmp_path):
+    settings = {**corpus, **SMALL}
+    output = tmp_path / "log.jsonl"
+    config = load_config(FOLDER / "multitask.cfg", overrides=settings)
+    config["training"]["logger"]["logger"]["output_file"] = str(output)
+    stdout = io.StringIO()
+    train(init_nlp(config), stdout=stdout)
+    assert len(output.read_text(encoding="utf8").splitlines()) == 3
+    printed = stdout.getvalue()
+    for task in ("tagger", "morphologizer", "parser"):
+        lines = [line for line in printed.splitlines() if line.startswith(f"  {task}/input: ")]
+        assert len(lines) == 3  # Steps 0, 2 and 4.
+        kind, *weights, _, gamma = lines[-1].replace(",", "").split()[1:]
+        assert kind == "scalar_mix"
+        assert sum(map(float, weights)) == pytest.approx(1, abs=0.002)
+        assert 0.5 < float(gamma) < 1.5
+
+
+def test_other_loggers_get_the_mixes(corpus):
+    """As those of spacy-loggers do: they read `other_scores`."""
+    seen = []
+
+    @util.registry.loggers("test.Recorder.v1")
+    def recorder():
+        return lambda nlp, stdout, stderr: (seen.append, lambda: seen.append("end"))
+
+    config = load_config(FOLDER / "tagger.cfg", overrides={**corpus, **SMALL})
+    config["training"]["logger"]["logger"] = {"@loggers": "test.Recorder.v1"}
+    train(init_nlp(config))
+    scores = [info["other_scores"] for info in seen if isinstance(info, dict)]
+    names = [f"elmo_tagger_input_layer{i}" for i in range(3)]
+    for found in scores:
+        assert sum(found[name] for name in names) == pytest.approx(1)
+        assert found["elmo_tagger_input_gamma"] > 0
+    assert scores[0] != scores[-1] and seen[-1] == "end"
+
+
+# spaCy's commands
+
+
+@pytest.fixture(scope="module")
+def trained(corpus, tmp_path_factory) -> Path:
+    """`spacy train` on the multi-task config."""
+    folder = tmp_path_factory.mktemp("trained")
+    settings = {**corpus, **{k: v for k, v in SMALL.items() if v is not None}}
+    output = run("train", FOLDER / "multitask.cfg", "--output", folder, *options(settings))
+    assert "parser/input: scalar_mix" in output
+    return folder / "model-last"
+
+
+def test_fill_config(tmp_path):
+    run("init", "fill-config", FOLDER / "tagger.cfg", tmp_path / "filled.cfg")
+    assert load_config(tmp_path / "filled.cfg") == load_config(FOLDER / "tagger.cfg")
+
+
+def test_debug_data(corpus):
+    output = run("debug", "data", FOLDER / "multitask.cfg", *options(corpus))
+    assert "Pipeline: elmo, tagger, morphologizer, parser" in " ".join(output.split())
+
+
+@pytest.mark.parametrize("component", ["elmo", "tagger"])
+def test_debug_model(corpus, component):
+    settings = ["-l", "0", "-P0", "-P1", "-P2", "-P3"]
+    run("debug", "model", FOLDER / "tagger.cfg", component, *settings, *options(corpus))
+
+
+def test_evaluate(corpus, trained, tmp_path):
+    run("evaluate", trained, corpus["paths.dev"], "--output", tmp_path / "scores.json")
+    scores = spacy.util.srsly.read_json(tmp_path / "scores.json")
+    nlp = spacy.load(trained)
+    docs = list(DocBin().from_disk(corpus["paths.dev"]).get_docs(nlp.vocab))
+    expected = nlp.evaluate([Example(nlp.make_doc(doc.text), doc) for doc in docs])
+    assert scores["tag_acc"] == pytest.approx(expected["tag_acc"])
+
+
+def test_assemble(corpus, trained, tmp_path):
+    """A pipeline of trained components, `source`d in a config."""
+    config = load_config(FOLDER / "multitask.cfg")
+    for name in config["nlp"]["pipeline"]:
+        config["components"][name] = {"source": str(trained)}
+    config.to_disk(tmp_path / "assemble.cfg")
+    run("assemble", tmp_path / "assemble.cfg", tmp_path / "assembled")
+    nlp, expected = spacy.load(tmp_path / "assembled"), spacy.load(trained)
+    assert annotations(nlp("The bank .")) == annotations(expected("The bank ."))
+
+
+def test_find_threshold(corpus, tmp_path):
+    settings = {**corpus, **{k: v for k, v in SMALL.items() if v is not None}}
+    config = FOLDER / "textcat_multilabel.cfg"
+    run("train", config, "--output", tmp_path, *options(settings))
+    where = ["textcat_multilabel", "threshold", "cats_macro_f"]
+    output = run(
+        "find-threshold", tmp_path / "model-last", corpus["paths.dev"], *where, "--n_trials", "3"
+    )
+    assert "Best threshold" in output
+
+
+def test_benchmark_speed(corpus, trained):
+    arguments = ["--batches", "30", "--warmup", "1", "--no-shuffle"]
+    output = run("benchmark", "speed", trained, corpus["paths.dev"], *arguments)
+    assert "words/s" in output
+
+
+def test_package(trained, tmp_path):
+    run("package", trained, tmp_path, "--name", "tasks", "--version", "0.0.1", "--build", "none")
+    [folder] = tmp_path.glob("*/en_tasks/en_tasks-0.0.1")
+    assert annotations(spacy.load(folder)("The bank .")) == annotations(
+        spacy.load(trained)("The bank .")
+    )
+
+
+@pytest.mark.parametrize(
+    "frozen, annotating, message",
+    [(["elmo"], [], "annotating_components"), (["elmo"], ["elmo"], None)],
+)
+def test_frozen_components(corpus, frozen, annotating, message):
+    config = load_config(FOLDER / "tagger.cfg", overrides={**corpus, **SMALL})
+    config["training"]["frozen_components"] = frozen
+    config["training"]["annotating_components"] = annotating
+    if message is None:
+        nlp, _ = train(init_nlp(config))
+        assert nlp("The bank")[0].tag_
+        return
+    with pytest.raises(ValueError, match=message):
+        train(init_nlp(config))
+
+
+# Fine-tuning
+
+
+def fine_tuning(corpus, every, **settings) -> spacy.util.Config:
+    config = load_config(FOLDER / "tagger.cfg", overrides={**corpus, **SMALL, **settings})
+    config["components"]["elmo"]["frozen"] = False
+    config["training"]["before_update"] = {
+        "@callbacks": "spacy-elmo.gradual_unfreezing.v1",
+        "every": every,
+        "component": "elmo",
+    }
+    return config
+
+
+def test_gradual_unfreezing(corpus):
+    """The top layer learns from the start, the token encoder last."""
+    changed = {}
+    for n_steps in (1, 3, 5):
+        settings = {"training.max_steps": n_steps, "training.eval_frequency": 100}
+        nlp = init_nlp(fine_tuning(corpus, every=2, **settings))
+        before = {k: v.clone() for k, v in nlp.get_pipe("elmo").bilm.state_dict().items()}
+        nlp, _ = train(nlp)
+        after = nlp.get_pipe("elmo").bilm.state_dict()
+        changed[n_steps] = {k for k, v in before.items() if not numpy.array_equal(v, after[k])}
+    top = {name for name in before if "layers.1." in name}
+    bottom = {name for name in before if "layers.0." in name}
+    assert changed == {1: top, 3: top | bottom, 5: set(before)}
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"components.elmo.frozen": True}, "the component 'elmo' is frozen"),
+        ({"training.frozen_components": ["elmo"]}, "the component 'elmo' is frozen"),
+        ({"training.before_update.component": "tagger"}, "no elmo component 'tagger'"),
+        ({"training.before_update.component": "bilm"}, "no elmo component 'bilm'"),
+    ],
+)
+def test_unfreezing_what_is_frozen(corpus, change, message):
+    config = fine_tuning(corpus, every=2)
+    for key, value in change.items():
+        *path, last = key.split(".")
+        block = config
+        for part in path:
+            block = block[part]
+        block[last] = value
+    with pytest.raises(ValueError, match=message):
+        train(init_nlp(config))
+
+
+def test_impossible_unfreezing(corpus):
+    with pytest.raises(ValueError, match="every must be 1 or more steps, found 0"):
+        train(init_nlp(fine_tuning(corpus, every=0)))
