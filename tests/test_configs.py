@@ -29,13 +29,24 @@ TASKS = {
     "multitask",
 }  # fmt: skip
 every_config = pytest.mark.parametrize("name", CONFIGS)
-# Small enough for a test: the weights of the tasks' own layers are most of the work.
-SMALL = {
+SHORT = {
     "training.max_steps": 4,
     "training.eval_frequency": 2,
     "training.patience": 0,
-    "training.logger.logger.progress_bar": None,
+    "training.batcher.size": 200,
 }
+
+
+def small(name: str, corpus: dict[str, str], **settings) -> dict:
+    """Overrides that make a config small enough for a test: few steps, and narrow layers."""
+    found = {**corpus, **SHORT, **settings}
+    for component, block in load_config(FOLDER / f"{name}.cfg")["components"].items():
+        if "embed" in block["model"].get("tok2vec", {}):
+            prefix = f"components.{component}.model.tok2vec"
+            found[f"{prefix}.embed.width"] = found[f"{prefix}.encode.width"] = 16
+            found[f"{prefix}.embed.rows"] = [100, 50, 50, 50]
+            found[f"{prefix}.encode.depth"] = 1
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +115,7 @@ def test_debug_config(name, corpus):
 @every_config
 def test_it_trains(name, corpus, tmp_path):
     """From the file to a saved pipeline: everything predicts what the trainer's predicts."""
-    config = load_config(FOLDER / f"{name}.cfg", overrides={**corpus, **SMALL})
+    config = load_config(FOLDER / f"{name}.cfg", overrides=small(name, corpus))
     nlp = init_nlp(config)
     before = {k: v.clone() for k, v in nlp.get_pipe("elmo").bilm.state_dict().items()}
     nlp, _ = train(nlp, tmp_path)
@@ -128,9 +139,8 @@ def annotations(doc: Doc) -> dict:
 
 
 def test_the_log_tells_the_mixes(corpus, tmp_path):
-    settings = {**corpus, **SMALL}
     output = tmp_path / "log.jsonl"
-    config = load_config(FOLDER / "multitask.cfg", overrides=settings)
+    config = load_config(FOLDER / "multitask.cfg", overrides=small("multitask", corpus))
     config["training"]["logger"]["logger"]["output_file"] = str(output)
     stdout = io.StringIO()
     train(init_nlp(config), stdout=stdout)
@@ -153,7 +163,7 @@ def test_other_loggers_get_the_mixes(corpus):
     def recorder():
         return lambda nlp, stdout, stderr: (seen.append, lambda: seen.append("end"))
 
-    config = load_config(FOLDER / "tagger.cfg", overrides={**corpus, **SMALL})
+    config = load_config(FOLDER / "tagger.cfg", overrides=small("tagger", corpus))
     config["training"]["logger"]["logger"] = {"@loggers": "test.Recorder.v1"}
     train(init_nlp(config))
     scores = [info["other_scores"] for info in seen if isinstance(info, dict)]
@@ -171,8 +181,8 @@ def test_other_loggers_get_the_mixes(corpus):
 def trained(corpus, tmp_path_factory) -> Path:
     """`spacy train` on the multi-task config."""
     folder = tmp_path_factory.mktemp("trained")
-    settings = {**corpus, **{k: v for k, v in SMALL.items() if v is not None}}
-    output = run("train", FOLDER / "multitask.cfg", "--output", folder, *options(settings))
+    settings = options(small("multitask", corpus))
+    output = run("train", FOLDER / "multitask.cfg", "--output", folder, *settings)
     assert "parser/input: scalar_mix" in output
     return folder / "model-last"
 
@@ -184,7 +194,7 @@ def test_fill_config(tmp_path):
 
 def test_debug_data(corpus):
     output = run("debug", "data", FOLDER / "multitask.cfg", *options(corpus))
-    assert "Pipeline: elmo, tagger, morphologizer, parser" in " ".join(output.split())
+    assert "Training pipeline: elmo, tagger, morphologizer, parser" in " ".join(output.split())
 
 
 @pytest.mark.parametrize("component", ["elmo", "tagger"])
@@ -214,9 +224,8 @@ def test_assemble(corpus, trained, tmp_path):
 
 
 def test_find_threshold(corpus, tmp_path):
-    settings = {**corpus, **{k: v for k, v in SMALL.items() if v is not None}}
-    config = FOLDER / "textcat_multilabel.cfg"
-    run("train", config, "--output", tmp_path, *options(settings))
+    settings = options(small("textcat_multilabel", corpus))
+    run("train", FOLDER / "textcat_multilabel.cfg", "--output", tmp_path, *settings)
     where = ["textcat_multilabel", "threshold", "cats_macro_f"]
     output = run(
         "find-threshold", tmp_path / "model-last", corpus["paths.dev"], *where, "--n_trials", "3"
@@ -243,7 +252,7 @@ def test_package(trained, tmp_path):
     [(["elmo"], [], "annotating_components"), (["elmo"], ["elmo"], None)],
 )
 def test_frozen_components(corpus, frozen, annotating, message):
-    config = load_config(FOLDER / "tagger.cfg", overrides={**corpus, **SMALL})
+    config = load_config(FOLDER / "tagger.cfg", overrides=small("tagger", corpus))
     config["training"]["frozen_components"] = frozen
     config["training"]["annotating_components"] = annotating
     if message is None:
@@ -258,7 +267,7 @@ def test_frozen_components(corpus, frozen, annotating, message):
 
 
 def fine_tuning(corpus, every, **settings) -> spacy.util.Config:
-    config = load_config(FOLDER / "tagger.cfg", overrides={**corpus, **SMALL, **settings})
+    config = load_config(FOLDER / "tagger.cfg", overrides=small("tagger", corpus, **settings))
     config["components"]["elmo"]["frozen"] = False
     config["training"]["before_update"] = {
         "@callbacks": "spacy-elmo.gradual_unfreezing.v1",
