@@ -17,18 +17,19 @@ from typing import Optional
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from .config import LSTMConfig
 from .derived import Derived, fingerprint
 from .module_list import ModuleList
 from .precision import Precision, Product, pack
+from .scan import FORGET_BIAS, lstm_scan
 
-# Added to the forget gate's bias at run time (bilm-tf stores it without).
-FORGET_BIAS = 1.0
 # The gates of several steps come from one product over the inputs. This bounds its size in bytes:
 # large enough for a fast product, small enough that the allocator keeps reusing the same memory.
 # FBGEMM's products are at their best with 64 rows, and int8 needs an accumulator of this size.
-_GATE_BYTES = {"float32": 16 << 20, "float16": 4 << 20, "int8": 4 << 20}
+_GATE_BYTES = {"float32": 8 << 20, "float16": 4 << 20, "int8": 4 << 20}
+_GATE_BYTES_UNPACKED = 16 << 20
 _GATE_BYTES_GPU = 1 << 30
 
 # Input weights per layer and direction that float32 keeps a packed copy of.
@@ -82,15 +83,17 @@ class BiLSTM(nn.Module):
         width = self.config.projection_dim
         return ModuleList(LSTMLayer(width, self.config) for _ in range(self.config.n_layers))
 
-    def forward(self, x: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    def forward(self, x: Tensor, sizes: Sequence[int], dropout: float = 0.0) -> list[Tensor]:
         """Run with autograd.
 
         x (Tensor): Packed inputs, shape (2, rows, P): forward, backward (reversed).
         sizes (Sequence[int]): Sequences that are active at each step; falling.
+        dropout (float): Of each layer's input, as bilm-tf does.
         RETURNS (list): The layers' outputs, each packed like x.
         """
         outputs = []
         for layer, pair in enumerate(zip(self.forward_layers, self.backward_layers)):
+            x = F.dropout(x, dropout) if dropout else x
             y = self._train_layer(x, sizes, *pair)
             x = x + y if layer > 0 and self.config.use_skip_connections else y
             outputs.append(x)
@@ -99,32 +102,34 @@ class BiLSTM(nn.Module):
     def _train_layer(
         self, x: Tensor, sizes: Sequence[int], fwd: LSTMLayer, bwd: LSTMLayer
     ) -> Tensor:
-        config = self.config
-        width = x.shape[-1]
-        weight = torch.stack((fwd.gate_weight, bwd.gate_weight)).transpose(1, 2)
-        bias = torch.stack((fwd.gate_bias, bwd.gate_bias)).unsqueeze(1)
+        if not sizes:
+            return x
+        if x.device.type == "cpu":
+            return torch.stack(
+                [
+                    lstm_scan(
+                        part,
+                        sizes,
+                        layer.gate_weight,
+                        layer.gate_bias,
+                        layer.projection_weight,
+                        self.config,
+                    )
+                    for part, layer in zip(x, (fwd, bwd))
+                ]
+            )
+        # Both directions in one batched product per step.
         projection = None
         if fwd.projection_weight is not None and bwd.projection_weight is not None:
-            pair = torch.stack((fwd.projection_weight, bwd.projection_weight))
-            projection = pair.transpose(1, 2)
-        input_gates = torch.baddbmm(bias, x, weight[:, :width])
-        recurrent = weight[:, width:]
-        outputs: list[Tensor] = []
-        c = x.new_zeros(2, sizes[0] if sizes else 0, config.dim)
-        for n, gates in zip(sizes, input_gates.split(list(sizes), dim=1)):
-            if outputs:
-                gates = torch.baddbmm(gates, outputs[-1][:, :n], recurrent)
-            i, j, f, o = gates.chunk(4, dim=-1)
-            c = c[:, :n] * torch.sigmoid(f + FORGET_BIAS) + torch.sigmoid(i) * torch.tanh(j)
-            if config.cell_clip is not None:
-                c = c.clamp(-config.cell_clip, config.cell_clip)
-            h = torch.sigmoid(o) * torch.tanh(c)
-            if projection is not None:
-                h = torch.bmm(h, projection)
-                if config.proj_clip is not None:
-                    h = h.clamp(-config.proj_clip, config.proj_clip)
-            outputs.append(h)
-        return torch.cat(outputs, dim=1) if outputs else x
+            projection = torch.stack((fwd.projection_weight, bwd.projection_weight))
+        return lstm_scan(
+            x,
+            sizes,
+            torch.stack((fwd.gate_weight, bwd.gate_weight)),
+            torch.stack((fwd.gate_bias, bwd.gate_bias)),
+            projection,
+            self.config,
+        )
 
     @torch.inference_mode()
     def infer(
@@ -174,6 +179,12 @@ class BiLSTM(nn.Module):
         return packed
 
 
+def _gate_bytes(precision: Precision, device: torch.device, unpacked: bool) -> int:
+    if device.type != "cpu":
+        return _GATE_BYTES_GPU
+    return _GATE_BYTES_UNPACKED if precision == "float32" and unpacked else _GATE_BYTES[precision]
+
+
 @dataclass
 class _PackedLayer:
     input: Product
@@ -205,7 +216,7 @@ def _pack(layers: Sequence[LSTMLayer], config: LSTMConfig, precision: Precision)
         pack(weight[..., :width], bias, precision, many_rows=many_rows),
         pack(weight[..., width:], None, precision),
         None if projection is None else pack(projection, None, precision),
-        _GATE_BYTES[precision] if weight.device.type == "cpu" else _GATE_BYTES_GPU,
+        _gate_bytes(precision, weight.device, many_rows),
     )
 
 

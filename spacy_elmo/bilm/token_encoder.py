@@ -96,12 +96,43 @@ class CharCNN(nn.Module):
         types (Sequence[str]): Their texts.
         RETURNS (Tensor): Shape (types, P).
         """
-        x = self.char_embedding(self._padded_ids(types)).transpose(1, 2)
-        pooled = [self._activate(conv(x).amax(2)) for conv in self.convolutions]
-        y = torch.cat(pooled, dim=1)
+        return self.encode(*character_ids(types, self.config.max_characters_per_token))
+
+    def encode(self, ids: numpy.ndarray, lengths: numpy.ndarray) -> Tensor:
+        """The same for types whose characters are known already.
+
+        ids (ndarray): Shifted character ids (see `characters`), shape (types, characters).
+        lengths (ndarray): Ids per type that are not padding.
+        RETURNS (Tensor): Shape (types, P).
+        """
+        device = self.char_embedding.weight.device
+        # In order of length, so that each chunk is as narrow as it can be.
+        order = numpy.argsort(lengths, kind="stable")
+        size = _TYPES_PER_CHUNK.get(device.type, 8192)
+        chunks = [order[start : start + size] for start in range(0, len(order), size)]
+        pooled = [self._pool(self._pad(ids[chunk], lengths[chunk])) for chunk in chunks]
+        y = (
+            torch.cat(pooled)
+            if pooled
+            else self.char_embedding.weight.new_empty(0, self.config.n_filters)
+        )
         for highway in self.highways:
             y = highway(y)
-        return y if self.projection is None else self.projection(y)
+        if self.projection is not None:
+            y = self.projection(y)
+        return y[torch.from_numpy(numpy.argsort(order)).to(device)]
+
+    def _pool(self, ids: Tensor) -> Tensor:
+        """Convolutions, max over time, activation."""
+        embedded = self.char_embedding(ids)
+        n, length, _ = embedded.shape
+        pooled = []
+        for conv, (width, number) in zip(self.convolutions, self.config.filters):
+            # All windows as rows of one matrix: the gradient of a small convolution is slow.
+            windows = embedded.unfold(1, width, 1).reshape(n * (length - width + 1), -1)
+            scores = F.linear(windows, conv.weight.flatten(1), conv.bias)
+            pooled.append(self._activate(scores.view(n, -1, number).amax(1)))
+        return torch.cat(pooled, dim=1)
 
     @torch.inference_mode()
     def infer(self, types: Sequence[str], precision: Precision = "float32") -> Tensor:
@@ -154,10 +185,12 @@ class CharCNN(nn.Module):
     def _padded_ids(self, types: Sequence[str]) -> Tensor:
         """Character ids padded so far that every filter sees one window of padding alone, if it
         would have seen any at full length: all such windows have the same value."""
+        return self._pad(*character_ids(types, self.config.max_characters_per_token))
+
+    def _pad(self, ids: numpy.ndarray, lengths: numpy.ndarray) -> Tensor:
         most = self.config.max_characters_per_token
-        ids, lengths = character_ids(types, most)
         longest = min(int(lengths.max(initial=0)) + self.config.max_width, most)
-        padded = numpy.full((len(types), longest), PADDING + SHIFT)
+        padded = numpy.full((len(ids), longest), PADDING + SHIFT)
         padded[:, : ids.shape[1]] = ids[:, :longest]
         return torch.from_numpy(padded).to(self.char_embedding.weight.device)
 

@@ -1,0 +1,184 @@
+"""The steps of one LSTM layer, with the gradient written out.
+
+Autograd would record a dozen operations per step, and allocate for each. Here the forward pass
+keeps the gates and the cells, and the backward pass does per step what depends on the next step,
+everything else for all steps at once: above all the gradients of the weights, which are one large
+product each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .config import LSTMConfig
+
+# Added to the forget gate's bias at run time (bilm-tf stores it without).
+FORGET_BIAS = 1.0
+
+
+def lstm_scan(
+    x: Tensor,
+    sizes: Sequence[int],
+    gate_weight: Tensor,
+    gate_bias: Tensor,
+    projection_weight: Optional[Tensor],
+    config: LSTMConfig,
+) -> Tensor:
+    """Run one layer with autograd. Products are in the type that `torch.autocast` asks for, if it
+    is on; everything else is in that of the weights.
+
+    x (Tensor): Packed inputs (see `lstm`), shape (..., rows, in).
+    sizes (Sequence[int]): Sequences that are active at each step; falling.
+    gate_weight (Tensor): Shape (..., 4H, in + P), gates in the order i, j (candidate), f, o.
+    gate_bias (Tensor): Shape (..., 4H).
+    projection_weight (Optional[Tensor]): Shape (..., P, H).
+    config (LSTMConfig): The hyper-parameters.
+    RETURNS (Tensor): The outputs, packed like x, shape (..., rows, P).
+    """
+    kind = x.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    with torch.autocast(kind, enabled=False):
+        return _Scan.apply(x, list(sizes), gate_weight, gate_bias, projection_weight, config, dtype)
+
+
+class _Scan(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        sizes: list[int],
+        gate_weight: Tensor,
+        gate_bias: Tensor,
+        projection_weight: Optional[Tensor],
+        config: LSTMConfig,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        width, dim = x.shape[-1], config.dim
+        x_low, weight = x.to(dtype), gate_weight.to(dtype)
+        bias = gate_bias.clone()
+        bias[..., 2 * dim : 3 * dim] += FORGET_BIAS
+        gates = torch.matmul(x_low, weight[..., :width].transpose(-1, -2)).to(x.dtype)
+        gates += bias.unsqueeze(-2)
+        recurrent = weight[..., width:].transpose(-1, -2).contiguous()
+        projection = None
+        if projection_weight is not None:
+            projection = projection_weight.to(dtype).transpose(-1, -2).contiguous()
+        cells = x.new_empty(*x.shape[:-1], dim)
+        y = x.new_empty(*x.shape[:-1], config.projection_dim)
+        at = before = 0
+        for step, n in enumerate(sizes):
+            now = gates[..., at : at + n, :]
+            if step:
+                h = y[..., before : before + n, :].to(dtype)
+                now += torch.matmul(h, recurrent)
+            i, j, f, o = now.split(dim, dim=-1)
+            # tanh(j) = 2 sigmoid(2j) - 1; see `lstm`.
+            j *= 2
+            now.sigmoid_()
+            j.mul_(2).sub_(1)
+            c = cells[..., at : at + n, :]
+            torch.mul(i, j, out=c)
+            if step:
+                c.addcmul_(cells[..., before : before + n, :], f)
+            if config.cell_clip is not None:
+                c.clamp_(-config.cell_clip, config.cell_clip)
+            h = _tanh(c).mul_(o)
+            out = y[..., at : at + n, :]
+            if projection is None:
+                out.copy_(h)
+            else:
+                out.copy_(torch.matmul(h.to(dtype), projection))
+                if config.proj_clip is not None:
+                    out.clamp_(-config.proj_clip, config.proj_clip)
+            before, at = at, at + n
+        ctx.save_for_backward(x, gate_weight, projection_weight, gates, cells, y)
+        ctx.sizes, ctx.config, ctx.dtype = sizes, config, dtype
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Optional[Tensor], ...]:
+        x, gate_weight, projection_weight, gates, cells, y = ctx.saved_tensors
+        config, dtype, sizes = ctx.config, ctx.dtype, ctx.sizes
+        width, dim = x.shape[-1], config.dim
+        weight = gate_weight.to(dtype)
+        recurrent = weight[..., width:].contiguous()
+        projection = None if projection_weight is None else projection_weight.to(dtype)
+        first = sizes[0] if sizes else 0
+        previous = _previous_rows(sizes, x.device)
+
+        # Factors that do not depend on later steps, for all steps at once. Those of the gates are
+        # written over a copy of the gates, and become the gates' gradients in the loop.
+        i, j, f, o = gates.split(dim, dim=-1)
+        tanh_c = _tanh(cells)
+        h = tanh_c * o
+        d_gates = torch.empty_like(gates)
+        d_i, d_j, d_f, d_o = d_gates.split(dim, dim=-1)
+        torch.mul(j, i, out=d_i).addcmul_(d_i, i, value=-1)
+        torch.mul(j, j, out=d_j).neg_().add_(1).mul_(i)
+        d_f[..., :first, :] = 0
+        if len(sizes) > 1:
+            d_f[..., first:, :] = cells[..., previous, :]
+            d_f.mul_(f).addcmul_(d_f, f, value=-1)
+        torch.mul(h, o, out=d_o).neg_().add_(h)
+        through = tanh_c.square_().neg_().add_(1).mul_(o)
+        inside = None
+        if config.cell_clip is not None:
+            inside = (cells.abs() < config.cell_clip).to(x.dtype)
+        d_out = dy.clone()
+        d_c = x.new_zeros(*x.shape[:-2], first, dim)
+        at = x.shape[-2]
+        d_h_next: Optional[Tensor] = None
+        for n in reversed(sizes):
+            at -= n
+            rows = slice(at, at + n)
+            d_now = d_out[..., rows, :]
+            if d_h_next is not None:
+                d_now[..., : d_h_next.shape[-2], :] += d_h_next
+            if projection is None:
+                d_h = d_now
+            else:
+                if config.proj_clip is not None:
+                    d_now.mul_(y[..., rows, :].abs() < config.proj_clip)
+                d_h = torch.matmul(d_now.to(dtype), projection).to(x.dtype)
+            d_c_now = d_c[..., :n, :]
+            d_c_now.addcmul_(d_h, through[..., rows, :])
+            if inside is not None:
+                d_c_now *= inside[..., rows, :]
+            now = d_gates[..., rows, :]
+            by_gate = now.unflatten(-1, (4, dim))
+            by_gate[..., :3, :] *= d_c_now.unsqueeze(-2)
+            by_gate[..., 3, :] *= d_h
+            d_c_now *= f[..., rows, :]
+            if at:
+                d_h_next = torch.matmul(now.to(dtype), recurrent)
+        low = d_gates.to(dtype)
+        d_weight = torch.empty_like(gate_weight)
+        d_weight[..., :width] = torch.matmul(low.transpose(-1, -2), x.to(dtype))
+        d_weight[..., width:] = torch.matmul(
+            low[..., first:, :].transpose(-1, -2), y[..., previous, :].to(dtype)
+        )
+        d_projection = None
+        if projection is not None:
+            d_projection = torch.matmul(d_out.to(dtype).transpose(-1, -2), h.to(dtype)).to(x.dtype)
+        d_x = (
+            torch.matmul(low, weight[..., :width]).to(x.dtype) if ctx.needs_input_grad[0] else None
+        )
+        return d_x, None, d_weight, d_gates.sum(-2), d_projection, None, None
+
+
+def _tanh(x: Tensor) -> Tensor:
+    return (x * 2).sigmoid_().mul_(2).sub_(1)
+
+
+def _previous_rows(sizes: Sequence[int], device: torch.device) -> Tensor:
+    """For each row but those of the first step, the row of the same sequence one step before."""
+    rows = torch.arange(sum(sizes), device=device)
+    counts = torch.tensor([0, *sizes[:-1]], device=device)[: len(sizes)]
+    sizes_now = torch.tensor(list(sizes), dtype=torch.long, device=device)
+    return (rows - counts.repeat_interleave(sizes_now))[sizes[0] if sizes else 0 :]

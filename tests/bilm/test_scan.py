@@ -1,0 +1,124 @@
+"""The written-out gradient of the LSTM against numerical gradients and against autograd."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from spacy_elmo.bilm.config import LSTMConfig
+from spacy_elmo.bilm.scan import FORGET_BIAS, lstm_scan
+
+from ..conftest import max_difference
+
+DIM, WIDTH = 5, 3
+
+
+def inputs(sizes, config, seed=0, scale=1.0, directions=()):
+    generator = torch.Generator().manual_seed(seed)
+    p = config.projection_dim
+    shapes = [(sum(sizes), WIDTH), (4 * DIM, WIDTH + p), (4 * DIM,), (p, DIM)]
+    tensors = [
+        torch.randn(*directions, *shape, generator=generator, dtype=torch.float64) * scale
+        for shape in shapes
+    ]
+    if not config.has_projection:
+        return [*(tensor.requires_grad_() for tensor in tensors[:3]), None]
+    return [tensor.requires_grad_() for tensor in tensors]
+
+
+def plain(x, sizes, weight, bias, projection, config):
+    """Sequence by sequence, as autograd sees it."""
+    starts = [sum(sizes[:step]) for step in range(len(sizes))]
+    outputs = {}
+    for row in range(sizes[0] if sizes else 0):
+        h, c = x.new_zeros(config.projection_dim), x.new_zeros(DIM)
+        for start, size in zip(starts, sizes):
+            if row >= size:
+                break
+            i, j, f, o = (weight @ torch.cat((x[start + row], h)) + bias).chunk(4)
+            c = c * torch.sigmoid(f + FORGET_BIAS) + torch.sigmoid(i) * torch.tanh(j)
+            if config.cell_clip is not None:
+                c = c.clamp(-config.cell_clip, config.cell_clip)
+            h = torch.sigmoid(o) * torch.tanh(c)
+            if projection is not None:
+                h = projection @ h
+                if config.proj_clip is not None:
+                    h = h.clamp(-config.proj_clip, config.proj_clip)
+            outputs[start + row] = h
+    return torch.stack([outputs[row] for row in range(len(x))])
+
+
+CONFIGS = {
+    "projection": LSTMConfig(DIM, 2, cell_clip=None, proj_clip=None),
+    "no projection": LSTMConfig(DIM, DIM, cell_clip=None, proj_clip=None),
+    "clipping": LSTMConfig(DIM, 2, cell_clip=0.6, proj_clip=0.4),
+    "cells clipped": LSTMConfig(DIM, DIM, cell_clip=0.5, proj_clip=None),
+}
+every_config = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+every_size = pytest.mark.parametrize("sizes", [[3, 3, 2, 1], [2], [1, 1, 1]], ids=str)
+
+
+@every_config
+@every_size
+def test_equals_autograd(config, sizes):
+    tensors = inputs(sizes, config, scale=1.5)
+    copies = [None if t is None else t.detach().clone().requires_grad_() for t in tensors]
+    y = lstm_scan(tensors[0], sizes, *tensors[1:], config)
+    expected = plain(copies[0], sizes, *copies[1:], config)
+    assert max_difference(y.detach(), expected.detach()) < 1e-12
+    if config.proj_clip is not None and config.has_projection and sum(sizes) > 3:
+        assert (expected.abs() == config.proj_clip).any()  # Clipping fires.
+    dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    y.backward(dy)
+    expected.backward(dy)
+    for found, reference in zip(tensors, copies):
+        if found is not None:
+            reference = torch.zeros_like(found) if reference.grad is None else reference.grad
+            assert max_difference(found.grad, reference) < 1e-12
+
+
+@every_config
+def test_equals_numerical_gradients(config):
+    sizes = [3, 2, 2, 1]
+    tensors = inputs(sizes, config, seed=3)
+    assert torch.autograd.gradcheck(
+        lambda x, *rest: lstm_scan(x, sizes, *rest, config), tuple(tensors)
+    )
+
+
+@every_config
+def test_both_directions_in_one_product(config):
+    """As on a GPU."""
+    sizes = [3, 2, 1]
+    both = inputs(sizes, config, directions=(2,))
+    y = lstm_scan(both[0], sizes, *both[1:], config)
+    y.sum().backward()
+    for direction in (0, 1):
+        one = [None if t is None else t.detach()[direction].requires_grad_() for t in both]
+        alone = lstm_scan(one[0], sizes, *one[1:], config)
+        alone.sum().backward()
+        assert max_difference(y[direction].detach(), alone.detach()) < 1e-12
+        for found, reference in zip(both, one):
+            if found is not None:
+                assert max_difference(found.grad[direction], reference.grad) < 1e-12
+
+
+def test_nothing_needs_a_gradient_of_the_input():
+    config = CONFIGS["projection"]
+    tensors = inputs([2, 1], config)
+    x = tensors[0].detach()
+    lstm_scan(x, [2, 1], *tensors[1:], config).sum().backward()
+    assert x.grad is None and tensors[1].grad is not None
+
+
+def test_autocast():
+    """bfloat16 products, float32 everything else."""
+    config = CONFIGS["clipping"]
+    tensors = [t.detach().float().requires_grad_() for t in inputs([3, 2], config)]
+    exact = lstm_scan(tensors[0], [3, 2], *tensors[1:], config)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = lstm_scan(tensors[0], [3, 2], *tensors[1:], config)
+    assert rounded.dtype == torch.float32
+    assert 0 < max_difference(exact.detach(), rounded.detach()) < 0.05
+    rounded.sum().backward()
+    assert all(tensor.grad.dtype == torch.float32 for tensor in tensors)
