@@ -1,0 +1,1 @@
+"""Text in, biLM out. Pure PyTorch: spaCy only tokenises, in `tokenize`."""

@@ -1,0 +1,273 @@
+"""A corpus as arrays that training maps into memory.
+
+Files of a folder:
+
+| file            | what                                                                        |
+|-----------------|-----------------------------------------------------------------------------|
+| manifest.json   | version, counts, settings, sha256 of the other files                         |
+| train.ids.bin   | word types of all tokens, uint32                                             |
+| train.ends.bin  | where each sentence ends, in tokens, int64                                   |
+| dev.*.bin       | the same for the held-out part                                               |
+| types.txt       | the texts of the word types by id: special words, vocabulary, others by      |
+|                 | falling frequency                                                            |
+| counts.bin      | how often each type occurs in train, int64                                   |
+| characters.bin  | shifted character ids of the types, int16 (types, longest)                   |
+| lengths.bin     | character ids per type that are not padding, uint16                          |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from array import array
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy
+
+from ..bilm.characters import PADDING, SHIFT, character_ids
+from ..files import atomic_folder
+from .tokenize import Tokenization, tokenize
+from .vocabulary import SPECIALS, VocabularySettings, order_types
+
+VERSION = 1
+MANIFEST = "manifest.json"
+SPLITS = ("train", "dev")
+_TYPES_PER_CHUNK = 100_000
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """One part of a corpus.
+
+    ids (ndarray): Word types of all tokens.
+    ends (ndarray): Where each sentence ends.
+    """
+
+    ids: numpy.ndarray
+    ends: numpy.ndarray
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @property
+    def lengths(self) -> numpy.ndarray:
+        return numpy.diff(self.ends, prepend=0)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A prepared corpus.
+
+    folder (Path): Where it lies.
+    manifest (dict): Counts, settings, checksums.
+    train, dev (Sentences): The two parts.
+    characters (ndarray): Shifted character ids of the types, shape (types, longest).
+    lengths (ndarray): Character ids per type that are not padding.
+    """
+
+    folder: Path
+    manifest: dict[str, Any]
+    train: Sentences
+    dev: Sentences
+    characters: numpy.ndarray
+    lengths: numpy.ndarray
+
+    @property
+    def n_vocabulary(self) -> int:
+        """Words that are predicted, special ones included; types from here on are `<UNK>`."""
+        return self.manifest["n_vocabulary"]
+
+    def vocabulary(self) -> list[str]:
+        with (self.folder / "types.txt").open(encoding="utf8", newline="\n") as file:
+            return [line.rstrip("\n") for line, _ in zip(file, range(self.n_vocabulary))]
+
+    def counts(self) -> numpy.ndarray:
+        """RETURNS (ndarray): How often each type occurs in train."""
+        return numpy.fromfile(self.folder / "counts.bin", dtype="int64")
+
+
+def prepare(
+    texts: Iterable[str],
+    folder: Path,
+    tokenization: Tokenization,
+    vocabulary: VocabularySettings,
+    *,
+    dev_fraction: float = 0.01,
+    max_characters: int = 50,
+    n_process: int = 1,
+    progress: Optional[Callable[[int], None]] = None,
+) -> dict[str, Any]:
+    """Write a corpus. What is written depends neither on the number of processes nor on the time.
+
+    texts (Iterable[str]): The texts.
+    folder (Path): Where to; an existing one is replaced when the new one is complete.
+    tokenization (Tokenization): How texts become sentences.
+    vocabulary (VocabularySettings): Which words are predicted.
+    dev_fraction (float): The part of the texts that is held out. Which ones depends on their
+        contents alone, so that a text that occurs twice is never in both parts.
+    max_characters (int): Character ids per type at most.
+    n_process (int): Processes that tokenise.
+    progress (Optional[Callable]): Called with the number of characters of some more texts.
+    RETURNS (dict): The manifest.
+    RAISES (ValueError): If there is no text, or too little for both parts.
+    """
+    if not 0 < dev_fraction < 1:
+        raise ValueError(f"dev_fraction must be between 0 and 1, found {dev_fraction}")
+    with atomic_folder(folder) as new:
+        ids: dict[str, int] = {word: i for i, word in enumerate(SPECIALS)}
+        counts = array("q", [0] * len(SPECIALS))
+        ends = {split: array("q") for split in SPLITS}
+        n_tokens = dict.fromkeys(SPLITS, 0)
+        raw = {split: (new / f"{split}.raw").open("wb") for split in SPLITS}
+        n_texts = 0
+        for part, chunk in tokenize(texts, tokenization, n_process):
+            provisional = numpy.array(
+                [ids.setdefault(word, len(ids)) for word in chunk.words], dtype=numpy.uint32
+            )
+            counts.extend([0] * (len(ids) - len(counts)))
+            held_out = numpy.array([_is_held_out(text, dev_fraction) for text in part], dtype=bool)
+            n_texts += len(part)
+            tokens = provisional[chunk.ids]
+            in_dev = held_out[chunk.texts] if len(chunk.texts) else chunk.texts.astype(bool)
+            for split, sentences in zip(SPLITS, (~in_dev, in_dev)):
+                found = tokens[numpy.repeat(sentences, chunk.lengths)]
+                raw[split].write(found.tobytes())
+                lengths = chunk.lengths[sentences]
+                ends[split].extend((numpy.cumsum(lengths) + n_tokens[split]).tolist())
+                n_tokens[split] += len(found)
+                if split == "train":
+                    types, numbers = numpy.unique(found, return_counts=True)
+                    for word, number in zip(types.tolist(), numbers.tolist()):
+                        counts[word] += number
+            if progress is not None:
+                progress(sum(map(len, part)))
+        for file in raw.values():
+            file.close()
+        _check_sizes(n_texts, ends)
+        words = list(ids)
+        order, n_vocabulary = order_types(words[3:], counts[3:], vocabulary)
+        given = vocabulary.words or ()
+        texts_in_order = [
+            *SPECIALS,
+            *(words[3 + i] if i >= 0 else given[3 + at] for at, i in enumerate(order)),
+        ]
+        _write_types(texts_in_order, max_characters, new)
+        final = numpy.zeros(len(ids), dtype=numpy.uint32)
+        final[:3] = range(3)
+        sources = numpy.array(order, dtype=numpy.int64)
+        occurring = numpy.flatnonzero(sources >= 0)
+        final[3 + sources[occurring]] = 3 + occurring
+        in_order = numpy.zeros(len(texts_in_order), dtype=numpy.int64)
+        in_order[final] = numpy.frombuffer(counts, dtype=numpy.int64)
+        in_order.tofile(new / "counts.bin")
+        for split in SPLITS:
+            _renumber(new / f"{split}.raw", new / f"{split}.ids.bin", final)
+            numpy.frombuffer(ends[split], dtype=numpy.int64).tofile(new / f"{split}.ends.bin")
+        manifest = {
+            "version": VERSION,
+            "n_texts": n_texts,
+            "n_types": len(texts_in_order),
+            "n_vocabulary": n_vocabulary,
+            "n_tokens": n_tokens,
+            "n_sentences": {split: len(ends[split]) for split in SPLITS},
+            "n_unknown": int(in_order[n_vocabulary:].sum()),
+            "max_characters": max_characters,
+            "tokenization": asdict(tokenization),
+            "dev_fraction": dev_fraction,
+            "sha256": {path.name: _sha256(path) for path in sorted(new.glob("*.*"))},
+        }
+        (new / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf8")
+    return manifest
+
+
+def open_corpus(folder: Path, *, check: bool = True) -> Corpus:
+    """Map a corpus into memory.
+
+    folder (Path): What `prepare` wrote.
+    check (bool): Compare the checksums of all files.
+    RAISES (ValueError): If it is none, or has changed since.
+    """
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"no corpus in {folder} ({error}): make one with `spacy elmo prepare`"
+        ) from error
+    if manifest.get("version") != VERSION:
+        raise ValueError(
+            f"the corpus {folder} is of version {manifest.get('version')}, this software reads "
+            f"{VERSION}: prepare it again"
+        )
+    for name, expected in manifest["sha256"].items():
+        path = folder / name
+        if not path.is_file() or (check and _sha256(path) != expected):
+            raise ValueError(
+                f"{path} is missing or has changed since `spacy elmo prepare`: prepare the corpus "
+                "again"
+            )
+    parts = {
+        split: Sentences(
+            _map(folder / f"{split}.ids.bin", "uint32"),
+            numpy.fromfile(folder / f"{split}.ends.bin", dtype="int64"),
+        )
+        for split in SPLITS
+    }
+    characters = _map(folder / "characters.bin", "int16").reshape(manifest["n_types"], -1)
+    lengths = numpy.fromfile(folder / "lengths.bin", dtype="uint16").astype("int64")
+    return Corpus(folder, manifest, parts["train"], parts["dev"], characters, lengths)
+
+
+def _map(path: Path, dtype: str) -> numpy.ndarray:
+    return numpy.memmap(path, dtype=dtype, mode="r")
+
+
+def _is_held_out(text: str, fraction: float) -> bool:
+    digest = hashlib.blake2b(text.encode("utf8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") < fraction * 2**64
+
+
+def _check_sizes(n_texts: int, ends: dict[str, Any]) -> None:
+    if not n_texts or not any(map(len, ends.values())):
+        raise ValueError("the corpus is empty: no text in the input")
+    for split in SPLITS:
+        if not len(ends[split]):
+            raise ValueError(
+                f"no sentence of {n_texts} texts is in the part {split!r}: the corpus is too "
+                "small, or --dev-fraction too near to 0 or 1"
+            )
+
+
+def _write_types(words: list[str], max_characters: int, folder: Path) -> None:
+    with (folder / "types.txt").open("w", encoding="utf8", errors="replace", newline="\n") as file:
+        file.writelines(f"{word}\n" for word in words)
+    longest = 0
+    lengths = []
+    for start in range(0, len(words), _TYPES_PER_CHUNK):
+        _, found = character_ids(words[start : start + _TYPES_PER_CHUNK], max_characters)
+        lengths.append(found)
+        longest = max(longest, int(found.max()))
+    numpy.concatenate(lengths).astype("uint16").tofile(folder / "lengths.bin")
+    with (folder / "characters.bin").open("wb") as file:
+        for start in range(0, len(words), _TYPES_PER_CHUNK):
+            found, _ = character_ids(words[start : start + _TYPES_PER_CHUNK], max_characters)
+            padded = numpy.full((len(found), longest), PADDING + SHIFT, dtype="int16")
+            padded[:, : found.shape[1]] = found
+            file.write(padded.tobytes())
+
+
+def _renumber(source: Path, target: Path, final: numpy.ndarray) -> None:
+    with source.open("rb") as reader, target.open("wb") as writer:
+        while block := reader.read(1 << 24):
+            writer.write(final[numpy.frombuffer(block, dtype=numpy.uint32)].tobytes())
+    source.unlink()
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

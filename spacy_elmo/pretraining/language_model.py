@@ -1,0 +1,82 @@
+"""A biLM with an output layer: what pretraining trains."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..bilm import BiLM
+from ..bilm.token_encoder import CharCNN
+from .batches import Batch
+from .corpus import Corpus
+from .losses import LossConfig, build_output_layer
+
+
+class DirectionLosses(NamedTuple):
+    """Sums over a batch, in nats."""
+
+    forward: Tensor
+    backward: Tensor
+
+
+class LanguageModel(nn.Module):
+    """Predicts the next word and the previous one (Peters et al. 2018, section 3.1).
+
+    bilm (BiLM): The model below.
+    n_words (int): Words that are predicted, special ones included.
+    loss (LossConfig): The output layer.
+    dropout (float): Of each LSTM layer's input, and of the top layer's output.
+    """
+
+    def __init__(self, bilm: BiLM, n_words: int, loss: LossConfig, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.bilm = bilm
+        self.dropout = dropout
+        encoder = bilm.token_encoder
+        embedding = None if isinstance(encoder, CharCNN) else encoder.embedding.weight
+        self.output = build_output_layer(loss, n_words, bilm.config.projection_dim, embedding)
+
+    def forward(
+        self, batch: Batch, corpus: Corpus, random: numpy.random.Generator
+    ) -> DirectionLosses:
+        """The losses that training minimises.
+
+        batch (Batch): Sentences.
+        corpus (Corpus): Where the characters of the types are.
+        random (Generator): Draws the samples of a sampled softmax, the same ones for both
+            directions.
+        """
+        state = random.bit_generator.state
+        losses = []
+        for h, targets in zip(self._top(batch, corpus, self.dropout), self._targets(batch)):
+            random.bit_generator.state = state
+            losses.append(self.output(h, targets, random))
+        return DirectionLosses(*losses)
+
+    @torch.no_grad()
+    def log_likelihood(self, batch: Batch, corpus: Corpus) -> Tensor:
+        """RETURNS (Tensor): The exact log probability of each prediction, in nats, without dropout;
+        shape (2, rows)."""
+        tops = self._top(batch, corpus, 0.0)
+        pairs = zip(tops, self._targets(batch))
+        return torch.stack([self.output.log_likelihood(h, targets) for h, targets in pairs])
+
+    def _top(self, batch: Batch, corpus: Corpus, dropout: float) -> Tensor:
+        """The top layer of each direction, shape (2, rows, P)."""
+        encoder = self.bilm.token_encoder
+        if isinstance(encoder, CharCNN):
+            ids = numpy.asarray(corpus.characters[batch.types], dtype=numpy.int64)
+            types = encoder.encode(ids, corpus.lengths[batch.types])
+        else:
+            rows = numpy.where(batch.types < corpus.n_vocabulary, batch.types, 2)
+            types = encoder.embedding(torch.from_numpy(rows).to(self.bilm.device))
+        x = types[torch.from_numpy(batch.inputs).to(types.device)]
+        top = self.bilm.lstm(x, batch.sizes, dropout)[-1]
+        return F.dropout(top, dropout) if dropout else top
+
+    def _targets(self, batch: Batch) -> Tensor:
+        return torch.from_numpy(batch.targets).to(self.bilm.device)

@@ -1,0 +1,249 @@
+"""Output layers of the language model: from the LSTMs' outputs to the loss of the next word.
+
+Both directions share the output layer, as in bilm-tf. Losses are sums of negative log
+probabilities in nats; rows of the input are predictions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Optional
+
+import numpy
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+LossName = Literal["sampled", "full", "adaptive"]
+# Bounds the logits that exist at a time, in bytes: they should stay near the processor.
+_LOGIT_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """Which output layer.
+
+    name (str): "sampled" and "full" train the same weights: a full softmax, estimated from some
+        words or computed. "adaptive" (Grave et al. 2017) has smaller weights for rare words.
+    n_samples (int): Words that a sampled softmax draws per step.
+    cutoffs (Sequence[int]): Where the clusters of an adaptive softmax begin.
+    tied (bool): The weights are the word embeddings; for word input only.
+    """
+
+    name: LossName = "sampled"
+    n_samples: int = 8192
+    cutoffs: Sequence[int] = (2000, 10000)
+    tied: bool = False
+
+    def __post_init__(self) -> None:
+        if self.name not in ("sampled", "full", "adaptive"):
+            raise ValueError(f"loss: name must be sampled, full or adaptive, found {self.name!r}")
+        if self.n_samples < 1:
+            raise ValueError(f"loss: n_samples must be 1 or more, found {self.n_samples}")
+        if self.tied and self.name == "adaptive":
+            raise ValueError("loss: an adaptive softmax cannot be tied to the word embeddings")
+
+
+class Softmax(nn.Module):
+    """A full softmax, which training may estimate from samples.
+
+    n_words (int): Words that are predicted, by falling frequency.
+    width (int): P.
+    n_samples (Optional[int]): Words drawn per step in training; None for all.
+    weight (Optional[Parameter]): Of another module, to share.
+    """
+
+    def __init__(
+        self,
+        n_words: int,
+        width: int,
+        n_samples: Optional[int] = None,
+        weight: Optional[nn.Parameter] = None,
+    ) -> None:
+        super().__init__()
+        self.n_words = n_words
+        self.n_samples = None if n_samples is None or n_samples >= n_words else n_samples
+        self.tied = weight is not None
+        if weight is None:
+            weight = nn.Parameter(torch.empty(n_words, width))
+            nn.init.normal_(weight, std=width**-0.5)
+        self.weight = weight
+        self.bias = nn.Parameter(torch.zeros(n_words))
+
+    def forward(self, h: Tensor, targets: Tensor, random: numpy.random.Generator) -> Tensor:
+        """The loss that training minimises.
+
+        h (Tensor): Shape (rows, P).
+        targets (Tensor): The word of each row, shape (rows,).
+        random (Generator): Draws the samples.
+        RETURNS (Tensor): The sum over all rows.
+        """
+        if self.n_samples is None:
+            return _CrossEntropy.apply(h, self.weight, self.bias, targets, None)
+        samples, n_tries = draw_log_uniform(self.n_words, self.n_samples, random)
+        candidates = torch.from_numpy(samples).to(h.device)
+        bias = self.bias - log_expected_counts(self.n_words, n_tries).to(self.bias)
+        own = (h * self.weight[targets]).sum(1) + bias[targets]
+        # The column of the sample that is the row's target, -1 for none: it does not count as a
+        # sample there (an "accidental hit").
+        column = torch.full((self.n_words,), -1, device=h.device)
+        column[candidates] = torch.arange(len(candidates), device=h.device)
+        return _CrossEntropy.apply(
+            h, self.weight[candidates], bias[candidates], column[targets], own
+        )
+
+    def log_likelihood(self, h: Tensor, targets: Tensor) -> Tensor:
+        """RETURNS (Tensor): The exact log probability of each row's word, shape (rows,)."""
+        result = h.new_empty(len(h))
+        size = _rows(h, self.n_words)
+        for start in range(0, len(h), size):
+            rows = slice(start, start + size)
+            logits = torch.addmm(self.bias, h[rows], self.weight.t())
+            chosen = logits.gather(1, targets[rows, None]).squeeze(1)
+            result[rows] = chosen - logits.logsumexp(1)
+        return result
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Sum of `logsumexp - logit of the target`, with the gradient computed at once, so that no
+    matrix of all logits is ever kept."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        h: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        targets: Tensor,
+        own: Optional[Tensor],
+    ) -> Tensor:
+        """With `own`, the target's logit stands apart, and the column `targets` (-1 for none) is
+        left out of the others."""
+        total = h.new_zeros(())
+        d_h, d_weight, d_bias = (
+            torch.empty_like(h),
+            torch.zeros_like(weight),
+            torch.zeros_like(bias),
+        )
+        d_own = None if own is None else torch.empty_like(own)
+        size = _rows(h, len(weight))
+        for start in range(0, len(h), size):
+            rows = slice(start, start + size)
+            part, goal = h[rows], targets[rows]
+            logits = torch.addmm(bias, part, weight.t())
+            if own is None:
+                chosen = logits.gather(1, goal[:, None]).squeeze(1)
+                norm = logits.logsumexp(1)
+            else:
+                at = goal.clamp_min(0)[:, None]
+                found = logits.gather(1, at)
+                logits.scatter_(1, at, found.masked_fill_(goal[:, None] >= 0, -math.inf))
+                chosen = own[rows]
+                norm = torch.logaddexp(logits.logsumexp(1), chosen)
+            total += (norm - chosen).sum()
+            p = logits.sub_(norm[:, None]).exp_()
+            if d_own is None:
+                p[torch.arange(len(goal), device=h.device), goal] -= 1
+            else:
+                d_own[rows] = (chosen - norm).exp() - 1
+            torch.mm(p, weight, out=d_h[rows])
+            d_weight.addmm_(p.t(), part)
+            d_bias += p.sum(0)
+        ctx.save_for_backward(d_h, d_weight, d_bias, *(() if d_own is None else (d_own,)))
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_total: Tensor) -> tuple[Optional[Tensor], ...]:
+        d_h, d_weight, d_bias, *rest = ctx.saved_tensors
+        d_own = rest[0] * d_total if rest else None
+        return d_h * d_total, d_weight * d_total, d_bias * d_total, None, d_own
+
+
+def _rows(h: Tensor, n_words: int) -> int:
+    limit = _LOGIT_BYTES.get(h.device.type, 1 << 30)
+    return max(1, limit // (n_words * h.element_size()))
+
+
+def log_expected_counts(n_words: int, n_tries: int) -> Tensor:
+    """How often each word is expected among the samples, as log(1 - (1 - p)^n_tries): what is
+    subtracted from the logits, so that the loss estimates that of the full softmax."""
+    ids = torch.arange(n_words, dtype=torch.float64)
+    p = torch.log1p(1 / (ids + 1)) / math.log(n_words + 1)
+    return torch.log(-torch.expm1(n_tries * torch.log1p(-p))).float()
+
+
+def draw_log_uniform(
+    n_words: int, n_samples: int, random: numpy.random.Generator
+) -> tuple[numpy.ndarray, int]:
+    """Draw distinct words with probability `log(1 + 1 / (k + 1)) / log(n_words + 1)`, about Zipf's
+    law for words sorted by frequency (TensorFlow's log_uniform_candidate_sampler).
+
+    RETURNS (tuple): The words, rising, and how many draws it took to have so many distinct ones.
+    """
+    seen = numpy.zeros(n_words, dtype=bool)
+    n_tries = n_seen = 0
+    while True:
+        values = numpy.exp(random.random(2 * n_samples) * math.log(n_words + 1)) - 1
+        draws = numpy.minimum(values.astype(numpy.int64), n_words - 1)
+        _, first = numpy.unique(draws, return_index=True)
+        new = numpy.sort(first[~seen[draws[first]]])
+        missing = n_samples - n_seen
+        if len(new) >= missing:
+            seen[draws[new[:missing]]] = True
+            return numpy.flatnonzero(seen), n_tries + int(new[missing - 1]) + 1
+        seen[draws[new]] = True
+        n_seen += len(new)
+        n_tries += len(draws)
+
+
+class AdaptiveSoftmax(nn.Module):
+    """PyTorch's adaptive softmax.
+
+    n_words (int): Words that are predicted, by falling frequency.
+    width (int): P.
+    cutoffs (Sequence[int]): Where the clusters begin; those beyond the vocabulary are left out.
+    RAISES (ValueError): If no cutoff is within the vocabulary.
+    """
+
+    def __init__(self, n_words: int, width: int, cutoffs: Sequence[int]) -> None:
+        super().__init__()
+        inside = [cutoff for cutoff in cutoffs if cutoff < n_words]
+        if not inside or inside != sorted(set(inside)) or inside[0] < 1:
+            raise ValueError(
+                f"loss: the cutoffs {list(cutoffs)} must rise, and the first must be within the "
+                f"vocabulary of {n_words} words"
+            )
+        self.n_words = n_words
+        self.softmax = nn.AdaptiveLogSoftmaxWithLoss(width, n_words, inside, head_bias=True)
+
+    def forward(self, h: Tensor, targets: Tensor, random: numpy.random.Generator) -> Tensor:
+        """See `Softmax.forward`."""
+        return -self.softmax(h, targets).output.sum()
+
+    def log_likelihood(self, h: Tensor, targets: Tensor) -> Tensor:
+        """See `Softmax.log_likelihood`."""
+        size = _rows(h, self.n_words)
+        parts = [
+            self.softmax(h[start : start + size], targets[start : start + size]).output
+            for start in range(0, len(h), size)
+        ]
+        return torch.cat(parts) if parts else h.new_empty(0)
+
+
+OutputLayer = Softmax | AdaptiveSoftmax
+
+
+def build_output_layer(
+    config: LossConfig, n_words: int, width: int, embedding: Any = None
+) -> OutputLayer:
+    """RETURNS (OutputLayer): What the config asks for.
+    RAISES (ValueError): If weights are to be tied, but there are no word embeddings."""
+    if config.name == "adaptive":
+        return AdaptiveSoftmax(n_words, width, config.cutoffs)
+    if config.tied and embedding is None:
+        raise ValueError("loss: tied needs word input: a character CNN has no word embeddings")
+    n_samples = config.n_samples if config.name == "sampled" else None
+    return Softmax(n_words, width, n_samples, embedding if config.tied else None)
