@@ -7,6 +7,9 @@ from .convert import convert_cli
 from .embed import embed_cli
 from .export import export_cli
 from .info import info_cli
+from .perplexity import perplexity_cli
+from .prepare import prepare_cli
+from .pretrain import pretrain_cli
 from .weights import weights_cli
 
 app = typer.Typer(
@@ -18,5 +21,10 @@ app.command("convert")(convert_cli)
 app.command("embed")(embed_cli)
 app.command("export")(export_cli)
 app.command("info")(info_cli)
+app.command("perplexity")(perplexity_cli)
+app.command("prepare")(prepare_cli)
+app.command(
+    "pretrain", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)(pretrain_cli)
 app.command("weights")(weights_cli)
 spacy_app.add_typer(app)

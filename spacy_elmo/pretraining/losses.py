@@ -84,15 +84,16 @@ class Softmax(nn.Module):
             return _CrossEntropy.apply(h, self.weight, self.bias, targets, None)
         samples, n_tries = draw_log_uniform(self.n_words, self.n_samples, random)
         candidates = torch.from_numpy(samples).to(h.device)
-        bias = self.bias - log_expected_counts(self.n_words, n_tries).to(self.bias)
-        own = (h * self.weight[targets]).sum(1) + bias[targets]
+        # Each sample stands for as many words as make its expected count 1: so the sum over the
+        # samples estimates that over all words, to which the target itself is added.
+        bias = self.bias[candidates]
+        bias = bias - log_expected_counts(self.n_words, n_tries).to(bias)[candidates]
+        own = (h * self.weight[targets]).sum(1) + self.bias[targets]
         # The column of the sample that is the row's target, -1 for none: it does not count as a
         # sample there (an "accidental hit").
         column = torch.full((self.n_words,), -1, device=h.device)
         column[candidates] = torch.arange(len(candidates), device=h.device)
-        return _CrossEntropy.apply(
-            h, self.weight[candidates], bias[candidates], column[targets], own
-        )
+        return _CrossEntropy.apply(h, self.weight[candidates], bias, column[targets], own)
 
     def log_likelihood(self, h: Tensor, targets: Tensor) -> Tensor:
         """RETURNS (Tensor): The exact log probability of each row's word, shape (rows,)."""

@@ -1,0 +1,59 @@
+"""spacy elmo perplexity: how well a pretrained model predicts a text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import srsly
+import typer
+from wasabi import msg
+
+from ..pretraining.export import head_folder, load_language_model
+from ..pretraining.perplexity import perplexity, text_corpus
+from ..pretraining.reading import find_files, read_texts
+from ..pretraining.tokenize import Tokenization, tokenize
+from ._util import clear_errors, find_elmo, load_pipeline
+
+
+def perplexity_cli(
+    model: Path = typer.Argument(..., help="OUTPUT/model-best of `spacy elmo pretrain`"),
+    texts: list[str] = typer.Argument(..., help="Text, as for `spacy elmo prepare`"),
+    encoding: str = typer.Option("utf8", "--encoding", help="Of the text files"),
+    errors: str = typer.Option("strict", "--errors", help="strict, replace or ignore"),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON"),
+) -> None:
+    """
+    Measure the perplexity of a text: full softmax, both directions.
+
+    The text is tokenised as the training text was. Words outside the vocabulary count as
+    predictions of <UNK>.
+    """
+    with clear_errors():
+        bilm = find_elmo(load_pipeline(model), None).bilm
+        language_model, words, about = load_language_model(bilm, head_folder(model))
+        settings = Tokenization(**about["tokenization"])
+        stream = read_texts(find_files(texts), encoding, errors)
+
+        def sentences() -> Iterator[list[str]]:
+            for _, chunk in tokenize(stream, settings):
+                end = 0
+                for length in chunk.lengths.tolist():
+                    yield [chunk.words[i] for i in chunk.ids[end : end + length].tolist()]
+                    end += length
+
+        corpus = text_corpus(sentences(), words, about["max_characters"])
+        found = perplexity(language_model, corpus, corpus.dev)
+        if as_json:
+            print(srsly.json_dumps(found.to_dict(), indent=2))
+            return
+        msg.table(
+            {
+                "forward": f"{found.forward:.2f}",
+                "backward": f"{found.backward:.2f}",
+                "average": f"{found.average:.2f}",
+                "words": f"{found.n_words:,}",
+                "sentences": f"{found.n_sentences:,}",
+                "unknown words": f"{found.unknown:.2%}, predicted as <UNK>",
+            }
+        )

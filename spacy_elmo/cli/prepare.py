@@ -1,0 +1,76 @@
+"""spacy elmo prepare: text files to a corpus for pretraining."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Optional
+
+import typer
+from tqdm import tqdm
+from wasabi import msg
+
+from ..bilm.formats import read_vocabulary
+from ..pretraining.corpus import prepare
+from ..pretraining.reading import find_files, read_texts
+from ..pretraining.tokenize import Tokenization, make_pipeline
+from ..pretraining.vocabulary import VocabularySettings
+from ._util import check_free, clear_errors
+
+
+def prepare_cli(
+    inputs: list[str] = typer.Argument(
+        ..., help="Files, folders or patterns: .txt, .jsonl (both also .gz, .zst), .spacy; then OUT"
+    ),
+    lang: str = typer.Option("en", "--lang", "-l", help="The language whose tokenizer is used"),
+    whitespace: bool = typer.Option(False, "--whitespace", help="Tokens are separated by spaces"),
+    one_per_line: bool = typer.Option(
+        False, "--sentence-per-line", help="Every line is a sentence: do not split further"
+    ),
+    max_length: int = typer.Option(200, "--max-length", help="Cut sentences after so many tokens"),
+    vocabulary: Optional[Path] = typer.Option(
+        None, "--vocab", help="Words to predict, one per line, <S> </S> <UNK> first"
+    ),
+    vocab_size: Optional[int] = typer.Option(
+        None, "--vocab-size", help="Or: so many of the most frequent words"
+    ),
+    min_count: int = typer.Option(1, "--min-count", help="Or: the words that occur so often"),
+    dev_fraction: float = typer.Option(0.01, "--dev-fraction", help="Part that is held out"),
+    max_characters: int = typer.Option(50, "--max-characters", help="Characters per token"),
+    encoding: str = typer.Option("utf8", "--encoding", help="Of the text files"),
+    errors: str = typer.Option("strict", "--errors", help="strict, replace or ignore"),
+    n_process: int = typer.Option(1, "--n-process", "-n", help="Processes that tokenise"),
+    force: bool = typer.Option(False, "--force", "-F", help="Overwrite OUT"),
+) -> None:
+    """
+    Tokenise text and write it as arrays: spacy elmo prepare IN... OUT
+    """
+    with clear_errors():
+        if len(inputs) < 2:
+            raise ValueError("give input files and an output folder: spacy elmo prepare IN... OUT")
+        *sources, target = inputs
+        out = Path(target)
+        check_free(out, force)
+        if max_length < 1 or n_process < 1:
+            raise ValueError("--max-length and --n-process must be 1 or more")
+        tokenization = Tokenization(lang, whitespace, one_per_line, max_length)
+        make_pipeline(tokenization)  # An unknown language should not wait for a worker to say so.
+        words = None if vocabulary is None else read_vocabulary(vocabulary)
+        files = find_files(sources)
+        with tqdm(unit="char", unit_scale=True, desc="Reading", disable=None) as bar:
+            manifest = prepare(
+                read_texts(files, encoding, errors),
+                out,
+                tokenization,
+                VocabularySettings(vocab_size, min_count, words),
+                dev_fraction=dev_fraction,
+                max_characters=max_characters,
+                n_process=n_process,
+                progress=bar.update,
+            )
+        n_tokens, n_sentences = manifest["n_tokens"], manifest["n_sentences"]
+        n_train = max(n_tokens["train"], 1)
+        msg.good(
+            f"{out}: {n_tokens['train']:,} words in {n_sentences['train']:,} sentences, "
+            f"{n_tokens['dev']:,} words held out, {manifest['n_types']:,} types, vocabulary of "
+            f"{manifest['n_vocabulary']:,} ({manifest['n_unknown'] / n_train:.2%} unknown)"
+        )

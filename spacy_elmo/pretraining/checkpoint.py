@@ -1,0 +1,143 @@
+"""Checkpoints: folders that are complete or not there.
+
+| file                   | what                                                              |
+|------------------------|-------------------------------------------------------------------|
+| model.safetensors      | the weights of the biLM and of the output layer                   |
+| optimizer.safetensors  | the optimizer's state, as PARAMETER/NAME                          |
+| state.json             | step, position in the data, history, config, corpus               |
+| checksums.json         | sha256 of the others: a folder without it, or with others, is not |
+|                        | used                                                              |
+
+Random numbers need no state: those of a step depend on the seed and the step alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from ..files import atomic_folder
+
+_SEPARATOR = "/"
+
+
+class Checkpoint(NamedTuple):
+    """What a checkpoint holds.
+
+    model, optimizer (dict): Tensors by name.
+    state (dict): Everything else.
+    """
+
+    model: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    state: dict[str, Any]
+
+
+def save(
+    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]
+) -> None:
+    """Write a checkpoint. When this returns, it is on the disk.
+
+    RAISES (OSError): If it cannot be written; then nothing is left of it.
+    """
+    with atomic_folder(folder) as new:
+        tensors = {name: value.detach().contiguous() for name, value in _weights(model).items()}
+        save_file(tensors, new / "model.safetensors")
+        save_file(_optimizer_tensors(model, optimizer), new / "optimizer.safetensors")
+        (new / "state.json").write_text(json.dumps(state, indent=2) + "\n", encoding="utf8")
+        sums = {path.name: _sha256(path) for path in sorted(new.iterdir())}
+        (new / "checksums.json").write_text(json.dumps(sums, indent=2) + "\n", encoding="utf8")
+
+
+def load(folder: Path) -> Checkpoint:
+    """RAISES (ValueError): If the checkpoint is not complete."""
+    try:
+        sums = json.loads((folder / "checksums.json").read_text(encoding="utf8"))
+        for name, expected in sums.items():
+            if _sha256(folder / name) != expected:
+                raise ValueError(f"{name} is damaged")
+        return Checkpoint(
+            load_file(folder / "model.safetensors"),
+            load_file(folder / "optimizer.safetensors"),
+            json.loads((folder / "state.json").read_text(encoding="utf8")),
+        )
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ValueError(f"the checkpoint {folder} cannot be used: {error}") from error
+
+
+def all_checkpoints(output: Path) -> list[Path]:
+    """RETURNS (list): The folders of checkpoints, oldest first, whether complete or not."""
+    return sorted(path for path in output.glob("step-*") if path.is_dir())
+
+
+def path_of(output: Path, step: int) -> Path:
+    return output / f"step-{step:08d}"
+
+
+def clean(output: Path, keep: int) -> None:
+    """Remove all checkpoints but the last ones, and what a killed run left half-written."""
+    for path in all_checkpoints(output)[:-keep]:
+        shutil.rmtree(path)
+    for path in output.glob(".step-*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def restore(
+    checkpoint: Checkpoint, model: nn.Module, optimizer: Optional[torch.optim.Optimizer]
+) -> None:
+    """Put a checkpoint's tensors where they belong.
+
+    RAISES (ValueError): If they are not those of this model.
+    """
+    weights = _weights(model)
+    if {k: v.shape for k, v in checkpoint.model.items()} != {
+        k: v.shape for k, v in weights.items()
+    }:
+        raise ValueError("the checkpoint's weights are those of another model")
+    with torch.no_grad():
+        for name, value in weights.items():
+            value.copy_(checkpoint.model[name])
+    if optimizer is None:
+        return
+    for name, parameter in model.named_parameters():
+        found = {
+            key.rsplit(_SEPARATOR, 1)[1]: value
+            for key, value in checkpoint.optimizer.items()
+            if key.rsplit(_SEPARATOR, 1)[0] == name
+        }
+        if found:
+            state = {
+                # The step counts of torch's optimizers stay on the CPU.
+                key: value if key == "step" else value.to(parameter.device)
+                for key, value in found.items()
+            }
+            optimizer.state[parameter] = state
+
+
+def _weights(model: nn.Module) -> dict[str, Tensor]:
+    # Without duplicates: tied weights are one tensor, which safetensors stores once.
+    return dict(model.named_parameters()) | dict(model.named_buffers())
+
+
+def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    return {
+        f"{name}{_SEPARATOR}{key}": value.detach().contiguous()
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,229 @@
+"""The hyper-parameters of pretraining, and the config file that holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, Optional
+
+from thinc.api import Config
+
+from ..bilm import BiLMConfig
+from .losses import LossConfig
+
+# What may change between the runs of a training that is resumed: how long it goes on, and what it
+# tells. Everything else would make it another training.
+FREE_TO_CHANGE = {
+    "paths",
+    "pretraining.max_steps",
+    "pretraining.max_epochs",
+    "pretraining.max_minutes",
+    "pretraining.patience",
+    "pretraining.keep_checkpoints",
+    "pretraining.eval_frequency",
+    "pretraining.checkpoint_frequency",
+}
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """How weights follow their gradients.
+
+    name (str): "adagrad" (the paper's) or "adamw".
+    learn_rate (float): The highest rate.
+    schedule (str): "constant", "cosine" or "inverse_sqrt", after the warm-up.
+    warmup_steps (int): Steps in which the rate rises from 0.
+    total_steps (int): Where a cosine schedule ends, at a hundredth of the rate.
+    grad_clip (float): Bound of the global norm of the gradient; 0 for none.
+    weight_decay, beta1, beta2 (float): Of AdamW.
+    initial_accumulator (float): Of Adagrad.
+    """
+
+    name: Literal["adagrad", "adamw"] = "adagrad"
+    learn_rate: float = 0.2
+    schedule: Literal["constant", "cosine", "inverse_sqrt"] = "constant"
+    warmup_steps: int = 0
+    total_steps: int = 100_000
+    grad_clip: float = 10.0
+    weight_decay: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.98
+    initial_accumulator: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, known in (
+            ("name", ("adagrad", "adamw")),
+            ("schedule", ("constant", "cosine", "inverse_sqrt")),
+        ):
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"pretraining.optimizer.{name} must be one of {', '.join(known)}, found "
+                    f"{getattr(self, name)!r}"
+                )
+        if self.learn_rate <= 0:
+            raise ValueError(
+                f"pretraining.optimizer.learn_rate must be positive, found {self.learn_rate}"
+            )
+
+
+@dataclass(frozen=True)
+class PretrainingConfig:
+    """How to train.
+
+    batch_words (int): Words per batch, about.
+    accumulate_gradient (int): Batches per step.
+    dropout (float): See `LanguageModel`.
+    mixed_precision (bool): bfloat16 products.
+    max_steps, max_epochs, max_minutes: Whichever comes first ends the training; 0 for no limit.
+        Minutes count over all runs of a training that is resumed.
+    eval_frequency (int): Steps between evaluations on the held-out part.
+    eval_words (int): Words of the held-out part that an evaluation reads; 0 for all.
+    patience (int): Evaluations without a better perplexity that end the training; 0 for no end.
+    checkpoint_frequency (int): Steps between checkpoints.
+    keep_checkpoints (int): How many of the last checkpoints to keep.
+    loss, optimizer: See there.
+    """
+
+    batch_words: int = 4096
+    accumulate_gradient: int = 1
+    dropout: float = 0.1
+    mixed_precision: bool = False
+    max_steps: int = 100_000
+    max_epochs: int = 10
+    max_minutes: float = 0.0
+    eval_frequency: int = 500
+    eval_words: int = 100_000
+    patience: int = 0
+    checkpoint_frequency: int = 500
+    keep_checkpoints: int = 2
+    loss: LossConfig = field(default_factory=LossConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+
+    def __post_init__(self) -> None:
+        for name in (
+            "batch_words",
+            "accumulate_gradient",
+            "eval_frequency",
+            "checkpoint_frequency",
+            "keep_checkpoints",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(
+                    f"pretraining.{name} must be 1 or more, found {getattr(self, name)}"
+                )
+        if not 0 <= self.dropout < 1:
+            raise ValueError(
+                f"pretraining.dropout must be at least 0 and less than 1, found {self.dropout}"
+            )
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A whole config file.
+
+    corpus (Optional[Path]): What `spacy elmo prepare` wrote.
+    init_from (Optional[Path]): A pretrained model to go on with.
+    seed (int): Decides weights, order and dropout.
+    bilm (Optional[BiLMConfig]): The architecture; None to take that of init_from.
+    pretraining (PretrainingConfig): How to train.
+    """
+
+    corpus: Optional[Path]
+    init_from: Optional[Path]
+    seed: int
+    bilm: Optional[BiLMConfig]
+    pretraining: PretrainingConfig
+
+    def to_dict(self) -> dict[str, Any]:
+        """RETURNS (dict): As JSON can hold it."""
+        return {
+            "paths": {
+                "corpus": None if self.corpus is None else str(self.corpus),
+                "init_from": None if self.init_from is None else str(self.init_from),
+            },
+            "system": {"seed": self.seed},
+            "bilm": None if self.bilm is None else self.bilm.to_options(),
+            "pretraining": asdict(self.pretraining),
+        }
+
+
+def read_config(path: Path, overrides: Mapping[str, Any] = {}) -> RunConfig:
+    """Read a config file: sections [paths], [system], [bilm] (an options.json as sections; word
+    input has no [bilm.char_cnn]), [pretraining], [pretraining.loss], [pretraining.optimizer].
+
+    path (Path): The file.
+    overrides (Mapping): Values by dotted name, as on spaCy's command line.
+    RAISES (ValueError): If a section, a setting or a value is wrong.
+    """
+    try:
+        config = Config().from_disk(path, overrides=dict(overrides))
+    except OSError as error:
+        raise ValueError(f"cannot read the config {path}: {error}") from error
+    except Exception as error:  # confection's errors are of several kinds.
+        raise ValueError(f"the config {path} is wrong: {error}") from error
+    known = {"paths", "system", "bilm", "pretraining"}
+    if unknown := set(config) - known:
+        raise ValueError(
+            f"the config {path} has unknown sections {sorted(unknown)}, only {sorted(known)}"
+        )
+    paths = {"corpus": None, "init_from": None, **config.get("paths", {})}
+    options = config.get("bilm") or None
+    block = dict(config.get("pretraining", {}))
+    loss = _fill(LossConfig, block.pop("loss", {}), "pretraining.loss")
+    optimizer = _fill(OptimizerConfig, block.pop("optimizer", {}), "pretraining.optimizer")
+    return RunConfig(
+        corpus=None if paths["corpus"] is None else Path(paths["corpus"]),
+        init_from=None if paths["init_from"] is None else Path(paths["init_from"]),
+        seed=int(config.get("system", {}).get("seed", 0)),
+        bilm=None if options is None else BiLMConfig.from_options(_complete(options)),
+        pretraining=_fill(
+            PretrainingConfig, {**block, "loss": loss, "optimizer": optimizer}, "pretraining"
+        ),
+    )
+
+
+def _complete(options: dict[str, Any]) -> dict[str, Any]:
+    """What a training config need not say: the vocabulary's size comes from the corpus."""
+    options = {
+        name: dict(value) if isinstance(value, dict) else value for name, value in options.items()
+    }
+    if "char_cnn" not in options:
+        options.setdefault("n_tokens_vocab", 3)
+    return options
+
+
+def _fill(kind: Any, values: Mapping[str, Any], where: str) -> Any:
+    known = {f.name: f for f in fields(kind)}
+    for name, value in values.items():
+        if name not in known:
+            raise ValueError(f"{where}: no setting {name!r}, only {', '.join(known)}")
+        default = known[name].default
+        if default is MISSING or default is None or isinstance(value, (list, tuple)):
+            continue
+        allowed = (int, float) if isinstance(default, float) else type(default)
+        if not isinstance(value, allowed) or isinstance(value, bool) != isinstance(default, bool):
+            raise ValueError(
+                f"{where}.{name} must be of type {type(default).__name__}, found {value!r}"
+            )
+    return kind(**values)
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """RETURNS (list): What makes two configs (as dicts) different trainings, as
+    "name: old -> new"."""
+    found = []
+    for name in sorted({*old, *new}):
+        full = prefix + name
+        if full in FREE_TO_CHANGE:
+            continue
+        first, second = old.get(name), new.get(name)
+        if isinstance(first, Mapping) and isinstance(second, Mapping):
+            found += differences(first, second, f"{full}.")
+        elif _plain(first) != _plain(second):
+            found.append(f"{full}: {first} -> {second}")
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value

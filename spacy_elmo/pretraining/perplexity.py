@@ -1,0 +1,129 @@
+"""How well a language model predicts text it has not seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy
+
+from ..bilm.characters import character_ids
+from .batches import in_order
+from .corpus import Corpus, Sentences
+from .language_model import LanguageModel
+from .vocabulary import BOS_ID, EOS_ID, UNK_ID
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """Perplexities over all predictions of a text: every word, and in each direction one sentence
+    boundary. A word outside the vocabulary counts as a prediction of `<UNK>`, so that figures for
+    other vocabularies are not comparable.
+
+    forward, backward (float): exp of the mean negative log probability in nats.
+    average (float): exp of the mean of both.
+    unigram (float): Of the words' frequencies in the training text alone.
+    n_words (int): Words, boundaries not counted.
+    n_sentences (int): Sentences.
+    unknown (float): The part of the words that are outside the vocabulary.
+    """
+
+    forward: float
+    backward: float
+    average: float
+    unigram: float
+    n_words: int
+    n_sentences: int
+    unknown: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def perplexity(
+    model: LanguageModel,
+    corpus: Corpus,
+    sentences: Sentences,
+    *,
+    batch_words: int = 4096,
+    max_words: int = 0,
+    counts: Optional[numpy.ndarray] = None,
+) -> Perplexity:
+    """Evaluate with the exact probabilities: of a full softmax, however it was trained.
+
+    model (LanguageModel): The model.
+    corpus (Corpus): Where the types' characters are.
+    sentences (Sentences): What to predict.
+    batch_words (int): Words at a time.
+    max_words (int): Evaluate only the first sentences, of so many words together; 0 for all.
+    counts (Optional[ndarray]): How often each type occurs in the training text, if known.
+    RAISES (ValueError): If there is nothing to predict.
+    """
+    if max_words:
+        n = int(numpy.searchsorted(sentences.ends, max_words, side="left")) + 1
+        sentences = Sentences(sentences.ids, sentences.ends[:n])
+    if not len(sentences):
+        raise ValueError("no sentence to evaluate on")
+    n_vocabulary = model.output.n_words
+    unigram = None if counts is None else unigram_log_probabilities(counts, n_vocabulary, corpus)
+    sums = numpy.zeros(2)
+    unigram_sum, n_unknown, n_words, n_targets = 0.0, 0, 0, 0
+    for batch in in_order(sentences, batch_words, n_vocabulary):
+        sums += model.log_likelihood(batch, corpus).double().sum(1).cpu().numpy()
+        n_targets += batch.n_targets
+        n_words += batch.n_words
+        n_unknown += int((batch.targets[0] == UNK_ID).sum())
+        if unigram is not None:
+            unigram_sum += float(unigram[batch.targets[0]].sum())
+    means = -sums / n_targets
+    return Perplexity(
+        forward=_exp(means[0]),
+        backward=_exp(means[1]),
+        average=_exp(means.mean()),
+        unigram=_exp(-unigram_sum / n_targets) if unigram is not None else math.nan,
+        n_words=n_words,
+        n_sentences=len(sentences),
+        unknown=n_unknown / n_words,
+    )
+
+
+def unigram_log_probabilities(
+    counts: numpy.ndarray, n_vocabulary: int, corpus: Corpus
+) -> numpy.ndarray:
+    """The frequencies of the words that are predicted forward, in nats. A word of the vocabulary
+    that did not occur counts as half a word."""
+    words = counts[:n_vocabulary].astype("float64")
+    words[UNK_ID] += counts[n_vocabulary:].sum()
+    words[BOS_ID] = 0
+    words[EOS_ID] = len(corpus.train)
+    words = numpy.maximum(words, 0.5)
+    return numpy.log(words / words.sum())
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700 else math.inf
+
+
+def text_corpus(
+    sentences: Iterable[list[str]], vocabulary: list[str], max_characters: int
+) -> Corpus:
+    """Sentences as a corpus in memory, all of them in `dev`.
+
+    sentences (Iterable): Sentences as lists of tokens.
+    vocabulary (list[str]): The model's words, special ones first.
+    max_characters (int): Character ids per type at most.
+    """
+    ids = {word: i for i, word in enumerate(vocabulary)}
+    tokens: list[int] = []
+    ends: list[int] = []
+    for sentence in sentences:
+        tokens += (ids.setdefault(word, len(ids)) for word in sentence)
+        ends.append(len(tokens))
+    characters, lengths = character_ids(list(ids), max_characters)
+    found = Sentences(numpy.array(tokens, dtype="uint32"), numpy.array(ends, dtype="int64"))
+    nothing = Sentences(found.ids[:0], found.ends[:0])
+    manifest = {"n_vocabulary": len(vocabulary), "n_types": len(ids)}
+    return Corpus(Path(), manifest, nothing, found, characters, lengths)

@@ -1,0 +1,354 @@
+"""The training loop, from a config and a corpus to a biLM."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import signal
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy
+import torch
+from torch import nn
+
+from ..bilm import BiLM, BiLMConfig
+from ..bilm.formats import load as load_bilm
+from . import checkpoint as checkpoints
+from .batches import pack, plan_epoch
+from .config import OptimizerConfig, RunConfig, differences
+from .corpus import Corpus, open_corpus
+from .language_model import LanguageModel
+from .perplexity import Perplexity, perplexity
+
+
+@dataclass
+class Progress:
+    """Where a training is; all of it is in a checkpoint.
+
+    step, epoch, batch (int): Steps taken, the epoch, and the batches of it that were read.
+    n_words (int): Words read.
+    seconds (float): Time spent, in all runs.
+    best (float): The lowest average perplexity, at step `best_step`.
+    history (list[dict]): A record per evaluation.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    n_words: int = 0
+    seconds: float = 0.0
+    best: float = math.inf
+    best_step: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+# Called after every step with the progress, the loss (mean nats per word) or None while it is not
+# looked at, and the perplexities if they were measured.
+Report = Callable[[Progress, Optional[float], Optional[Perplexity]], None]
+# Called with "best" or "last".
+Export = Callable[["Trainer", str], None]
+
+_LOSS_FREQUENCY = 10
+
+
+class Trainer:
+    """Trains a language model, and can go on where it was killed.
+
+    config (RunConfig): What to train, and how.
+    output (Path): The folder of the run.
+    device (str): "cpu", "cuda" or "cuda:1".
+    resume (bool): Go on from the last complete checkpoint.
+    RAISES (ValueError): If the output is in use or holds a run that is not to be resumed, if the
+        config is another one than that of the run, or the corpus has changed.
+    """
+
+    def __init__(
+        self, config: RunConfig, output: Path, *, device: str = "cpu", resume: bool = False
+    ) -> None:
+        if config.corpus is None:
+            raise ValueError("no corpus: give --paths.corpus, a folder from `spacy elmo prepare`")
+        self.config = config
+        self.output = output
+        self.corpus = open_corpus(config.corpus)
+        self.progress = Progress()
+        found = checkpoints.all_checkpoints(output)
+        if found and not resume:
+            raise ValueError(
+                f"{output} holds a run already ({found[-1].name}): go on with it with --resume, or "
+                "give another folder"
+            )
+        torch.manual_seed(config.seed)
+        self.model = build_model(config, self.corpus).to(device)
+        self.optimizer = build_optimizer(self.model, config.pretraining.optimizer)
+        self._stop = False
+        self._data_ends = False
+        if found:
+            self._restore(found)
+
+    def train(self, report: Optional[Report] = None, export: Optional[Export] = None) -> Progress:
+        """Train until a limit is reached, or a signal (SIGTERM, SIGINT) asks to stop: then a
+        checkpoint is saved first.
+
+        report (Optional[Callable]): See `Report`.
+        export (Optional[Callable]): Writes a model for use; see `Export`.
+        RETURNS (Progress): Where the training is.
+        RAISES (ValueError): If the loss is not finite; the last checkpoint is kept.
+        """
+        settings, progress = self.config.pretraining, self.progress
+        self.output.mkdir(parents=True, exist_ok=True)
+        with _only_run_in(self.output), self._stopping_on_signals():
+            if not checkpoints.all_checkpoints(self.output):
+                self.save()
+            start = time.monotonic() - progress.seconds
+            for numbers in self._steps():
+                loss = self._step(numbers)
+                progress.seconds = time.monotonic() - start
+                limit = self._limit_is_reached()
+                ends = limit or self._stop
+                value = None
+                if ends or progress.step % _LOSS_FREQUENCY == 0:
+                    value = float(loss)  # Waits for the device, which is why not every step does.
+                    if not math.isfinite(value):
+                        raise ValueError(
+                            f"the loss is {value} within the last {_LOSS_FREQUENCY} steps before "
+                            f"step {progress.step}: lower the learning rate or clip gradients, and "
+                            f"--resume from {checkpoints.all_checkpoints(self.output)[-1].name}"
+                        )
+                found = None
+                # Whoever asks to stop may not wait for an evaluation.
+                if limit or progress.step % settings.eval_frequency == 0:
+                    found = self.evaluate(value)
+                    if found.average < progress.best:
+                        progress.best, progress.best_step = found.average, progress.step
+                        if export is not None:
+                            export(self, "best")
+                    ends = ends or self._has_no_patience_left()
+                progress.seconds = time.monotonic() - start
+                if report is not None:
+                    report(progress, value, found)
+                if ends or progress.step % settings.checkpoint_frequency == 0:
+                    self.save()
+                if ends:
+                    break
+            if export is not None:
+                export(self, "last")
+        return progress
+
+    def evaluate(self, loss: Optional[float] = None) -> Perplexity:
+        """Measure perplexities on the held-out part, and note them in the history."""
+        settings = self.config.pretraining
+        self.model.eval()
+        found = perplexity(
+            self.model,
+            self.corpus,
+            self.corpus.dev,
+            batch_words=settings.batch_words,
+            max_words=settings.eval_words,
+            counts=self.corpus.counts(),
+        )
+        self.model.train()
+        progress = self.progress
+        progress.history.append(
+            {
+                "step": progress.step,
+                "epoch": progress.epoch,
+                "words": progress.n_words,
+                "seconds": round(progress.seconds, 1),
+                "loss": loss,
+                **found.to_dict(),
+            }
+        )
+        return found
+
+    def save(self) -> None:
+        """Write a checkpoint and remove old ones."""
+        state = {
+            "progress": vars(self.progress),
+            "config": self.config.to_dict(),
+            "corpus": self.corpus.manifest["sha256"],
+        }
+        path = checkpoints.path_of(self.output, self.progress.step)
+        checkpoints.save(path, self.model, self.optimizer, state)
+        checkpoints.clean(self.output, self.config.pretraining.keep_checkpoints)
+
+    def _steps(self) -> Iterator[list[numpy.ndarray]]:
+        """Batches of sentence numbers, as many as a step accumulates, from the progress on."""
+        settings, progress = self.config.pretraining, self.progress
+        lengths = self.corpus.train.lengths
+        if self._limit_is_reached():  # A run that has ended is resumed.
+            return
+        while not settings.max_epochs or progress.epoch < settings.max_epochs:
+            plan = plan_epoch(lengths, settings.batch_words, self.config.seed, progress.epoch)
+            while progress.batch < len(plan):
+                step = plan[progress.batch : progress.batch + settings.accumulate_gradient]
+                progress.batch += len(step)
+                is_last_epoch = progress.epoch + 1 == settings.max_epochs
+                self._data_ends = is_last_epoch and progress.batch == len(plan)
+                yield step
+            progress.epoch += 1
+            progress.batch = 0
+
+    def _step(self, batches: list[numpy.ndarray]) -> torch.Tensor:
+        """One update. RETURNS (Tensor): The mean loss per prediction, in nats."""
+        settings, progress = self.config.pretraining, self.progress
+        set_learn_rate(self.optimizer, settings.optimizer, progress.step)
+        random = numpy.random.default_rng((self.config.seed, progress.step))
+        # Dropout depends on the step alone, so that a resumed run draws what the first one drew.
+        torch.manual_seed(hash((self.config.seed, progress.step)) % 2**63)
+        packed = [pack(self.corpus.train, part, self.corpus.n_vocabulary) for part in batches]
+        n_targets = sum(batch.n_targets for batch in packed)
+        total = torch.zeros((), device=self.model.bilm.device)
+        self.optimizer.zero_grad(set_to_none=True)
+        for batch in packed:
+            kind = self.model.bilm.device.type
+            with torch.autocast(kind, torch.bfloat16, enabled=settings.mixed_precision):
+                losses = self.model(batch, self.corpus, random)
+            loss = (losses.forward + losses.backward) / (2 * n_targets)
+            loss.backward()
+            total += loss.detach()
+        if settings.optimizer.grad_clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), settings.optimizer.grad_clip)
+        self.optimizer.step()
+        self.model.bilm.invalidate()
+        progress.step += 1
+        progress.n_words += sum(batch.n_words for batch in packed)
+        return total
+
+    def _limit_is_reached(self) -> bool:
+        settings, progress = self.config.pretraining, self.progress
+        minutes = progress.seconds / 60
+        return (
+            self._data_ends
+            or bool(settings.max_steps and progress.step >= settings.max_steps)
+            or bool(settings.max_minutes and minutes >= settings.max_minutes)
+        )
+
+    def _has_no_patience_left(self) -> bool:
+        patience, history = self.config.pretraining.patience, self.progress.history
+        since = [record for record in history if record["step"] > self.progress.best_step]
+        return bool(patience and len(since) >= patience)
+
+    def _restore(self, found: list[Path]) -> None:
+        for path in reversed(found):
+            try:
+                saved = checkpoints.load(path)
+                break
+            except ValueError as error:
+                warnings.warn(f"{error}; going back to the one before", stacklevel=3)
+        else:
+            raise ValueError(f"no checkpoint in {self.output} can be used")
+        changed = differences(saved.state["config"], self.config.to_dict())
+        if changed:
+            raise ValueError(
+                "cannot resume with another config. It differs in " + "; ".join(changed)
+            )
+        if saved.state["corpus"] != self.corpus.manifest["sha256"]:
+            raise ValueError(
+                f"cannot resume: the corpus {self.corpus.folder} is not the one the run began with"
+            )
+        checkpoints.restore(saved, self.model, self.optimizer)
+        self.progress = Progress(**saved.state["progress"])
+
+    @contextlib.contextmanager
+    def _stopping_on_signals(self) -> Iterator[None]:
+        def stop(number: int, frame: Any) -> None:
+            self._stop = True
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _only_run_in(output: Path) -> Iterator[None]:
+    """RAISES (ValueError): If another process trains in this folder."""
+    try:
+        import fcntl
+    except ImportError:  # Windows.
+        yield
+        return
+    with (output / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ValueError(f"another run is using {output}: give another folder") from error
+        yield
+
+
+def build_model(config: RunConfig, corpus: Corpus) -> LanguageModel:
+    """RETURNS (LanguageModel): With new weights, or those of `init_from`, whose output layer is
+    used if its vocabulary is that of the corpus.
+    RAISES (ValueError): If there is neither an architecture nor a model, or both differ."""
+    words = corpus.vocabulary()
+    settings = config.pretraining
+    if config.init_from is None:
+        if config.bilm is None:
+            raise ValueError("no [bilm] section in the config, and no paths.init_from")
+        bilm = BiLM(_with_vocabulary(config.bilm, len(words)), _words(config.bilm, words))
+        return LanguageModel(bilm, len(words), settings.loss, settings.dropout)
+    bilm = load_bilm(config.init_from)
+    if config.bilm is not None and _with_vocabulary(config.bilm, len(words)) != bilm.config:
+        raise ValueError(
+            f"the [bilm] section differs from {config.init_from}: leave it out, or make it the same"
+        )
+    if bilm.vocabulary not in (None, words):
+        raise ValueError(
+            f"{config.init_from} reads words, and the corpus has another vocabulary: prepare it "
+            "with the model's vocab.txt"
+        )
+    return LanguageModel(bilm, len(words), settings.loss, settings.dropout)
+
+
+def _with_vocabulary(config: BiLMConfig, n_words: int) -> BiLMConfig:
+    return config if config.char_cnn else BiLMConfig(config.lstm, n_tokens_vocab=n_words)
+
+
+def _words(config: BiLMConfig, words: list[str]) -> Optional[list[str]]:
+    return None if config.char_cnn else words
+
+
+def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
+    parameters = list(model.parameters())
+    if config.name == "adagrad":
+        return torch.optim.Adagrad(
+            parameters,
+            lr=config.learn_rate,
+            initial_accumulator_value=config.initial_accumulator,
+        )
+    return torch.optim.AdamW(
+        parameters,
+        lr=config.learn_rate,
+        betas=(config.beta1, config.beta2),
+        weight_decay=config.weight_decay,
+    )
+
+
+def set_learn_rate(optimizer: torch.optim.Optimizer, config: OptimizerConfig, step: int) -> None:
+    """Set the rate of a step, counted from 0."""
+    factor = 1.0
+    after = step + 1 - config.warmup_steps
+    if after <= 0:
+        factor = (step + 1) / config.warmup_steps
+    elif config.schedule == "cosine":
+        part = min(1.0, after / max(1, config.total_steps - config.warmup_steps))
+        factor = 0.01 + 0.99 * (1 + math.cos(math.pi * part)) / 2
+    elif config.schedule == "inverse_sqrt":
+        start = max(1, config.warmup_steps)
+        factor = math.sqrt(start / (start + after))
+    for group in optimizer.param_groups:
+        group["lr"] = config.learn_rate * factor
+
+
+def write_history(output: Path, progress: Progress) -> None:
+    """Write `log.jsonl`, a record per evaluation."""
+    lines = (json.dumps(record) + "\n" for record in progress.history)
+    (output / "log.jsonl").write_text("".join(lines), encoding="utf8")

@@ -1,0 +1,81 @@
+"""Batches against sentences written out."""
+
+from __future__ import annotations
+
+import numpy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spacy_elmo.pretraining.batches import in_order, pack, plan_epoch
+from spacy_elmo.pretraining.corpus import Sentences
+
+lengths_of = st.lists(st.integers(1, 30), min_size=1, max_size=60)
+
+
+def make_sentences(lengths, seed=0):
+    ends = numpy.cumsum(lengths)
+    ids = numpy.random.default_rng(seed).integers(3, 40, size=ends[-1]).astype("uint32")
+    return Sentences(ids, ends)
+
+
+@given(lengths_of, st.integers(0, 3))
+def test_rows_and_targets(lengths, seed):
+    """Every sentence of the batch, unpacked step by step, is read and predicted both ways."""
+    sentences = make_sentences(lengths, seed)
+    batch = pack(sentences, numpy.arange(len(lengths))[::-1], n_vocabulary=30)
+    starts = numpy.cumsum(batch.sizes) - batch.sizes
+    inputs = batch.types[batch.inputs]
+    found = []
+    for row in range(batch.sizes[0]):
+        steps = [start + row for start, size in zip(starts, batch.sizes) if row < size]
+        found.append([part[:, steps].tolist() for part in (inputs, batch.targets)])
+    expected = []
+    for start, end in zip([0, *sentences.ends], sentences.ends):
+        words = sentences.ids[start:end].tolist()
+        known = [2 if word >= 30 else word for word in words]
+        expected.append(
+            [
+                [[0, *words], [1, *words[::-1]]],
+                [[*known, 1], [*known[::-1], 0]],
+            ]
+        )
+    assert sorted(found) == sorted(expected)
+    assert batch.n_words == sum(lengths) and batch.n_targets == sum(lengths) + len(lengths)
+    assert batch.sizes == sorted(batch.sizes, reverse=True)
+    assert len(set(batch.types.tolist())) == len(batch.types)
+
+
+@given(lengths_of, st.integers(1, 100), st.integers(0, 5))
+def test_an_epoch_reads_every_sentence_once(lengths, batch_words, epoch):
+    lengths = numpy.array(lengths)
+    plan = plan_epoch(lengths, batch_words, seed=1, epoch=epoch)
+    assert sorted(numpy.concatenate(plan).tolist()) == list(range(len(lengths)))
+    for batch in plan:
+        assert len(batch) == 1 or lengths[batch].sum() <= batch_words + lengths[batch].max()
+
+
+def test_the_seed_and_the_epoch_decide_the_order():
+    lengths = numpy.random.default_rng(0).integers(1, 30, size=500)
+
+    def order(seed, epoch):
+        return numpy.concatenate(plan_epoch(lengths, 100, seed, epoch)).tolist()
+
+    assert order(0, 0) == order(0, 0)
+    assert len({tuple(order(seed, epoch)) for seed in range(3) for epoch in range(3)}) == 9
+
+
+def test_batches_are_of_similar_length():
+    lengths = numpy.random.default_rng(0).integers(1, 60, size=5000)
+    plan = plan_epoch(lengths, 1000, seed=0, epoch=0)
+    spread = [lengths[batch].max() - lengths[batch].min() for batch in plan]
+    assert numpy.median(spread) <= 3
+    assert numpy.median([lengths[batch].sum() for batch in plan]) == pytest.approx(1000, rel=0.1)
+
+
+@given(lengths_of)
+def test_in_order_reads_everything(lengths):
+    sentences = make_sentences(lengths)
+    batches = list(in_order(sentences, 20, 30))
+    assert sum(batch.n_words for batch in batches) == sum(lengths)
+    assert sum(batch.n_targets for batch in batches) == sum(lengths) + len(lengths)

@@ -1,0 +1,230 @@
+"""What `prepare` writes, against plain Python."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+
+import numpy
+import pytest
+import spacy
+from spacy.tokens import Doc, DocBin
+
+from spacy_elmo.bilm.characters import character_ids
+from spacy_elmo.pretraining.corpus import open_corpus, prepare
+from spacy_elmo.pretraining.reading import find_files, read_texts
+from spacy_elmo.pretraining.tokenize import Tokenization
+from spacy_elmo.pretraining.vocabulary import VocabularySettings
+
+from .conftest import SENTENCE_PER_LINE, contents, sentences
+
+
+def read(corpus, part):
+    """The sentences of a part, as texts."""
+    types = (corpus.folder / "types.txt").read_text(encoding="utf8").split("\n")[:-1]
+    ends = part.ends.tolist()
+    return [" ".join(types[i] for i in part.ids[start:end]) for start, end in zip([0, *ends], ends)]
+
+
+def test_every_sentence_is_in_one_part(corpus):
+    found = read(corpus, corpus.train) + read(corpus, corpus.dev)
+    assert Counter(found) == Counter(sentences())
+    assert not set(read(corpus, corpus.train)) & set(read(corpus, corpus.dev))
+    assert 0.02 < len(corpus.dev) / len(found) < 0.3
+
+
+def test_types_are_sorted_by_frequency(corpus):
+    types = (corpus.folder / "types.txt").read_text(encoding="utf8").split("\n")[:-1]
+    assert types[:3] == ["<S>", "</S>", "<UNK>"]
+    counts = corpus.counts()
+    expected = Counter(" ".join(read(corpus, corpus.train)).split())
+    assert [expected[word] for word in types] == counts.tolist()
+    assert counts[3:].tolist() == sorted(counts[3:], reverse=True)
+    assert corpus.vocabulary() == types[:18] and corpus.n_vocabulary == 18
+    assert corpus.manifest["n_unknown"] == counts[18:].sum()
+
+
+def test_characters(corpus):
+    types = (corpus.folder / "types.txt").read_text(encoding="utf8").split("\n")[:-1]
+    ids, lengths = character_ids(types, 50)
+    assert numpy.array_equal(corpus.characters, ids)
+    assert numpy.array_equal(corpus.lengths, lengths)
+
+
+@pytest.mark.parametrize("settings", [Tokenization(), SENTENCE_PER_LINE, Tokenization("de")])
+def test_processes_do_not_matter(tmp_path, monkeypatch, settings):
+    """Byte by byte. The chunks are small, so that several processes get some."""
+    monkeypatch.setattr("spacy_elmo.pretraining.tokenize.CHUNK_CHARACTERS", 500)
+    found = []
+    for n_process in (1, 2):
+        folder = tmp_path / str(n_process)
+        prepare(
+            sentences(), folder, settings, VocabularySettings(), dev_fraction=0.1,
+            n_process=n_process,
+        )  # fmt: skip
+        found.append(contents(folder))
+    assert found[0] == found[1]
+
+
+def test_spacy_tokenises_and_splits(tmp_path):
+    texts = [f"Don't go {i}. It's late!\tReally? Ich gehe." for i in range(20)]
+    prepare(texts, tmp_path / "c", Tokenization(), VocabularySettings(), dev_fraction=0.5)
+    corpus = open_corpus(tmp_path / "c")
+    nlp = spacy.blank("en")
+    nlp.add_pipe("sentencizer")
+    expected = {
+        " ".join(token.text for token in sentence if not token.is_space)
+        for text in texts
+        for sentence in nlp(text).sents
+    }
+    assert {*read(corpus, corpus.train), *read(corpus, corpus.dev)} == expected
+
+
+def test_long_sentences_are_cut(tmp_path):
+    settings = Tokenization(whitespace=True, one_per_line=True, max_length=4)
+    lines = [" ".join(f"w{i}" for i in range(n)) for n in range(1, 40)]
+    prepare(lines, tmp_path / "c", settings, VocabularySettings(), dev_fraction=0.3)
+    corpus = open_corpus(tmp_path / "c")
+    assert max(corpus.train.lengths.max(), corpus.dev.lengths.max()) == 4
+    assert sum(corpus.manifest["n_tokens"].values()) == sum(range(1, 40))
+
+
+def test_given_vocabulary(tmp_path):
+    words = ["<S>", "</S>", "<UNK>", "money", "absent", "Anna"]
+    settings = VocabularySettings(words=words)
+    prepare(sentences(), tmp_path / "c", SENTENCE_PER_LINE, settings, dev_fraction=0.1)
+    corpus = open_corpus(tmp_path / "c")
+    assert corpus.vocabulary() == words
+    assert corpus.counts()[4] == 0
+    found = read(corpus, corpus.train) + read(corpus, corpus.dev)
+    assert Counter(found) == Counter(sentences())
+
+
+def test_min_count(tmp_path):
+    lines = [f"a a b {i}" for i in range(30)] + [f"a b c {i}" for i in range(9)]
+    settings = VocabularySettings(min_count=10)
+    prepare(lines, tmp_path / "c", SENTENCE_PER_LINE, settings, dev_fraction=0.5)
+    corpus = open_corpus(tmp_path / "c")
+    counts = corpus.counts()
+    assert all(count >= 10 for count in counts[3 : corpus.n_vocabulary])
+    assert all(count < 10 for count in counts[corpus.n_vocabulary :])
+
+
+# Files
+
+
+@pytest.fixture
+def files(tmp_path):
+    """The same two texts in every kind of file."""
+    texts = ["The bank .", "Zoë sees 李"]
+    lines = "\n".join([texts[0], "", "  ", texts[1]]) + "\n"
+    records = "".join(json.dumps({"text": text, "label": 1}) + "\n" for text in texts)
+    (tmp_path / "a.txt").write_text(lines, encoding="utf8")
+    (tmp_path / "b.jsonl").write_text(records, encoding="utf8")
+    (tmp_path / "c.txt.gz").write_bytes(gzip.compress(lines.encode()))
+    (tmp_path / "d.jsonl.gz").write_bytes(gzip.compress(records.encode()))
+    nlp = spacy.blank("en")
+    docs = [Doc(nlp.vocab, words=text.split()) for text in texts]
+    DocBin(docs=docs).to_disk(tmp_path / "e.spacy")
+    (tmp_path / "readme.md").write_text("not a text")
+    return tmp_path, texts
+
+
+def test_every_kind_of_file(files):
+    folder, texts = files
+    for path in find_files([folder]):
+        assert list(read_texts([path])) == texts, path
+    assert [path.name for path in find_files([folder])] == [
+        "a.txt", "b.jsonl", "c.txt.gz", "d.jsonl.gz", "e.spacy",
+    ]  # fmt: skip
+    assert find_files([folder / "*.gz"]) == [folder / "c.txt.gz", folder / "d.jsonl.gz"]
+
+
+def test_zst(tmp_path):
+    zstandard = pytest.importorskip("zstandard")
+    (tmp_path / "a.txt.zst").write_bytes(zstandard.compress(b"one line\nanother\n"))
+    assert list(read_texts([tmp_path / "a.txt.zst"])) == ["one line", "another"]
+
+
+@pytest.mark.parametrize(
+    "name, data, message",
+    [
+        ("a.txt", b"good\nb\xe4d\n", r"a.txt, line 2: not utf8 .* --encoding"),
+        ("a.txt", b"good\n\0\1\n", r"a.txt, line 2: .*NUL"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a.jsonl, line 2"),
+        ("a.jsonl", b'{"txt": "a"}\n', r'a.jsonl, line 1: .*string "text"'),
+        ("a.jsonl", b'["text"]\n', r"a.jsonl, line 1"),
+        ("a.txt.gz", b"not gzip", r"a.txt.gz, line 0|a.txt.gz, after line 0"),
+        ("a.txt.gz", gzip.compress(b"text\n" * 99)[:-9], r"a.txt.gz, after line"),
+        ("a.spacy", b"not docs", r"a.spacy: not a .spacy file"),
+    ],
+)
+def test_bad_files(tmp_path, name, data, message):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(ValueError, match=message):
+        list(read_texts([tmp_path / name]))
+
+
+def test_other_encodings(tmp_path):
+    (tmp_path / "a.txt").write_bytes("Bär\n".encode("latin1"))
+    assert list(read_texts([tmp_path / "a.txt"], "latin1")) == ["Bär"]
+    assert list(read_texts([tmp_path / "a.txt"], errors="replace")) == ["B\ufffdr"]
+
+
+@pytest.mark.parametrize("name", ["absent", "absent/*.txt", "empty"])
+def test_no_files(tmp_path, name):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="no text in"):
+        find_files([tmp_path / name])
+
+
+def test_unknown_kind_of_file(tmp_path):
+    (tmp_path / "a.pdf").write_bytes(b"%PDF")
+    with pytest.raises(ValueError, match=r"a\.pdf: cannot read this kind"):
+        find_files([tmp_path / "a.pdf"])
+
+
+# Bad input
+
+
+@pytest.mark.parametrize("texts", [[], ["", " "]])
+def test_empty_corpus(tmp_path, texts):
+    with pytest.raises(ValueError, match="the corpus is empty"):
+        prepare(texts, tmp_path / "c", SENTENCE_PER_LINE, VocabularySettings())
+    assert not (tmp_path / "c").exists() and not list(tmp_path.iterdir())
+
+
+def test_too_small_to_hold_something_out(tmp_path):
+    with pytest.raises(ValueError, match="the corpus is too small"):
+        prepare(["one line"], tmp_path / "c", SENTENCE_PER_LINE, VocabularySettings())
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["the", "bank"], "must be <S>, </S>, <UNK>"),
+        (["<S>", "</S>", "<UNK>", "a", "a"], "'a' twice"),
+    ],
+)
+def test_bad_vocabulary(tmp_path, words, message):
+    with pytest.raises(ValueError, match=message):
+        prepare(sentences(), tmp_path / "c", SENTENCE_PER_LINE, VocabularySettings(words=words))
+
+
+def test_changed_corpus(tmp_path):
+    prepare(sentences(), tmp_path / "c", SENTENCE_PER_LINE, VocabularySettings(), dev_fraction=0.1)
+    path = tmp_path / "c" / "train.ids.bin"
+    data = bytearray(path.read_bytes())
+    data[8] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"train\.ids\.bin is missing or has changed"):
+        open_corpus(tmp_path / "c")
+    path.unlink()
+    with pytest.raises(ValueError, match=r"train\.ids\.bin is missing or has changed"):
+        open_corpus(tmp_path / "c", check=False)
+
+
+def test_no_corpus(tmp_path):
+    with pytest.raises(ValueError, match=r"no corpus in .*spacy elmo prepare"):
+        open_corpus(tmp_path)

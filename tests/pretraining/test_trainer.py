@@ -1,0 +1,492 @@
+"""Training: it learns, does not see what it predicts, and goes on where it was killed."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy
+import pytest
+import spacy
+import torch
+from safetensors.torch import load_file
+
+from spacy_elmo.bilm.formats import allennlp, load
+from spacy_elmo.pretraining import checkpoint as checkpoints
+from spacy_elmo.pretraining.batches import pack
+from spacy_elmo.pretraining.config import OptimizerConfig, read_config
+from spacy_elmo.pretraining.corpus import open_corpus, prepare
+from spacy_elmo.pretraining.export import export, head_folder, load_language_model
+from spacy_elmo.pretraining.losses import LossConfig
+from spacy_elmo.pretraining.perplexity import perplexity, text_corpus
+from spacy_elmo.pretraining.trainer import Trainer, build_model, set_learn_rate
+from spacy_elmo.pretraining.vocabulary import VocabularySettings
+
+from ..conftest import max_difference
+from .conftest import CHARACTERS, SENTENCE_PER_LINE, WORDS, run_config, sentences
+
+both_inputs = pytest.mark.parametrize("bilm", [CHARACTERS, WORDS], ids=["characters", "words"])
+LOSSES = {
+    "sampled": LossConfig("sampled", n_samples=8),
+    "full": LossConfig("full"),
+    "adaptive": LossConfig("adaptive", cutoffs=(6, 12)),
+}
+
+
+def weights(trainer):
+    return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
+
+
+def equal(first, second):
+    return all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+@both_inputs
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_it_learns(tmp_path, corpus, bilm, loss):
+    config = run_config(corpus, bilm, max_steps=120, eval_frequency=60, loss=loss)
+    trainer = Trainer(config, tmp_path / "run")
+    start = trainer.evaluate()
+    trainer.train()
+    end = trainer.evaluate()
+    # The order of the words tells more than their frequencies, in both directions.
+    assert max(end.forward, end.backward) < 0.6 * end.unigram < 0.6 * start.average
+    assert end.unigram == pytest.approx(start.unigram)
+
+
+def test_tied_weights(tmp_path, corpus):
+    config = run_config(corpus, WORDS, loss=LossConfig("full", tied=True))
+    trainer = Trainer(config, tmp_path / "run")
+    names = {name for name, _ in trainer.model.named_parameters()}
+    assert "output.weight" not in names and "output.bias" in names
+    trainer.train()
+    again = Trainer(replace(config), tmp_path / "run", resume=True)
+    assert equal(weights(trainer), weights(again))
+    assert again.model.output.weight is again.model.bilm.token_encoder.embedding.weight
+
+
+@both_inputs
+def test_no_prediction_sees_its_word(corpus, bilm):
+    """Another token k changes no forward prediction before k + 1, and no backward prediction after
+    k - 1; and it changes the others."""
+    torch.manual_seed(0)
+    model = build_model(run_config(corpus, bilm), corpus)
+    tokens = ["Anna", "likes", "the", "old", "house", "and", "Otto"]
+    for k in range(len(tokens)):
+        tops = []
+        for word in (tokens[k], "visits"):
+            changed = [*tokens[:k], word, *tokens[k + 1 :]]
+            text = text_corpus([changed], corpus.vocabulary(), 50)
+            batch = pack(text.dev, numpy.array([0]), text.n_vocabulary)
+            with torch.no_grad():
+                tops.append(model._top(batch, text, 0.0))
+        same = (tops[0] - tops[1]).abs().amax(-1) < 1e-6
+        # Row i of forward has read <S> and i words; row i of backward </S> and the last i words.
+        n = len(tokens)
+        assert same[0].tolist() == [i <= k for i in range(n + 1)]
+        assert same[1].tolist() == [i <= n - 1 - k for i in range(n + 1)]
+
+
+def test_the_same_activations_as_at_inference(corpus):
+    """Pretraining packs sentences without the last boundary, which changes nothing."""
+    torch.manual_seed(0)
+    model = build_model(run_config(corpus), corpus)
+    texts = [line.split() for line in sentences(7)]
+    text = text_corpus(texts, corpus.vocabulary(), 50)
+    batch = pack(text.dev, numpy.arange(7), text.n_vocabulary)
+    with torch.no_grad():
+        top = model._top(batch, text, 0.0)
+    expected = torch.cat([layers[-1] for layers in model.bilm.embed(texts)])
+    is_word = [torch.from_numpy(batch.types[inputs] > 2) for inputs in batch.inputs]
+    for direction, part in enumerate(expected.chunk(2, dim=1)):
+        found = sorted(top[direction][is_word[direction]].tolist())
+        assert max_difference(found, sorted(part.tolist())) < 1e-5
+
+
+def test_perplexity_is_that_of_single_sentences(corpus):
+    torch.manual_seed(0)
+    model = build_model(run_config(corpus), corpus)
+    together = perplexity(model, corpus, corpus.dev, batch_words=50, counts=corpus.counts())
+    sums, n = numpy.zeros(2), 0
+    for number in range(len(corpus.dev)):
+        batch = pack(corpus.dev, numpy.array([number]), corpus.n_vocabulary)
+        sums -= model.log_likelihood(batch, corpus).double().sum(1).numpy()
+        n += batch.n_targets
+    expected = numpy.exp([*(sums / n), sums.sum() / (2 * n)])
+    found = [together.forward, together.backward, together.average]
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert together.n_words == len(corpus.dev.ids) and 0 < together.unknown < 0.5
+    few = perplexity(model, corpus, corpus.dev, max_words=30)
+    assert 30 <= few.n_words < 50
+
+
+def test_accumulated_gradients(tmp_path, corpus):
+    """A step of two batches changes the weights as one step on both does."""
+    config = run_config(corpus, max_steps=1, dropout=0.0, loss=LOSSES["full"])
+    one = Trainer(config, tmp_path / "one")
+    plan = [numpy.arange(10), numpy.arange(10, 25)]
+    one._step([numpy.concatenate(plan)])
+    two = Trainer(config, tmp_path / "two")
+    two._step(plan)
+    for name, value in weights(one).items():
+        assert max_difference(value, weights(two)[name]) < 1e-5, name
+
+
+# Resuming
+
+
+def test_resuming_equals_one_run(tmp_path, corpus):
+    config = run_config(corpus, max_epochs=2, max_steps=0, accumulate_gradient=2)
+    whole = Trainer(config, tmp_path / "whole")
+    whole.train()
+    assert whole.progress.epoch == 1 and whole.progress.step > 20
+    for limit in (3, 5, 8, 15, 0):
+        pretraining = replace(config.pretraining, max_steps=limit)
+        part = Trainer(
+            replace(config, pretraining=pretraining),
+            tmp_path / "parts",
+            resume=(tmp_path / "parts").exists(),
+        )
+        part.train()
+    assert part.progress.step == whole.progress.step
+    assert equal(weights(whole), weights(part))
+
+
+def test_resuming_what_has_ended(tmp_path, corpus):
+    config = run_config(corpus, max_steps=7)
+    first = Trainer(config, tmp_path / "run")
+    first.train()
+    again = Trainer(config, tmp_path / "run", resume=True)
+    assert again.train().step == 7
+    assert equal(weights(first), weights(again))
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from spacy_elmo.pretraining.config import read_config
+from spacy_elmo.pretraining.export import export
+from spacy_elmo.pretraining.trainer import Trainer
+config, output = map(Path, sys.argv[1:3])
+def report(progress, loss, found):
+    print(progress.step, flush=True)
+if __name__ == "__main__":
+    trainer = Trainer(read_config(config), output, resume=output.exists())
+    trainer.train(report, export)
+    print("done", flush=True)
+"""
+CONFIG = """
+[paths]
+corpus = "{corpus}"
+[bilm]
+[bilm.lstm]
+dim = 16
+projection_dim = 8
+n_layers = 2
+[bilm.char_cnn]
+filters = [[1, 4], [2, 6]]
+[bilm.char_cnn.embedding]
+dim = 4
+[pretraining]
+batch_words = 60
+max_steps = {max_steps}
+max_epochs = 0
+eval_frequency = 10
+eval_words = 100
+checkpoint_frequency = 2
+[pretraining.loss]
+n_samples = 8
+[pretraining.optimizer]
+learn_rate = 0.05
+"""
+
+
+@pytest.fixture
+def script(tmp_path, corpus):
+    """Starts a training as a process of its own."""
+    (tmp_path / "run.py").write_text(SCRIPT)
+
+    def start(output: str, max_steps: int = 300) -> subprocess.Popen:
+        config = tmp_path / f"{max_steps}.cfg"
+        config.write_text(CONFIG.format(corpus=corpus.folder, max_steps=max_steps))
+        command = [sys.executable, tmp_path / "run.py", config, tmp_path / output]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    return start
+
+
+def final_weights(output: Path) -> dict[str, torch.Tensor]:
+    return load_file(checkpoints.all_checkpoints(output)[-1] / "model.safetensors")
+
+
+def kill_and_resume(script, tmp_path, n_kills, max_steps):
+    """Kill at random moments, resume each time, and compare with a run that nobody killed."""
+    whole = script("whole", max_steps)
+    assert whole.wait(timeout=300) == 0, whole.stderr.read()
+    choose = random.Random(0)
+    for _ in range(n_kills):
+        process = script("killed", max_steps)
+        # Some kills while it starts, some right after a step, some in between.
+        for _line in range(choose.randrange(0, max(1, 2 * max_steps // n_kills))):
+            if not process.stdout.readline():
+                break
+        time.sleep(choose.random() * 0.05)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        folder = tmp_path / "killed"
+        for path in checkpoints.all_checkpoints(folder):
+            checkpoints.load(path)  # No kill leaves an unreadable folder.
+        for name in ("model-best", "model-last"):
+            if (folder / name).exists():
+                spacy.load(folder / name)
+
+    process = script("killed", max_steps)
+    assert "done" in process.communicate(timeout=300)[0]
+    first, second = final_weights(tmp_path / "whole"), final_weights(tmp_path / "killed")
+    assert first.keys() == second.keys()
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
+    leftovers = [p.name for p in (tmp_path / "killed").iterdir() if p.name.startswith(".step")]
+    assert not leftovers
+
+
+def test_killed_a_few_times(script, tmp_path):
+    kill_and_resume(script, tmp_path, n_kills=3, max_steps=60)
+
+
+@pytest.mark.slow
+def test_killed_twenty_times(script, tmp_path):
+    kill_and_resume(script, tmp_path, n_kills=20, max_steps=300)
+
+
+def test_a_signal_saves_first(script, tmp_path):
+    process = script("run", 10_000)
+    for _ in range(5):
+        process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    last = int(stdout.splitlines()[-2]) if len(stdout.splitlines()) > 1 else 5
+    [*_, found] = checkpoints.all_checkpoints(tmp_path / "run")
+    assert found.name == f"step-{last:08d}"
+
+
+def test_truncated_checkpoint(tmp_path, corpus):
+    """The one before is used, with a warning."""
+    config = run_config(corpus, max_steps=20)
+    whole = Trainer(config, tmp_path / "run")
+    whole.train()
+    first, last = checkpoints.all_checkpoints(tmp_path / "run")
+    path = last / "optimizer.safetensors"
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.warns(UserWarning, match=r"step-00000020 cannot be used: optimizer.* is damaged"):
+        resumed = Trainer(config, tmp_path / "run", resume=True)
+    assert resumed.progress.step == 15
+    resumed.train()
+    assert equal(weights(whole), weights(resumed))
+    for path in (first, last):
+        (path / "checksums.json").unlink()
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match=r"no checkpoint in .* can be"):
+        Trainer(config, tmp_path / "run", resume=True)
+
+
+def test_full_disk(tmp_path, corpus, monkeypatch):
+    """A checkpoint that cannot be written costs no other."""
+    trainer = Trainer(run_config(corpus, max_steps=10), tmp_path / "run")
+    real, n_calls = checkpoints.save_file, 0
+
+    def fail(*args):
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls > 3:
+            raise OSError(28, "No space left on device")
+        real(*args)
+
+    monkeypatch.setattr(checkpoints, "save_file", fail)
+    with pytest.raises(OSError, match="No space left"):
+        trainer.train()
+    [found] = checkpoints.all_checkpoints(tmp_path / "run")
+    assert found.name == "step-00000000"
+    checkpoints.load(found)
+    assert [path.name for path in (tmp_path / "run").iterdir() if path.is_dir()] == [found.name]
+
+
+# Results
+
+
+@both_inputs
+def test_the_result_is_a_pipeline(tmp_path, corpus, bilm):
+    trainer = Trainer(run_config(corpus, bilm), tmp_path / "run")
+    trainer.train(export=export)
+    for name in ("best", "last"):
+        folder = tmp_path / "run" / f"model-{name}"
+        nlp = spacy.load(folder)
+        doc = nlp("Anna likes the river")
+        assert doc._.elmo_layers.shape == (3, 4, 16)
+        assert nlp.meta["performance"]["perplexity_average"] > 1
+        [expected] = trainer.model.bilm.embed([["Anna", "likes", "the", "river"]])
+        if name == "last":
+            assert max_difference(doc._.elmo_layers, expected) < 1e-6
+        model, words, about = load_language_model(nlp.get_pipe("elmo").bilm, head_folder(folder))
+        assert words == corpus.vocabulary()
+        assert about["tokenization"]["whitespace"] is True
+        found = perplexity(model, corpus, corpus.dev)
+        expected = trainer.progress.history[-1]["average"]
+        if name == "last" or trainer.progress.best_step == 20:
+            assert found.average == pytest.approx(expected, rel=1e-5)
+
+
+@both_inputs
+def test_export_to_the_published_format(tmp_path, corpus, bilm):
+    trainer = Trainer(run_config(corpus, bilm), tmp_path / "run")
+    trainer.train()
+    allennlp.write(trainer.model.bilm, tmp_path / "hdf5")
+    again = load(tmp_path / "hdf5")
+    texts = [line.split() for line in sentences(5)]
+    for first, second in zip(trainer.model.bilm.embed(texts), again.embed(texts)):
+        assert max_difference(first, second) < 1e-6
+
+
+def test_further_pretraining(tmp_path, corpus):
+    """On other text with another vocabulary, from a model without an output layer."""
+    first = Trainer(run_config(corpus), tmp_path / "first")
+    first.train()
+    allennlp.write(first.model.bilm, tmp_path / "published")
+    lines = [line.replace("the river", "this lake") for line in sentences(seed=1)]
+    prepare(lines, tmp_path / "corpus", SENTENCE_PER_LINE, VocabularySettings(), dev_fraction=0.1)
+    other = open_corpus(tmp_path / "corpus")
+    config = replace(run_config(other, None, max_steps=60), init_from=tmp_path / "published")
+    second = Trainer(config, tmp_path / "second")
+    for name, value in first.model.bilm.named_parameters():
+        assert torch.equal(value, dict(second.model.bilm.named_parameters())[name])
+    before = second.evaluate()
+    second.train()
+    assert second.evaluate().average < 0.5 * before.average
+
+
+def test_schedules():
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+
+    def rates(schedule, steps):
+        config = OptimizerConfig(
+            learn_rate=2.0, schedule=schedule, warmup_steps=10, total_steps=110
+        )
+        found = []
+        for step in steps:
+            set_learn_rate(optimizer, config, step)
+            found.append(optimizer.param_groups[0]["lr"])
+        return found
+
+    for schedule in ("constant", "cosine", "inverse_sqrt"):
+        assert rates(schedule, [0, 4, 9]) == pytest.approx([0.2, 1.0, 2.0])
+    assert rates("constant", [500]) == [2.0]
+    assert rates("cosine", [59, 109, 500]) == pytest.approx([1.01, 0.02, 0.02])
+    assert rates("inverse_sqrt", [39]) == pytest.approx([1.0])
+
+
+# Bad input
+
+
+def test_an_output_with_a_run(tmp_path, corpus):
+    config = run_config(corpus, max_steps=1)
+    Trainer(config, tmp_path / "run").train()
+    with pytest.raises(ValueError, match=r"holds a run already .* --resume"):
+        Trainer(config, tmp_path / "run")
+
+
+def test_two_runs_in_one_folder(tmp_path, corpus):
+    config = run_config(corpus)
+    first, second = (Trainer(config, tmp_path / "run") for _ in range(2))
+
+    def report(progress, loss, found):
+        with pytest.raises(ValueError, match="another run is using"):
+            second.train()
+
+    first.train(report)
+
+
+def test_resuming_with_another_config(tmp_path, corpus):
+    Trainer(run_config(corpus, max_steps=1), tmp_path / "run").train()
+    other = run_config(corpus, dropout=0.3, loss=LossConfig("full"), max_steps=7)
+    with pytest.raises(ValueError, match=r"dropout: 0\.1 -> 0\.3; .*loss\.name: sampled -> full"):
+        Trainer(other, tmp_path / "run", resume=True)
+
+
+def test_resuming_with_another_corpus(tmp_path, corpus):
+    config = run_config(corpus, max_steps=1)
+    Trainer(config, tmp_path / "run").train()
+    prepare(
+        sentences(seed=5), tmp_path / "c", SENTENCE_PER_LINE, VocabularySettings(size=15),
+        dev_fraction=0.1,
+    )  # fmt: skip
+    other = replace(config, corpus=tmp_path / "c")
+    with pytest.raises(ValueError, match="is not the one the run began with"):
+        Trainer(other, tmp_path / "run", resume=True)
+
+
+def test_loss_that_is_not_finite(tmp_path, corpus):
+    config = run_config(corpus, max_steps=20)
+    trainer = Trainer(config, tmp_path / "run")
+
+    def report(progress, loss, found):
+        if progress.step == 12:
+            with torch.no_grad():
+                trainer.model.output.bias[0] = float("nan")
+
+    with pytest.raises(ValueError, match=r"the loss is nan .* step 20: .* step-00000015|00000010"):
+        trainer.train(report)
+    assert checkpoints.all_checkpoints(tmp_path / "run")
+
+
+def test_a_corpus_smaller_than_a_batch(tmp_path, corpus):
+    config = run_config(corpus, batch_words=10**6, max_steps=0, max_epochs=2)
+    trainer = Trainer(config, tmp_path / "run")
+    trainer.train()
+    assert trainer.progress.step == 2
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("[pretraining]\nmax_stepps = 1", "pretraining: no setting 'max_stepps'"),
+        ('[pretraining]\nmax_steps = "1"', "pretraining.max_steps must be of type int"),
+        ("[pretraining]\nbatch_words = 0", "batch_words must be 1 or more"),
+        ("[pretraining]\ndropout = 1.0", "dropout must be"),
+        ('[pretraining]\n[pretraining.loss]\nname = "x"', "name must be sampled"),
+        ('[pretraining]\n[pretraining.optimizer]\nname = "sgd"', "must be one of adagrad, adamw"),
+        ("[pretraining]\n[pretraining.optimizer]\nlearn_rate = 0", "learn_rate must be positive"),
+        ("[training]\n", r"unknown sections \['training'\]"),
+        ("[bilm]\n[bilm.lstm]\ndim = 4\nprojection_dim = -1", "projection_dim"),
+        ("no section", "is wrong"),
+    ],
+)
+def test_bad_configs(tmp_path, text, message):
+    (tmp_path / "c.cfg").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_config(tmp_path / "c.cfg")
+
+
+def test_nothing_to_train(corpus):
+    with pytest.raises(ValueError, match=r"no \[bilm\] section"):
+        build_model(run_config(corpus, None), corpus)
+
+
+def test_words_of_another_vocabulary(tmp_path, corpus):
+    torch.manual_seed(0)
+    model = build_model(run_config(corpus, WORDS), corpus)
+    allennlp.write(model.bilm, tmp_path / "words")
+    prepare(
+        sentences(), tmp_path / "c", SENTENCE_PER_LINE, VocabularySettings(size=5),
+        dev_fraction=0.1,
+    )  # fmt: skip
+    other = open_corpus(tmp_path / "c")
+    config = replace(run_config(other, None), init_from=tmp_path / "words")
+    with pytest.raises(ValueError, match=r"the corpus has another vocabulary: .*vocab\.txt"):
+        build_model(config, other)
