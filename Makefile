@@ -23,6 +23,7 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/embed.py
 	$(BIN)/python benchmarks/train.py
+	$(BIN)/python benchmarks/pretrain.py
 
 clean:
 	rm -rf demo build dist *.egg-info

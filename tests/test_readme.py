@@ -92,3 +92,22 @@ def test_training_command_runs(after_demo: Path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "tagger/input: scalar_mix" in done.stdout
     assert spacy.load(after_demo / "tagger" / "model-last")("The bank")[0].tag_
+
+
+def test_pretraining_commands_run(after_demo: Path):
+    (code,) = blocks("bash", "needs text")
+    (after_demo / "texts").mkdir()
+    lines = [f"The bank number {i} flows. Money flows to the river {i}." for i in range(400)]
+    (after_demo / "texts" / "a.txt").write_text("\n".join(lines), encoding="utf8")
+    (after_demo / "project").symlink_to(README.parent / "project")
+    code = code.replace("--paths.corpus corpus", "--paths.corpus corpus --pretraining.max_steps 2")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", code],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "unknown words" in done.stdout
+    assert spacy.load(after_demo / "run" / "model-best")("The bank")._.elmo is not None

@@ -14,6 +14,7 @@ from wasabi import msg
 
 from ..pretraining.config import read_config
 from ..pretraining.curves import draw_curves
+from ..pretraining.distributed import process_group, rank, world_size
 from ..pretraining.export import export
 from ..pretraining.perplexity import Perplexity
 from ..pretraining.trainer import Progress, Trainer, write_history
@@ -34,18 +35,25 @@ def pretrain_cli(
     Train a bidirectional language model.
 
     Settings of the config can be overridden: --paths.corpus corpus --pretraining.max_steps 1000.
+    Several processes: torchrun --nproc-per-node 2 -m spacy elmo pretrain ... (with --gpu-id 0, each
+    takes a GPU of its own).
     """
     with clear_errors():
         overrides = parse_config_overrides(ctx.args)
         if gpu_id >= 0 and not torch.cuda.is_available():
             raise ValueError(f"--gpu-id {gpu_id}: PyTorch finds no GPU")
-        device = "cpu" if gpu_id < 0 else f"cuda:{gpu_id}"
-        trainer = Trainer(read_config(config, overrides), output, device=device, resume=resume)
-        n_parameters = sum(p.numel() for p in trainer.model.parameters())
-        msg.info(f"{n_parameters:,} parameters on {device}")
-        reporter = _Reporter(trainer)
-        progress = trainer.train(reporter, export)
-        reporter.close()
+        with process_group(gpu_id >= 0) as device:
+            if gpu_id > 0 and world_size() == 1:
+                device = f"cuda:{gpu_id}"
+            trainer = Trainer(read_config(config, overrides), output, device=device, resume=resume)
+            if rank() > 0:
+                trainer.train()
+                return
+            n_parameters = sum(p.numel() for p in trainer.model.parameters())
+            msg.info(f"{n_parameters:,} parameters on {device}, {world_size()} process(es)")
+            reporter = _Reporter(trainer)
+            progress = trainer.train(reporter, export)
+            reporter.close()
         draw_curves(progress.history, output / "curves.png")
         if progress.history:
             msg.good(

@@ -25,7 +25,8 @@ class Perplexity:
 
     forward, backward (float): exp of the mean negative log probability in nats.
     average (float): exp of the mean of both.
-    unigram (float): Of the words' frequencies in the training text alone.
+    unigram (Optional[float]): Of the words' frequencies in the training text alone; None if they
+        are not known.
     n_words (int): Words, boundaries not counted.
     n_sentences (int): Sentences.
     unknown (float): The part of the words that are outside the vocabulary.
@@ -34,7 +35,7 @@ class Perplexity:
     forward: float
     backward: float
     average: float
-    unigram: float
+    unigram: Optional[float]
     n_words: int
     n_sentences: int
     unknown: float
@@ -83,7 +84,7 @@ def perplexity(
         forward=_exp(means[0]),
         backward=_exp(means[1]),
         average=_exp(means.mean()),
-        unigram=_exp(-unigram_sum / n_targets) if unigram is not None else math.nan,
+        unigram=_exp(-unigram_sum / n_targets) if unigram is not None else None,
         n_words=n_words,
         n_sentences=len(sentences),
         unknown=n_unknown / n_words,

@@ -23,6 +23,7 @@ from . import checkpoint as checkpoints
 from .batches import pack, plan_epoch
 from .config import OptimizerConfig, RunConfig, differences
 from .corpus import Corpus, open_corpus
+from .distributed import any_process, barrier, from_first, rank, summed, world_size
 from .language_model import LanguageModel
 from .perplexity import Perplexity, perplexity
 
@@ -54,7 +55,8 @@ Report = Callable[[Progress, Optional[float], Optional[Perplexity]], None]
 # Called with "best" or "last".
 Export = Callable[["Trainer", str], None]
 
-_LOSS_FREQUENCY = 10
+# Steps between looks at the loss and at the clock.
+_LOOK_FREQUENCY = 10
 
 
 class Trainer:
@@ -88,8 +90,13 @@ class Trainer:
         self.optimizer = build_optimizer(self.model, config.pretraining.optimizer)
         self._stop = False
         self._data_ends = False
+        self._lengths = self.corpus.train.lengths
+        self._first_bad_step = torch.full((), -1, device=device)
         if found:
             self._restore(found)
+        self._parallel: nn.Module = self.model
+        if world_size() > 1:
+            self._parallel = nn.parallel.DistributedDataParallel(self.model)
 
     def train(self, report: Optional[Report] = None, export: Optional[Export] = None) -> Progress:
         """Train until a limit is reached, or a signal (SIGTERM, SIGINT) asks to stop: then a
@@ -98,47 +105,67 @@ class Trainer:
         report (Optional[Callable]): See `Report`.
         export (Optional[Callable]): Writes a model for use; see `Export`.
         RETURNS (Progress): Where the training is.
-        RAISES (ValueError): If the loss is not finite; the last checkpoint is kept.
+        RAISES (ValueError): If the loss is not finite; the last good checkpoint is kept.
         """
         settings, progress = self.config.pretraining, self.progress
         self.output.mkdir(parents=True, exist_ok=True)
-        with _only_run_in(self.output), self._stopping_on_signals():
+        lock = _only_run_in(self.output) if rank() == 0 else contextlib.nullcontext()
+        with lock, self._stopping_on_signals():
             if not checkpoints.all_checkpoints(self.output):
                 self.save()
+            barrier()
             start = time.monotonic() - progress.seconds
             for numbers in self._steps():
                 loss = self._step(numbers)
-                progress.seconds = time.monotonic() - start
-                limit = self._limit_is_reached()
-                ends = limit or self._stop
+                seconds = time.monotonic() - start
+                step = progress.step
+                evaluates = step % settings.eval_frequency == 0
+                saves = step % settings.checkpoint_frequency == 0
+                # Looking at the loss waits for the device, and processes must agree.
+                looks = world_size() == 1 or evaluates or saves or step % _LOOK_FREQUENCY == 0
+                limit, stop = self._limit_is_reached(), False
+                if looks:
+                    progress.seconds = from_first(seconds, self.device)
+                    limit = self._limit_is_reached()
+                    stop = any_process(self._stop, self.device)
                 value = None
-                if ends or progress.step % _LOSS_FREQUENCY == 0:
-                    value = float(loss)  # Waits for the device, which is why not every step does.
-                    if not math.isfinite(value):
-                        raise ValueError(
-                            f"the loss is {value} within the last {_LOSS_FREQUENCY} steps before "
-                            f"step {progress.step}: lower the learning rate or clip gradients, and "
-                            f"--resume from {checkpoints.all_checkpoints(self.output)[-1].name}"
-                        )
+                if limit or stop or evaluates or saves or step % _LOOK_FREQUENCY == 0:
+                    value = float(summed(loss))
+                    self._check_finite()
                 found = None
                 # Whoever asks to stop may not wait for an evaluation.
-                if limit or progress.step % settings.eval_frequency == 0:
+                if limit or evaluates:
                     found = self.evaluate(value)
                     if found.average < progress.best:
-                        progress.best, progress.best_step = found.average, progress.step
-                        if export is not None:
+                        progress.best, progress.best_step = found.average, step
+                        if export is not None and rank() == 0:
                             export(self, "best")
-                    ends = ends or self._has_no_patience_left()
-                progress.seconds = time.monotonic() - start
-                if report is not None:
+                    limit = limit or self._has_no_patience_left()
+                if report is not None and rank() == 0:
                     report(progress, value, found)
-                if ends or progress.step % settings.checkpoint_frequency == 0:
+                if limit or stop or saves:
                     self.save()
-                if ends:
+                if limit or stop:
                     break
-            if export is not None:
+            if export is not None and rank() == 0:
                 export(self, "last")
+            barrier()
         return progress
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.bilm.device
+
+    def _check_finite(self) -> None:
+        """Called before every checkpoint, so that none holds what a bad step has made."""
+        step = int(self._first_bad_step)
+        if step >= 0:
+            last = checkpoints.all_checkpoints(self.output)[-1].name
+            raise ValueError(
+                f"step {step}: the loss or its gradient is NaN or infinite. Lower the learning "
+                f"rate or clip gradients (pretraining.optimizer) and start again; {last} is the "
+                "last good checkpoint"
+            )
 
     def evaluate(self, loss: Optional[float] = None) -> Perplexity:
         """Measure perplexities on the held-out part, and note them in the history."""
@@ -168,6 +195,8 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint and remove old ones."""
+        if rank() > 0:
+            return
         state = {
             "progress": vars(self.progress),
             "config": self.config.to_dict(),
@@ -180,7 +209,7 @@ class Trainer:
     def _steps(self) -> Iterator[list[numpy.ndarray]]:
         """Batches of sentence numbers, as many as a step accumulates, from the progress on."""
         settings, progress = self.config.pretraining, self.progress
-        lengths = self.corpus.train.lengths
+        lengths = self._lengths
         if self._limit_is_reached():  # A run that has ended is resumed.
             return
         while not settings.max_epochs or progress.epoch < settings.max_epochs:
@@ -200,25 +229,40 @@ class Trainer:
         set_learn_rate(self.optimizer, settings.optimizer, progress.step)
         random = numpy.random.default_rng((self.config.seed, progress.step))
         # Dropout depends on the step alone, so that a resumed run draws what the first one drew.
-        torch.manual_seed(hash((self.config.seed, progress.step)) % 2**63)
-        packed = [pack(self.corpus.train, part, self.corpus.n_vocabulary) for part in batches]
-        n_targets = sum(batch.n_targets for batch in packed)
-        total = torch.zeros((), device=self.model.bilm.device)
+        torch.manual_seed(hash((self.config.seed, progress.step, rank())) % 2**63)
+        lengths = self._lengths
+        n_words = sum(int(lengths[part].sum()) for part in batches)
+        n_targets = n_words + sum(map(len, batches))
+        total = torch.zeros((), device=self.device)
         self.optimizer.zero_grad(set_to_none=True)
-        for batch in packed:
-            kind = self.model.bilm.device.type
-            with torch.autocast(kind, torch.bfloat16, enabled=settings.mixed_precision):
-                losses = self.model(batch, self.corpus, random)
-            loss = (losses.forward + losses.backward) / (2 * n_targets)
-            loss.backward()
-            total += loss.detach()
-        if settings.optimizer.grad_clip:
-            nn.utils.clip_grad_norm_(self.model.parameters(), settings.optimizer.grad_clip)
+        for number, part in enumerate(batches):
+            mine = part[rank() :: world_size()]
+            # Every process must take part in the sum of gradients, even if it has no sentence.
+            share = float(bool(len(mine))) * world_size()
+            batch = pack(self.corpus.train, mine if share else part, self.corpus.n_vocabulary)
+            with (
+                self._without_sum(number + 1 < len(batches)),
+                torch.autocast(self.device.type, torch.bfloat16, enabled=settings.mixed_precision),
+            ):
+                losses = self._parallel(batch, self.corpus, random)
+                loss = (losses.forward + losses.backward) / (2 * n_targets)
+            (loss * share).backward()
+            total += loss.detach() * bool(share)
+        limit = settings.optimizer.grad_clip or math.inf
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        is_bad = ~torch.isfinite(total + norm) & (self._first_bad_step < 0)
+        self._first_bad_step.masked_fill_(is_bad, progress.step + 1)
         self.optimizer.step()
         self.model.bilm.invalidate()
         progress.step += 1
-        progress.n_words += sum(batch.n_words for batch in packed)
+        progress.n_words += n_words
         return total
+
+    def _without_sum(self, skip: bool) -> contextlib.AbstractContextManager:
+        """Gradients that are accumulated are summed over the processes only once."""
+        if skip and isinstance(self._parallel, nn.parallel.DistributedDataParallel):
+            return self._parallel.no_sync()
+        return contextlib.nullcontext()
 
     def _limit_is_reached(self) -> bool:
         settings, progress = self.config.pretraining, self.progress

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -205,6 +208,55 @@ checkpoint_frequency = 2
 n_samples = 8
 [pretraining.optimizer]
 learn_rate = 0.05
+"""
+
+
+def test_two_processes_equal_one(tmp_path, corpus):
+    """With the same global batches; gloo on this machine."""
+    config = run_config(
+        corpus,
+        max_steps=50,
+        dropout=0.0,
+        batch_words=60,
+        accumulate_gradient=2,
+        # Adam would make large steps of gradients that are nothing but rounding.
+        optimizer=OptimizerConfig("adagrad", learn_rate=0.2),
+    )
+    one = Trainer(config, tmp_path / "one")
+    one.train()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    (tmp_path / "worker.py").write_text(WORKER)
+    processes = []
+    for number in (0, 1):
+        environment = {
+            **os.environ, "RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+        }  # fmt: skip
+        command = [sys.executable, tmp_path / "worker.py", tmp_path / "two", tmp_path / "config"]
+        (tmp_path / "config").write_bytes(pickle.dumps(config))
+        processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE))
+    for process in processes:
+        assert process.wait(timeout=300) == 0, process.stderr.read()
+    found = load_file(checkpoints.all_checkpoints(tmp_path / "two")[-1] / "model.safetensors")
+    for name, value in weights(one).items():
+        assert max_difference(found[name], value) < 1e-6, name
+
+
+WORKER = """
+import pickle
+import sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from spacy_elmo.pretraining.distributed import process_group, world_size
+from spacy_elmo.pretraining.trainer import Trainer
+if __name__ == "__main__":
+    output, config = map(Path, sys.argv[1:])
+    with process_group(gpu=False) as device:
+        assert world_size() == 2
+        Trainer(pickle.loads(config.read_bytes()), output, device=device).train()
 """
 
 
@@ -432,17 +484,19 @@ def test_resuming_with_another_corpus(tmp_path, corpus):
 
 
 def test_loss_that_is_not_finite(tmp_path, corpus):
-    config = run_config(corpus, max_steps=20)
-    trainer = Trainer(config, tmp_path / "run")
+    """The checkpoint before it is kept, and holds good weights."""
+    trainer = Trainer(run_config(corpus, max_steps=20), tmp_path / "run")
 
     def report(progress, loss, found):
         if progress.step == 12:
             with torch.no_grad():
                 trainer.model.output.bias[0] = float("nan")
 
-    with pytest.raises(ValueError, match=r"the loss is nan .* step 20: .* step-00000015|00000010"):
+    with pytest.raises(ValueError, match=r"step 13: .* is NaN .* step-00000010 is the last good"):
         trainer.train(report)
-    assert checkpoints.all_checkpoints(tmp_path / "run")
+    last = checkpoints.load(checkpoints.all_checkpoints(tmp_path / "run")[-1])
+    assert last.state["progress"]["step"] == 10
+    assert all(torch.isfinite(value).all() for value in last.model.values())
 
 
 def test_a_corpus_smaller_than_a_batch(tmp_path, corpus):

@@ -1,0 +1,75 @@
+"""Several processes that train one model, started with `torchrun`.
+
+Every process takes its part of each batch, and the gradients are summed, so that the result is
+that of one process. Process 0 alone writes and reports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import torch
+from torch import distributed
+
+
+def rank() -> int:
+    """RETURNS (int): The number of this process, 0 if it is the only one."""
+    return distributed.get_rank() if distributed.is_initialized() else 0
+
+
+def world_size() -> int:
+    return distributed.get_world_size() if distributed.is_initialized() else 1
+
+
+@contextlib.contextmanager
+def process_group(gpu: bool) -> Iterator[str]:
+    """Join the processes that torchrun started, if it did.
+
+    gpu (bool): Train on GPUs: NCCL, and one GPU per process. Else gloo.
+    YIELDS (str): "cuda:N" for the GPU of this process, or "cpu".
+    """
+    local = int(os.environ.get("LOCAL_RANK", 0))
+    if gpu:
+        torch.cuda.set_device(local)
+    device = f"cuda:{local}" if gpu else "cpu"
+    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        yield device
+        return
+    distributed.init_process_group("nccl" if gpu else "gloo")
+    try:
+        yield device
+    finally:
+        distributed.destroy_process_group()
+
+
+def any_process(flag: bool, device: torch.device) -> bool:
+    """RETURNS (bool): Whether the flag is set in any process; the same in all of them."""
+    if world_size() == 1:
+        return flag
+    value = torch.tensor(float(flag), device=device)
+    distributed.all_reduce(value, distributed.ReduceOp.MAX)
+    return bool(value)
+
+
+def from_first(value: float, device: torch.device) -> float:
+    """RETURNS (float): What process 0 has."""
+    if world_size() == 1:
+        return value
+    tensor = torch.tensor(value, dtype=torch.float64, device=device)
+    distributed.broadcast(tensor, 0)
+    return float(tensor)
+
+
+def summed(value: torch.Tensor) -> torch.Tensor:
+    """RETURNS (Tensor): The sum over all processes."""
+    if world_size() > 1:
+        distributed.all_reduce(value)
+    return value
+
+
+def barrier() -> None:
+    """Wait for the others."""
+    if world_size() > 1:
+        distributed.barrier()

@@ -1,0 +1,101 @@
+"""spacy elmo prepare, pretrain and perplexity, one after the other."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import spacy
+
+from spacy_elmo.pretraining.config import read_config
+
+from ..pretraining.conftest import sentences
+from ..pretraining.test_trainer import CONFIG
+from .conftest import fail, succeed
+
+CONFIGS = Path(__file__).parents[2] / "project" / "configs" / "pretraining"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """A folder with text, a corpus, and a short training."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "text.txt").write_text("\n".join(sentences()) + "\n", encoding="utf8")
+    options = ["--vocab-size", "15", "--dev-fraction", "0.1", "--whitespace", "--sentence-per-line"]
+    output = succeed("prepare", folder / "text.txt", folder / "corpus", *options)
+    assert "vocabulary of 18" in " ".join(output.split())
+    (folder / "config.cfg").write_text(CONFIG.format(corpus=folder / "corpus", max_steps=1000))
+    settings = ["--pretraining.max_steps", "30", "--pretraining.eval_frequency", "15"]
+    output = succeed("pretrain", folder / "config.cfg", folder / "out", *settings)
+    assert "Best average perplexity" in output
+    return folder
+
+
+def test_the_folder_of_a_run(run):
+    names = {path.name for path in (run / "out").iterdir()}
+    assert names >= {"model-best", "model-last", "model-best.head", "log.jsonl", "step-00000030"}
+    records = [json.loads(line) for line in (run / "out" / "log.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records] == [15, 30]
+    assert records[1]["average"] < records[0]["average"]
+    average = math.sqrt(records[1]["forward"] * records[1]["backward"])
+    assert records[1]["average"] == pytest.approx(average)
+    assert spacy.load(run / "out" / "model-best")("The bank")._.elmo is not None
+
+
+def test_the_curves(run):
+    pytest.importorskip("matplotlib")
+    data = (run / "out" / "curves.png").read_bytes()
+    assert data.startswith(b"\x89PNG") and len(data) > 5000
+
+
+def test_perplexity(run):
+    model = run / "out" / "model-last"
+    found = json.loads(succeed("perplexity", model, run / "text.txt", "--json"))
+    assert found["n_words"] == sum(len(line.split()) for line in sentences())
+    record = json.loads((run / "out" / "log.jsonl").read_text().splitlines()[-1])
+    assert found["average"] == pytest.approx(record["average"], rel=0.2)
+    assert "predicted as <UNK>" in succeed("perplexity", model, run / "text.txt")
+
+
+def test_going_on(run):
+    output = fail("pretrain", run / "config.cfg", run / "out")
+    assert "holds a run already" in output
+    output = succeed(
+        "pretrain", run / "config.cfg", run / "out", "--resume",
+        "--pretraining.max_steps", "40", "--pretraining.eval_frequency", "15",
+    )  # fmt: skip
+    assert "step-00000040" in {path.name for path in (run / "out").iterdir()}
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["prepare", "{run}/text.txt", "{run}/corpus"], "exists already"),
+        (["prepare", "{run}/absent", "{run}/new"], "no text in"),
+        (["prepare", "{run}/text.txt"], "give input files and an output folder"),
+        (["prepare", "{run}/text.txt", "{run}/new", "--lang", "qqq"], "cannot tokenise 'qqq'"),
+        (["pretrain", "{run}/absent.cfg", "{run}/new"], "cannot read the config"),
+        (["pretrain", "{run}/config.cfg", "{run}/new", "--paths.corpus", "no"], "no corpus in no"),
+        (["pretrain", "{run}/config.cfg", "{run}/new", "--pretraining.x", "1"], "no setting 'x'"),
+        (["pretrain", "{run}/config.cfg", "{run}/new", "--gpu-id", "7"], "finds no GPU"),
+        (["perplexity", "{run}/absent", "{run}/text.txt"], "cannot load the pipeline"),
+        (["perplexity", "{run}/out/model-best", "{run}/absent"], "no text in"),
+    ],
+)
+def test_bad_input(run, arguments, message):
+    assert message in fail(*(argument.format(run=run) for argument in arguments))
+    assert not (run / "new").exists()
+
+
+def test_perplexity_without_an_output_layer(run, pipeline):
+    assert "no output layer in" in fail("perplexity", pipeline, run / "text.txt")
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.cfg")), ids=lambda path: path.stem)
+def test_ready_made_configs(path):
+    config = read_config(path)
+    assert config.bilm is not None
+    assert (config.bilm.char_cnn is None) == (path.stem in ("tiny-words", "ag-news"))
+    assert config.pretraining.max_epochs or config.pretraining.max_minutes
