@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import shutil
 import sys
 import zipfile
@@ -27,7 +26,7 @@ from spacy.tokens import Doc, DocBin
 from thinc.api import to_numpy
 
 from .component import Elmo
-from .files import atomic_file
+from .files import atomic_file, sha256, try_lock
 
 # A part is written when it holds this much: what a kill can lose.
 _PART_BYTES = 32 << 20
@@ -138,7 +137,10 @@ class Dump:
         self.out.parent.mkdir(parents=True, exist_ok=True)
         path = self.out.with_name(f".{self.out.name}.lock")
         with path.open("w") as file:
-            _lock(file, self.out)
+            if not try_lock(file):
+                raise ValueError(
+                    f"another run is writing {self.out}: wait for it, or choose another"
+                )
             try:
                 yield
             finally:
@@ -253,7 +255,7 @@ class Dump:
         for parameter in self.elmo.bilm.parameters():
             weights.update(parameter.detach().cpu().numpy().tobytes())
         return {
-            "input": None if self.source is None else _checksum(self.source),
+            "input": None if self.source is None else sha256(self.source),
             "weights": weights.hexdigest(),
             "precision": self.elmo.bilm.precision,
             "layers": self.layers.value,
@@ -269,14 +271,6 @@ def _datasets(parts: list[Path]) -> Iterator[tuple[str, h5py.Dataset]]:
                 yield name, file[name]
 
 
-def _checksum(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 @contextlib.contextmanager
 def _open(source: Optional[Path]) -> Iterator[Union[IO[bytes], Any]]:
     if source is None:
@@ -284,14 +278,3 @@ def _open(source: Optional[Path]) -> Iterator[Union[IO[bytes], Any]]:
     else:
         with source.open("rb") as file:
             yield file
-
-
-def _lock(file: IO, out: Path) -> None:
-    if os.name != "posix":  # Elsewhere, two runs are the user's to avoid.
-        return
-    import fcntl
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise ValueError(f"another run is writing {out}: wait for it, or choose another") from error

@@ -1,13 +1,16 @@
-"""Writing files and folders so that a reader sees the old one or the new one, never a half."""
+"""Writing files and folders so that a reader sees the old one or the new one, never a half; telling
+whether they have changed; locking them."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 
 @contextlib.contextmanager
@@ -53,6 +56,32 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         _sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def sha256(path: Path) -> str:
+    """RETURNS (str): The checksum of a file, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def try_lock(file: IO) -> bool:
+    """Lock an open file until it is closed, so that one process at a time uses what it stands for.
+
+    RETURNS (bool): False if another process has locked it. Always True where the system has no
+        such locks: there, two runs are the user's to avoid.
+    """
+    if os.name != "posix":
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _give_default_mode(path: Path) -> None:

@@ -13,7 +13,6 @@ Random numbers need no state: those of a step depend on the seed and the step al
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -24,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ..files import atomic_folder
+from ..files import atomic_folder, sha256
 
 _SEPARATOR = "/"
 
@@ -53,7 +52,7 @@ def save(
         save_file(tensors, new / "model.safetensors")
         save_file(_optimizer_tensors(model, optimizer), new / "optimizer.safetensors")
         (new / "state.json").write_text(json.dumps(state, indent=2) + "\n", encoding="utf8")
-        sums = {path.name: _sha256(path) for path in sorted(new.iterdir())}
+        sums = {path.name: sha256(path) for path in sorted(new.iterdir())}
         (new / "checksums.json").write_text(json.dumps(sums, indent=2) + "\n", encoding="utf8")
 
 
@@ -62,7 +61,7 @@ def load(folder: Path) -> Checkpoint:
     try:
         sums = json.loads((folder / "checksums.json").read_text(encoding="utf8"))
         for name, expected in sums.items():
-            if _sha256(folder / name) != expected:
+            if sha256(folder / name) != expected:
                 raise ValueError(f"{name} is damaged")
         return Checkpoint(
             load_file(folder / "model.safetensors"),
@@ -133,11 +132,3 @@ def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> di
         for name, parameter in model.named_parameters()
         for key, value in optimizer.state.get(parameter, {}).items()
     }
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

@@ -28,7 +28,7 @@ from typing import Any, Optional
 import numpy
 
 from ..bilm.characters import PADDING, SHIFT, character_ids
-from ..files import atomic_folder
+from ..files import atomic_folder, sha256
 from .tokenize import Tokenization, tokenize
 from .vocabulary import SPECIALS, VocabularySettings, order_types
 
@@ -177,7 +177,7 @@ def prepare(
             "max_characters": max_characters,
             "tokenization": asdict(tokenization),
             "dev_fraction": dev_fraction,
-            "sha256": {path.name: _sha256(path) for path in sorted(new.glob("*.*"))},
+            "sha256": {path.name: sha256(path) for path in sorted(new.glob("*.*"))},
         }
         (new / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf8")
     return manifest
@@ -203,7 +203,7 @@ def open_corpus(folder: Path, *, check: bool = True) -> Corpus:
         )
     for name, expected in manifest["sha256"].items():
         path = folder / name
-        if not path.is_file() or (check and _sha256(path) != expected):
+        if not path.is_file() or (check and sha256(path) != expected):
             raise ValueError(
                 f"{path} is missing or has changed since `spacy elmo prepare`: prepare the corpus "
                 "again"
@@ -263,11 +263,3 @@ def _renumber(source: Path, target: Path, final: numpy.ndarray) -> None:
         while block := reader.read(1 << 24):
             writer.write(final[numpy.frombuffer(block, dtype=numpy.uint32)].tobytes())
     source.unlink()
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

@@ -19,6 +19,7 @@ from torch import nn
 
 from ..bilm import BiLM, BiLMConfig
 from ..bilm.formats import load as load_bilm
+from ..files import try_lock
 from . import checkpoint as checkpoints
 from .batches import pack, plan_epoch
 from .config import OptimizerConfig, RunConfig, differences
@@ -315,16 +316,9 @@ class Trainer:
 @contextlib.contextmanager
 def _only_run_in(output: Path) -> Iterator[None]:
     """RAISES (ValueError): If another process trains in this folder."""
-    try:
-        import fcntl
-    except ImportError:  # Windows.
-        yield
-        return
     with (output / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ValueError(f"another run is using {output}: give another folder") from error
+        if not try_lock(file):
+            raise ValueError(f"another run is using {output}: give another folder")
         yield
 
 
