@@ -9,6 +9,7 @@ from typing import Optional, Union
 
 from spacy.tokens import Doc
 from spacy.util import registry
+from spacy.vocab import Vocab
 from thinc.api import Model, chain
 from thinc.types import Floats2d
 
@@ -21,6 +22,7 @@ from .bundled import load_weights
 from .layers.encoder import DocLayers, ElmoEncoder, NoWeights, Settings
 from .layers.listener import ANY, LayersListener, mix_docs
 from .layers.mixes import Mix
+from .layers.objective import make_objective
 from .layers.tok2vec import ElmoTok2Vec
 from .segmenters import Segmenter, sentences
 
@@ -149,6 +151,20 @@ def build_elmo_tok2vec(
     RAISES (ValueError): If there is no mix at all.
     """
     return ElmoTok2Vec(embed, encode, elmo_input, elmo_output, _source(upstream, grad_factor))
+
+
+@registry.architectures("spacy-elmo.BiLMObjective.v1")
+def BiLMObjective(rows: int = 5000) -> Callable[[Vocab, Model], Model[list[Doc], Floats2d]]:
+    """For `[pretraining.objective]`: train an elmo component as a language model in the loop of
+    `spacy pretrain`. Its weights load with `[initialize] init_tok2vec`.
+
+    rows (int): Words are hashed into so many rows.
+    RAISES (ValueError): If rows is not positive; at the start, if pretraining.component is not an
+        elmo component.
+    """
+    if rows < 1:
+        raise ValueError(f"spacy-elmo.BiLMObjective.v1: rows must be 1 or more, found {rows}")
+    return make_objective(rows)
 
 
 def _source(
