@@ -124,11 +124,10 @@ class Trainer:
                 saves = step % settings.checkpoint_frequency == 0
                 # Looking at the loss waits for the device, and processes must agree.
                 looks = world_size() == 1 or evaluates or saves or step % _LOOK_FREQUENCY == 0
-                limit, stop = self._limit_is_reached(), False
                 if looks:
                     progress.seconds = from_first(seconds, self.device)
-                    limit = self._limit_is_reached()
-                    stop = any_process(self._stop, self.device)
+                limit = self._limit_is_reached()
+                stop = looks and any_process(self._stop, self.device)
                 value = None
                 if limit or stop or evaluates or saves or step % _LOOK_FREQUENCY == 0:
                     value = float(summed(loss))
