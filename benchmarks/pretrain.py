@@ -20,7 +20,7 @@ import torch
 from embed import FILTERS, SHAPES, matmul_rate
 
 from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
-from spacy_elmo.pretraining.batches import Batch, pack, plan_epoch
+from spacy_elmo.pretraining.batches import Batch, SentenceBatches, pack, plan_epoch
 from spacy_elmo.pretraining.config import PretrainingConfig, RunConfig
 from spacy_elmo.pretraining.corpus import Corpus, open_corpus, prepare
 from spacy_elmo.pretraining.tokenize import Tokenization
@@ -77,6 +77,7 @@ def main() -> None:
         corpus = open_corpus(path)
         plan = plan_epoch(corpus.train.lengths, args.batch_words, 0, 0)
         start = time.perf_counter()
+        epoch = SentenceBatches(corpus.train, plan, corpus.n_vocabulary)
         batches = [pack(corpus.train, part, corpus.n_vocabulary) for part in plan]
         data_rate = sum(batch.n_words for batch in batches) / (time.perf_counter() - start)
         print(
@@ -93,11 +94,11 @@ def main() -> None:
             )
             run = RunConfig(path, None, 0, config, settings)
             trainer = Trainer(run, Path(folder) / shape, device=args.device)
-            trainer._step([plan[0]])
-            float(trainer._step([plan[1]]))
+            trainer._step(epoch, [0])
+            float(trainer._step(epoch, [1]))
             start, words, operations = time.perf_counter(), 0, 0.0
             for number in range(2, 2 + args.steps):
-                loss = trainer._step([plan[number % len(plan)]])
+                loss = trainer._step(epoch, [number % len(plan)])
                 words += batches[number % len(plan)].n_words
                 operations += flop(config, batches[number % len(plan)], corpus, N_SAMPLES)
             float(loss)

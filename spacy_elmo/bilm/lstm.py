@@ -83,24 +83,38 @@ class BiLSTM(nn.Module):
         width = self.config.projection_dim
         return ModuleList(LSTMLayer(width, self.config) for _ in range(self.config.n_layers))
 
-    def forward(self, x: Tensor, sizes: Sequence[int], dropout: float = 0.0) -> list[Tensor]:
+    def forward(
+        self,
+        x: Tensor,
+        sizes: Sequence[int],
+        dropout: float = 0.0,
+        states: Optional[list[LayerState]] = None,
+    ) -> list[Tensor]:
         """Run with autograd.
 
         x (Tensor): Packed inputs, shape (2, rows, P): forward, backward (reversed).
         sizes (Sequence[int]): Sequences that are active at each step; falling.
         dropout (float): Of each layer's input, as bilm-tf does.
+        states (Optional[list]): See `infer`; only where all sequences are of one length. Gradients
+            end there.
         RETURNS (list): The layers' outputs, each packed like x.
         """
         outputs = []
         for layer, pair in enumerate(zip(self.forward_layers, self.backward_layers)):
             x = F.dropout(x, dropout) if dropout else x
-            y = self._train_layer(x, sizes, *pair)
+            state = None if states is None else states[layer]
+            y = self._train_layer(x, sizes, *pair, state)
             x = x + y if layer > 0 and self.config.use_skip_connections else y
             outputs.append(x)
         return outputs
 
     def _train_layer(
-        self, x: Tensor, sizes: Sequence[int], fwd: LSTMLayer, bwd: LSTMLayer
+        self,
+        x: Tensor,
+        sizes: Sequence[int],
+        fwd: LSTMLayer,
+        bwd: LSTMLayer,
+        state: Optional[LayerState],
     ) -> Tensor:
         if not sizes:
             return x
@@ -114,8 +128,9 @@ class BiLSTM(nn.Module):
                         layer.gate_bias,
                         layer.projection_weight,
                         self.config,
+                        None if state is None else (state[0][direction], state[1][direction]),
                     )
-                    for part, layer in zip(x, (fwd, bwd))
+                    for direction, (part, layer) in enumerate(zip(x, (fwd, bwd)))
                 ]
             )
         # Both directions in one batched product per step.
@@ -129,6 +144,7 @@ class BiLSTM(nn.Module):
             torch.stack((fwd.gate_bias, bwd.gate_bias)),
             projection,
             self.config,
+            state,
         )
 
     @torch.inference_mode()

@@ -28,6 +28,7 @@ def lstm_scan(
     gate_bias: Tensor,
     projection_weight: Optional[Tensor],
     config: LSTMConfig,
+    state: Optional[tuple[Tensor, Tensor]] = None,
 ) -> Tensor:
     """Run one layer with autograd. Products are in the type that `torch.autocast` asks for, if it
     is on; everything else is in that of the weights.
@@ -38,12 +39,17 @@ def lstm_scan(
     gate_bias (Tensor): Shape (..., 4H).
     projection_weight (Optional[Tensor]): Shape (..., P, H).
     config (LSTMConfig): The hyper-parameters.
+    state (Optional[tuple]): Outputs and cells before the first step, shapes (..., sequences, P) and
+        (..., sequences, H), changed in place to those after the last one: then all sequences must
+        be of one length. No gradient flows into it. None: zeros.
     RETURNS (Tensor): The outputs, packed like x, shape (..., rows, P).
     """
     kind = x.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
     with torch.autocast(kind, enabled=False):
-        return _Scan.apply(x, list(sizes), gate_weight, gate_bias, projection_weight, config, dtype)
+        return _Scan.apply(
+            x, list(sizes), gate_weight, gate_bias, projection_weight, config, state, dtype
+        )
 
 
 class _Scan(torch.autograd.Function):
@@ -56,6 +62,7 @@ class _Scan(torch.autograd.Function):
         gate_bias: Tensor,
         projection_weight: Optional[Tensor],
         config: LSTMConfig,
+        state: Optional[tuple[Tensor, Tensor]],
         dtype: torch.dtype,
     ) -> Tensor:
         width, dim = x.shape[-1], config.dim
@@ -70,12 +77,13 @@ class _Scan(torch.autograd.Function):
             projection = projection_weight.to(dtype).transpose(-1, -2).contiguous()
         cells = x.new_empty(*x.shape[:-1], dim)
         y = x.new_empty(*x.shape[:-1], config.projection_dim)
-        at = before = 0
-        for step, n in enumerate(sizes):
+        h0, c0 = (None, None) if state is None else (state[0].clone(), state[1].clone())
+        previous_h, previous_c = h0, c0
+        at = 0
+        for n in sizes:
             now = gates[..., at : at + n, :]
-            if step:
-                h = y[..., before : before + n, :].to(dtype)
-                now += torch.matmul(h, recurrent)
+            if previous_h is not None:
+                now += torch.matmul(previous_h[..., :n, :].to(dtype), recurrent)
             i, j, f, o = now.split(dim, dim=-1)
             # tanh(j) = 2 sigmoid(2j) - 1; see `lstm`.
             j *= 2
@@ -83,8 +91,8 @@ class _Scan(torch.autograd.Function):
             j.mul_(2).sub_(1)
             c = cells[..., at : at + n, :]
             torch.mul(i, j, out=c)
-            if step:
-                c.addcmul_(cells[..., before : before + n, :], f)
+            if previous_c is not None:
+                c.addcmul_(previous_c[..., :n, :], f)
             if config.cell_clip is not None:
                 c.clamp_(-config.cell_clip, config.cell_clip)
             h = _tanh(c).mul_(o)
@@ -95,15 +103,19 @@ class _Scan(torch.autograd.Function):
                 out.copy_(torch.matmul(h.to(dtype), projection))
                 if config.proj_clip is not None:
                     out.clamp_(-config.proj_clip, config.proj_clip)
-            before, at = at, at + n
-        ctx.save_for_backward(x, gate_weight, projection_weight, gates, cells, y)
+            previous_h, previous_c = out, c
+            at += n
+        if state is not None and previous_h is not None and previous_c is not None:
+            state[0].copy_(previous_h)
+            state[1].copy_(previous_c)
+        ctx.save_for_backward(x, gate_weight, projection_weight, gates, cells, y, h0, c0)
         ctx.sizes, ctx.config, ctx.dtype = sizes, config, dtype
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Optional[Tensor], ...]:
-        x, gate_weight, projection_weight, gates, cells, y = ctx.saved_tensors
+        x, gate_weight, projection_weight, gates, cells, y, h0, c0 = ctx.saved_tensors
         config, dtype, sizes = ctx.config, ctx.dtype, ctx.sizes
         width, dim = x.shape[-1], config.dim
         weight = gate_weight.to(dtype)
@@ -121,10 +133,9 @@ class _Scan(torch.autograd.Function):
         d_i, d_j, d_f, d_o = d_gates.split(dim, dim=-1)
         torch.mul(j, i, out=d_i).addcmul_(d_i, i, value=-1)
         torch.mul(j, j, out=d_j).neg_().add_(1).mul_(i)
-        d_f[..., :first, :] = 0
-        if len(sizes) > 1:
-            d_f[..., first:, :] = cells[..., previous, :]
-            d_f.mul_(f).addcmul_(d_f, f, value=-1)
+        d_f[..., :first, :] = 0 if c0 is None else c0
+        d_f[..., first:, :] = cells[..., previous, :]
+        d_f.mul_(f).addcmul_(d_f, f, value=-1)
         torch.mul(h, o, out=d_o).neg_().add_(h)
         through = tanh_c.square_().neg_().add_(1).mul_(o)
         inside = None
@@ -163,13 +174,17 @@ class _Scan(torch.autograd.Function):
         d_weight[..., width:] = torch.matmul(
             low[..., first:, :].transpose(-1, -2), y[..., previous, :].to(dtype)
         )
+        if h0 is not None:
+            d_weight[..., width:] += torch.matmul(
+                low[..., :first, :].transpose(-1, -2), h0.to(dtype)
+            )
         d_projection = None
         if projection is not None:
             d_projection = torch.matmul(d_out.to(dtype).transpose(-1, -2), h.to(dtype)).to(x.dtype)
         d_x = (
             torch.matmul(low, weight[..., :width]).to(x.dtype) if ctx.needs_input_grad[0] else None
         )
-        return d_x, None, d_weight, d_gates.sum(-2), d_projection, None, None
+        return d_x, None, d_weight, d_gates.sum(-2), d_projection, None, None, None
 
 
 def _tanh(x: Tensor) -> Tensor:

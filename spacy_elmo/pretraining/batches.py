@@ -1,9 +1,13 @@
-"""Batches of whole sentences of similar length, in an order that a seed decides."""
+"""What a training step reads: whole sentences, or rows that go on from batch to batch.
+
+A seed decides the order, and nothing else, so that the number of a batch is a position in the data.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Optional, Protocol
 
 import numpy
 
@@ -39,6 +43,117 @@ class Batch:
     def n_targets(self) -> int:
         """Predictions per direction."""
         return self.inputs.shape[1]
+
+
+class Epoch(Protocol):
+    """All batches of one pass over a part of a corpus."""
+
+    def __len__(self) -> int: ...
+
+    def size(self, number: int) -> tuple[int, int]:
+        """RETURNS (tuple): Words and predictions (per direction) of a batch."""
+
+    def read(self, number: int, part: int = 0, n_parts: int = 1) -> Optional[Batch]:
+        """Read a batch, or the part of it that is one process's.
+
+        number (int): Which batch.
+        part, n_parts (int): Which part of how many; together they are the batch.
+        RETURNS (Optional[Batch]): None if nothing is left for this part.
+        """
+
+
+class SentenceBatches:
+    """Whole sentences of similar length.
+
+    sentences (Sentences): A part of a corpus.
+    plan (Sequence[ndarray]): The sentences of each batch, see `plan_epoch`.
+    n_vocabulary (int): Types from here on are predicted as `<UNK>`.
+    """
+
+    def __init__(
+        self, sentences: Sentences, plan: Sequence[numpy.ndarray], n_vocabulary: int
+    ) -> None:
+        self.sentences = sentences
+        self.plan = plan
+        self.n_vocabulary = n_vocabulary
+        self._lengths = sentences.lengths
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def size(self, number: int) -> tuple[int, int]:
+        numbers = self.plan[number]
+        n_words = int(self._lengths[numbers].sum())
+        return n_words, n_words + len(numbers)
+
+    def read(self, number: int, part: int = 0, n_parts: int = 1) -> Optional[Batch]:
+        mine = self.plan[number][part::n_parts]
+        return pack(self.sentences, mine, self.n_vocabulary) if len(mine) else None
+
+
+class CarriedRows:
+    """Rows that read on where they stopped, cut every `unroll_steps` (bilm-tf's batches): one after
+    the other, the shuffled sentences make a stream, and each row reads its part of it.
+
+    The backward direction reads the words of each sentence in reverse, but the sentences in the
+    same order, as in bilm-tf. Less than one word per row is left out at the end.
+
+    sentences (Sentences): A part of a corpus.
+    n_rows (int): Rows.
+    unroll_steps (int): Steps per batch.
+    n_vocabulary (int): Types from here on are predicted as `<UNK>`.
+    seed, epoch (int): Decide the order of the sentences.
+    RAISES (ValueError): If there is less than a word per row.
+    """
+
+    def __init__(
+        self,
+        sentences: Sentences,
+        n_rows: int,
+        unroll_steps: int,
+        n_vocabulary: int,
+        seed: int,
+        epoch: int,
+    ) -> None:
+        order = numpy.random.default_rng((seed, epoch)).permutation(len(sentences))
+        self.sentences = sentences
+        self.unroll_steps = unroll_steps
+        self.n_vocabulary = n_vocabulary
+        self._lengths = sentences.lengths[order]
+        self._starts = sentences.ends[order] - self._lengths
+        self._framed_ends = numpy.cumsum(self._lengths + 1)
+        self.n_rows = n_rows
+        self.n_steps = int(self._framed_ends[-1]) // n_rows
+        if not self.n_steps:
+            raise ValueError(
+                f"the corpus has fewer words than a batch has rows ({n_rows}, batch_words // "
+                "unroll_steps): lower pretraining.batch_words"
+            )
+
+    def __len__(self) -> int:
+        return -(-self.n_steps // self.unroll_steps)
+
+    def size(self, number: int) -> tuple[int, int]:
+        sentence, position = self._locate(number, 0, self.n_rows)
+        return int((position < self._lengths[sentence]).sum()), len(position)
+
+    def read(self, number: int, part: int = 0, n_parts: int = 1) -> Optional[Batch]:
+        first, last = (self.n_rows * i // n_parts for i in (part, part + 1))
+        if first == last:
+            return None
+        sentence, position = self._locate(number, first, last)
+        sizes = [last - first] * (len(position) // (last - first))
+        starts, lengths = self._starts[sentence], self._lengths[sentence]
+        return _batch(self.sentences, sizes, starts, lengths, position, self.n_vocabulary)
+
+    def _locate(self, number: int, first: int, last: int) -> tuple[numpy.ndarray, numpy.ndarray]:
+        """RETURNS (tuple): For each prediction of some rows, time-major, which sentence of the
+        stream it is in, and its position there."""
+        start = number * self.unroll_steps
+        steps = numpy.arange(start, min(start + self.unroll_steps, self.n_steps))
+        at = (steps[:, None] + numpy.arange(first, last) * self.n_steps).ravel()
+        sentence = numpy.searchsorted(self._framed_ends, at, side="right")
+        return sentence, at - (self._framed_ends[sentence] - self._lengths[sentence] - 1)
 
 
 def plan_epoch(
@@ -78,32 +193,47 @@ def pack(sentences: Sentences, numbers: numpy.ndarray, n_vocabulary: int) -> Bat
     framed = lengths + 1
     # Sorted by falling length, so the active sequences at a step are a prefix.
     sizes = numpy.searchsorted(-framed, -numpy.arange(framed[0]), side="left")
-    offsets = numpy.cumsum(sizes) - sizes
-    sequence = numpy.repeat(numpy.arange(len(framed)), framed)
-    position = numpy.arange(framed.sum()) - numpy.repeat(numpy.cumsum(framed) - framed, framed)
-    row = offsets[position] + sequence
-    start, length = starts[sequence], lengths[sequence]
-    inside, last = position > 0, position == length
+    position = numpy.repeat(numpy.arange(len(sizes)), sizes)
+    sequence = numpy.arange(len(position)) - numpy.repeat(numpy.cumsum(sizes) - sizes, sizes)
+    return _batch(
+        sentences, sizes.tolist(), starts[sequence], lengths[sequence], position, n_vocabulary
+    )
+
+
+def _batch(
+    sentences: Sentences,
+    sizes: list[int],
+    starts: numpy.ndarray,
+    lengths: numpy.ndarray,
+    position: numpy.ndarray,
+    n_vocabulary: int,
+) -> Batch:
+    """Each row is one position of a sentence, which is known by its start and length: 0 is where
+    its boundary is read, `length` where the other boundary is predicted."""
+    inside, ends_here = position > 0, position == lengths
+    ends = starts + lengths
 
     def read(at: numpy.ndarray, where: numpy.ndarray, boundary: int) -> numpy.ndarray:
-        found = numpy.full(len(row), boundary, dtype=numpy.int64)
-        found[row[where]] = sentences.ids[at[where]]
+        found = numpy.full(len(position), boundary, dtype=numpy.int64)
+        found[where] = sentences.ids[at[where]]
         return found
 
-    end = start + length
     inputs = numpy.stack(
-        (read(start + position - 1, inside, BOS_ID), read(end - position, inside, EOS_ID))
+        (read(starts + position - 1, inside, BOS_ID), read(ends - position, inside, EOS_ID))
     )
     targets = numpy.stack(
-        (read(start + position, ~last, EOS_ID), read(end - position - 1, ~last, BOS_ID))
+        (
+            read(starts + position, ~ends_here, EOS_ID),
+            read(ends - position - 1, ~ends_here, BOS_ID),
+        )
     )
     types, index = numpy.unique(inputs, return_inverse=True)
     return Batch(
-        sizes.tolist(),
+        sizes,
         types,
         index.reshape(inputs.shape),
         numpy.where(targets >= n_vocabulary, UNK_ID, targets),
-        int(lengths.sum()),
+        int((~ends_here).sum()),
     )
 
 

@@ -4,6 +4,7 @@
 |------------------------|-------------------------------------------------------------------|
 | model.safetensors      | the weights of the biLM and of the output layer                   |
 | optimizer.safetensors  | the optimizer's state, as PARAMETER/NAME                          |
+| carried.safetensors    | the LSTMs' states, as LAYER/NAME; none without carry_state        |
 | state.json             | step, position in the data, history, config, corpus               |
 | checksums.json         | sha256 of the others: a folder without it, or with others, is not |
 |                        | used                                                              |
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -23,6 +25,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from ..bilm.lstm import LayerState
 from ..files import atomic_folder, sha256
 
 _SEPARATOR = "/"
@@ -31,17 +34,22 @@ _SEPARATOR = "/"
 class Checkpoint(NamedTuple):
     """What a checkpoint holds.
 
-    model, optimizer (dict): Tensors by name.
+    model, optimizer, carried (dict): Tensors by name.
     state (dict): Everything else.
     """
 
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor]
+    carried: dict[str, Tensor]
     state: dict[str, Any]
 
 
 def save(
-    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    carried: Sequence[LayerState],
+    state: dict[str, Any],
 ) -> None:
     """Write a checkpoint. When this returns, it is on the disk.
 
@@ -51,6 +59,7 @@ def save(
         tensors = {name: value.detach().contiguous() for name, value in _weights(model).items()}
         save_file(tensors, new / "model.safetensors")
         save_file(_optimizer_tensors(model, optimizer), new / "optimizer.safetensors")
+        save_file(_carried_tensors(carried), new / "carried.safetensors")
         (new / "state.json").write_text(json.dumps(state, indent=2) + "\n", encoding="utf8")
         sums = {path.name: sha256(path) for path in sorted(new.iterdir())}
         (new / "checksums.json").write_text(json.dumps(sums, indent=2) + "\n", encoding="utf8")
@@ -66,6 +75,7 @@ def load(folder: Path) -> Checkpoint:
         return Checkpoint(
             load_file(folder / "model.safetensors"),
             load_file(folder / "optimizer.safetensors"),
+            load_file(folder / "carried.safetensors"),
             json.loads((folder / "state.json").read_text(encoding="utf8")),
         )
     except (OSError, ValueError, SafetensorError) as error:
@@ -84,7 +94,8 @@ def path_of(output: Path, step: int) -> Path:
 def clean(output: Path, keep: int) -> None:
     """Remove all checkpoints but the last ones, and what a killed run left half-written."""
     for path in all_checkpoints(output)[:-keep]:
-        shutil.rmtree(path)
+        # Under its name, a checkpoint is complete or not there, even if this is killed halfway.
+        path.rename(path.with_name(f".{path.name}.old"))
     for path in output.glob(".step-*"):
         shutil.rmtree(path, ignore_errors=True)
 
@@ -119,6 +130,23 @@ def restore(
                 for key, value in found.items()
             }
             optimizer.state[parameter] = state
+
+
+def carried_states(checkpoint: Checkpoint) -> list[LayerState]:
+    """RETURNS (list): The LSTMs' states, of all rows."""
+    found = checkpoint.carried
+    return [
+        (found[f"{layer}{_SEPARATOR}output"], found[f"{layer}{_SEPARATOR}cell"])
+        for layer in range(len(found) // 2)
+    ]
+
+
+def _carried_tensors(carried: Sequence[LayerState]) -> dict[str, Tensor]:
+    return {
+        f"{layer}{_SEPARATOR}{name}": value.contiguous()
+        for layer, state in enumerate(carried)
+        for name, value in zip(("output", "cell"), state)
+    }
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:

@@ -72,6 +72,10 @@ class PretrainingConfig:
     """How to train.
 
     batch_words (int): Words per batch, about.
+    carry_state (bool): Read rows that go on from batch to batch, with the LSTMs' states carried
+        over (the paper's and bilm-tf's way), instead of whole sentences from zero states (what the
+        model sees at inference).
+    unroll_steps (int): Steps per batch of such rows, batch_words // unroll_steps of them.
     accumulate_gradient (int): Batches per step.
     dropout (float): See `LanguageModel`.
     mixed_precision (bool): bfloat16 products.
@@ -86,6 +90,8 @@ class PretrainingConfig:
     """
 
     batch_words: int = 4096
+    carry_state: bool = False
+    unroll_steps: int = 20
     accumulate_gradient: int = 1
     dropout: float = 0.1
     mixed_precision: bool = False
@@ -103,6 +109,7 @@ class PretrainingConfig:
     def __post_init__(self) -> None:
         for name in (
             "batch_words",
+            "unroll_steps",
             "accumulate_gradient",
             "eval_frequency",
             "checkpoint_frequency",
@@ -112,6 +119,11 @@ class PretrainingConfig:
                 raise ValueError(
                     f"pretraining.{name} must be 1 or more, found {getattr(self, name)}"
                 )
+        if self.carry_state and self.batch_words < self.unroll_steps:
+            raise ValueError(
+                f"pretraining.batch_words ({self.batch_words}) must be unroll_steps "
+                f"({self.unroll_steps}) or more: a batch has batch_words // unroll_steps rows"
+            )
         if not 0 <= self.dropout < 1:
             raise ValueError(
                 f"pretraining.dropout must be at least 0 and less than 1, found {self.dropout}"

@@ -69,6 +69,15 @@ def summed(value: torch.Tensor) -> torch.Tensor:
     return value
 
 
+def gathered(value: torch.Tensor, dim: int) -> torch.Tensor:
+    """RETURNS (Tensor): The parts of all processes, which are of one size, side by side."""
+    if world_size() == 1:
+        return value
+    parts = [torch.empty_like(value) for _ in range(world_size())]
+    distributed.all_gather(parts, value.contiguous())
+    return torch.cat(parts, dim)
+
+
 def barrier() -> None:
     """Wait for the others."""
     if world_size() > 1:

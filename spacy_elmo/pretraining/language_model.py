@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import numpy
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..bilm import BiLM
+from ..bilm.lstm import LayerState
 from ..bilm.token_encoder import CharCNN
 from .batches import Batch
 from .corpus import Corpus
@@ -41,7 +42,11 @@ class LanguageModel(nn.Module):
         self.output = build_output_layer(loss, n_words, bilm.config.projection_dim, embedding)
 
     def forward(
-        self, batch: Batch, corpus: Corpus, random: numpy.random.Generator
+        self,
+        batch: Batch,
+        corpus: Corpus,
+        random: numpy.random.Generator,
+        states: Optional[list[LayerState]] = None,
     ) -> DirectionLosses:
         """The losses that training minimises.
 
@@ -49,10 +54,13 @@ class LanguageModel(nn.Module):
         corpus (Corpus): Where the characters of the types are.
         random (Generator): Draws the samples of a sampled softmax, the same ones for both
             directions.
+        states (Optional[list]): Of the LSTMs before the batch, changed in place to those after it;
+            see `BiLSTM.forward`.
         """
         state = random.bit_generator.state
         losses = []
-        for h, targets in zip(self._top(batch, corpus, self.dropout), self._targets(batch)):
+        tops = self._top(batch, corpus, self.dropout, states)
+        for h, targets in zip(tops, self._targets(batch)):
             random.bit_generator.state = state
             losses.append(self.output(h, targets, random))
         return DirectionLosses(*losses)
@@ -65,7 +73,25 @@ class LanguageModel(nn.Module):
         pairs = zip(tops, self._targets(batch))
         return torch.stack([self.output.log_likelihood(h, targets) for h, targets in pairs])
 
-    def _top(self, batch: Batch, corpus: Corpus, dropout: float) -> Tensor:
+    def new_states(self, n_rows: int) -> list[LayerState]:
+        """RETURNS (list): Zero states of the LSTM layers for so many rows."""
+        config, weight = self.bilm.config, next(self.parameters())
+
+        def zeros(width: int) -> Tensor:
+            return weight.new_zeros(2, n_rows, width)
+
+        return [
+            (zeros(config.projection_dim), zeros(config.lstm.dim))
+            for _ in range(config.lstm.n_layers)
+        ]
+
+    def _top(
+        self,
+        batch: Batch,
+        corpus: Corpus,
+        dropout: float,
+        states: Optional[list[LayerState]] = None,
+    ) -> Tensor:
         """The top layer of each direction, shape (2, rows, P)."""
         encoder = self.bilm.token_encoder
         if isinstance(encoder, CharCNN):
@@ -75,7 +101,7 @@ class LanguageModel(nn.Module):
             rows = numpy.where(batch.types < corpus.n_vocabulary, batch.types, 2)
             types = encoder.embedding(torch.from_numpy(rows).to(self.bilm.device))
         x = types[torch.from_numpy(batch.inputs).to(types.device)]
-        top = self.bilm.lstm(x, batch.sizes, dropout)[-1]
+        top = self.bilm.lstm(x, batch.sizes, dropout, states)[-1]
         return F.dropout(top, dropout) if dropout else top
 
     def _targets(self, batch: Batch) -> Tensor:

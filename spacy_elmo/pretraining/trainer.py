@@ -8,7 +8,7 @@ import math
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
@@ -19,12 +19,21 @@ from torch import nn
 
 from ..bilm import BiLM, BiLMConfig
 from ..bilm.formats import load as load_bilm
+from ..bilm.lstm import LayerState
 from ..files import try_lock
 from . import checkpoint as checkpoints
-from .batches import pack, plan_epoch
+from .batches import CarriedRows, Epoch, SentenceBatches, plan_epoch
 from .config import OptimizerConfig, RunConfig, differences
 from .corpus import Corpus, open_corpus
-from .distributed import any_process, barrier, from_first, rank, summed, world_size
+from .distributed import (
+    any_process,
+    barrier,
+    from_first,
+    gathered,
+    rank,
+    summed,
+    world_size,
+)
 from .language_model import LanguageModel
 from .perplexity import Perplexity, perplexity
 
@@ -91,7 +100,7 @@ class Trainer:
         self.optimizer = build_optimizer(self.model, config.pretraining.optimizer)
         self._stop = False
         self._data_ends = False
-        self._lengths = self.corpus.train.lengths
+        self._carried: list[LayerState] = []
         self._first_bad_step = torch.full((), -1, device=device)
         if found:
             self._restore(found)
@@ -116,8 +125,8 @@ class Trainer:
                 self.save()
             barrier()
             start = time.monotonic() - progress.seconds
-            for numbers in self._steps():
-                loss = self._step(numbers)
+            for epoch, numbers in self._steps():
+                loss = self._step(epoch, numbers)
                 seconds = time.monotonic() - start
                 step = progress.step
                 evaluates = step % settings.eval_frequency == 0
@@ -194,7 +203,8 @@ class Trainer:
         return found
 
     def save(self) -> None:
-        """Write a checkpoint and remove old ones."""
+        """Write a checkpoint and remove old ones. All processes must call it."""
+        carried = [(gathered(h, 1), gathered(c, 1)) for h, c in self._carried]
         if rank() > 0:
             return
         state = {
@@ -203,48 +213,62 @@ class Trainer:
             "corpus": self.corpus.manifest["sha256"],
         }
         path = checkpoints.path_of(self.output, self.progress.step)
-        checkpoints.save(path, self.model, self.optimizer, state)
+        checkpoints.save(path, self.model, self.optimizer, carried, state)
         checkpoints.clean(self.output, self.config.pretraining.keep_checkpoints)
 
-    def _steps(self) -> Iterator[list[numpy.ndarray]]:
-        """Batches of sentence numbers, as many as a step accumulates, from the progress on."""
+    def _steps(self) -> Iterator[tuple[Epoch, range]]:
+        """From the progress on: an epoch, and as many batches of it as a step accumulates."""
         settings, progress = self.config.pretraining, self.progress
-        lengths = self._lengths
         if self._limit_is_reached():  # A run that has ended is resumed.
             return
         while not settings.max_epochs or progress.epoch < settings.max_epochs:
-            plan = plan_epoch(lengths, settings.batch_words, self.config.seed, progress.epoch)
-            while progress.batch < len(plan):
-                step = plan[progress.batch : progress.batch + settings.accumulate_gradient]
-                progress.batch += len(step)
+            epoch = self._epoch(progress.epoch)
+            if progress.batch == 0 and isinstance(epoch, CarriedRows):
+                self._carried = self.model.new_states(epoch.n_rows // world_size())
+            while progress.batch < len(epoch):
+                first = progress.batch
+                progress.batch = min(first + settings.accumulate_gradient, len(epoch))
                 is_last_epoch = progress.epoch + 1 == settings.max_epochs
-                self._data_ends = is_last_epoch and progress.batch == len(plan)
-                yield step
+                self._data_ends = is_last_epoch and progress.batch == len(epoch)
+                yield epoch, range(first, progress.batch)
             progress.epoch += 1
             progress.batch = 0
 
-    def _step(self, batches: list[numpy.ndarray]) -> torch.Tensor:
+    def _epoch(self, number: int) -> Epoch:
+        settings, seed, train = self.config.pretraining, self.config.seed, self.corpus.train
+        n_vocabulary = self.corpus.n_vocabulary
+        if not settings.carry_state:
+            plan = plan_epoch(train.lengths, settings.batch_words, seed, number)
+            return SentenceBatches(train, plan, n_vocabulary)
+        n_rows = settings.batch_words // settings.unroll_steps
+        if n_rows % world_size():
+            raise ValueError(
+                f"the {n_rows} rows of a batch (batch_words // unroll_steps) cannot be shared out "
+                f"to {world_size()} processes: give another pretraining.batch_words"
+            )
+        return CarriedRows(train, n_rows, settings.unroll_steps, n_vocabulary, seed, number)
+
+    def _step(self, epoch: Epoch, numbers: Sequence[int]) -> torch.Tensor:
         """One update. RETURNS (Tensor): The mean loss per prediction, in nats."""
         settings, progress = self.config.pretraining, self.progress
         set_learn_rate(self.optimizer, settings.optimizer, progress.step)
         random = numpy.random.default_rng((self.config.seed, progress.step))
         # Dropout depends on the step alone, so that a resumed run draws what the first one drew.
         torch.manual_seed(hash((self.config.seed, progress.step, rank())) % 2**63)
-        lengths = self._lengths
-        n_words = sum(int(lengths[part].sum()) for part in batches)
-        n_targets = n_words + sum(map(len, batches))
+        n_words, n_targets = map(sum, zip(*(epoch.size(number) for number in numbers)))
         total = torch.zeros((), device=self.device)
         self.optimizer.zero_grad(set_to_none=True)
-        for number, part in enumerate(batches):
-            mine = part[rank() :: world_size()]
-            # Every process must take part in the sum of gradients, even if it has no sentence.
-            share = float(bool(len(mine))) * world_size()
-            batch = pack(self.corpus.train, mine if share else part, self.corpus.n_vocabulary)
+        for number in numbers:
+            batch = epoch.read(number, rank(), world_size())
+            share = world_size()
+            if batch is None:
+                # Every process must take part in the sum of gradients, even if it has no sentence.
+                batch, share = epoch.read(number), 0
             with (
-                self._without_sum(number + 1 < len(batches)),
+                self._without_sum(number != numbers[-1]),
                 torch.autocast(self.device.type, torch.bfloat16, enabled=settings.mixed_precision),
             ):
-                losses = self._parallel(batch, self.corpus, random)
+                losses = self._parallel(batch, self.corpus, random, self._carried or None)
                 loss = (losses.forward + losses.backward) / (2 * n_targets)
             (loss * share).backward()
             total += loss.detach() * bool(share)
@@ -298,6 +322,12 @@ class Trainer:
             )
         checkpoints.restore(saved, self.model, self.optimizer)
         self.progress = Progress(**saved.state["progress"])
+        self._carried = [
+            (self._my_rows(h), self._my_rows(c)) for h, c in checkpoints.carried_states(saved)
+        ]
+
+    def _my_rows(self, value: torch.Tensor) -> torch.Tensor:
+        return value.chunk(world_size(), 1)[rank()].to(self.device).contiguous()
 
     @contextlib.contextmanager
     def _stopping_on_signals(self) -> Iterator[None]:

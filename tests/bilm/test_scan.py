@@ -103,6 +103,35 @@ def test_both_directions_in_one_product(config):
                 assert max_difference(found.grad[direction], reference.grad) < 1e-12
 
 
+@every_config
+def test_states_go_on(config):
+    """Two runs, the second from where the first stopped, give what one gives, and the gradients of
+    one whose second half does not flow back into the first."""
+    n, steps = 3, 4
+    sizes = [n] * steps
+    tensors = inputs(sizes, config, scale=1.5)
+    x, *rest = tensors
+    whole = lstm_scan(x, sizes, *rest, config)
+    state = (
+        torch.zeros(n, config.projection_dim, dtype=torch.float64),
+        torch.zeros(n, DIM, dtype=torch.float64),
+    )
+    half = n * steps // 2
+    parts = []
+    for part in (x[:half], x[half:]):
+        parts.append(lstm_scan(part, sizes[: steps // 2], *rest, config, state))
+    assert max_difference(torch.cat(parts).detach(), whole.detach()) < 1e-12
+    assert max_difference(state[0], whole[-n:].detach()) < 1e-12
+
+    # The second half's gradient, with a state that is not zero.
+    start = tuple(torch.randn_like(part) * 0.3 for part in state)
+
+    def run(*tensors):
+        return lstm_scan(tensors[0], sizes, *tensors[1:], config, tuple(t.clone() for t in start))
+
+    assert torch.autograd.gradcheck(run, tuple(tensors))
+
+
 def test_nothing_needs_a_gradient_of_the_input():
     config = CONFIGS["projection"]
     tensors = inputs([2, 1], config)

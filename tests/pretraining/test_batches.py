@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spacy_elmo.pretraining.batches import in_order, pack, plan_epoch
+from spacy_elmo.pretraining.batches import CarriedRows, in_order, pack, plan_epoch
 from spacy_elmo.pretraining.corpus import Sentences
 
 lengths_of = st.lists(st.integers(1, 30), min_size=1, max_size=60)
@@ -79,3 +79,46 @@ def test_in_order_reads_everything(lengths):
     batches = list(in_order(sentences, 20, 30))
     assert sum(batch.n_words for batch in batches) == sum(lengths)
     assert sum(batch.n_targets for batch in batches) == sum(lengths) + len(lengths)
+
+
+@given(lengths_of, st.integers(1, 9), st.integers(1, 7), st.integers(1, 3))
+def test_rows_that_go_on(lengths, n_rows, unroll_steps, n_parts):
+    """Row after row, batch after batch, both directions read one stream of framed sentences."""
+    sentences = make_sentences(lengths)
+    n_rows = min(n_rows, sum(lengths))
+    epoch = CarriedRows(sentences, n_rows, unroll_steps, 30, seed=1, epoch=2)
+    streams = []
+    for number in range(len(epoch)):
+        parts = [epoch.read(number, part, n_parts) for part in range(n_parts)]
+        parts = [part for part in parts if part is not None]
+        assert sum(len(part.sizes) and part.sizes[0] for part in parts) == n_rows
+        assert all(set(part.sizes) == {part.sizes[0]} for part in parts)
+        found = [
+            numpy.stack((part.types[part.inputs], part.targets)).reshape(
+                2, 2, len(part.sizes), part.sizes[0]
+            )
+            for part in parts
+        ]
+        streams.append(numpy.concatenate(found, axis=3))
+        n_words, n_targets = epoch.size(number)
+        assert n_words == sum(part.n_words for part in parts)
+        assert n_targets == sum(part.n_targets for part in parts)
+        assert len(parts[0].sizes) == unroll_steps or number + 1 == len(epoch)
+    # (inputs or targets, direction, position in the stream)
+    stream = numpy.concatenate(streams, axis=2).swapaxes(2, 3).reshape(2, 2, -1)
+    order = numpy.random.default_rng((1, 2)).permutation(len(lengths))
+    starts = sentences.ends - lengths
+    expected = [[], []]
+    for number in order:
+        words = sentences.ids[starts[number] : sentences.ends[number]].tolist()
+        known = [2 if word >= 30 else word for word in words]
+        expected[0].append([[0, *words], [1, *words[::-1]]])
+        expected[1].append([[*known, 1], [*known[::-1], 0]])
+    whole = numpy.stack([numpy.concatenate(part, axis=1) for part in expected])
+    assert whole.shape[2] - stream.shape[2] < n_rows
+    assert numpy.array_equal(stream, whole[..., : stream.shape[2]])
+
+
+def test_fewer_words_than_rows():
+    with pytest.raises(ValueError, match=r"fewer words than a batch has rows \(50"):
+        CarriedRows(make_sentences([3, 4]), 50, 20, 30, 0, 0)

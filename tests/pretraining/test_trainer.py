@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 
 from spacy_elmo.bilm.formats import allennlp, load
 from spacy_elmo.pretraining import checkpoint as checkpoints
-from spacy_elmo.pretraining.batches import pack
+from spacy_elmo.pretraining.batches import CarriedRows, SentenceBatches, pack
 from spacy_elmo.pretraining.config import OptimizerConfig, read_config
 from spacy_elmo.pretraining.corpus import open_corpus, prepare
 from spacy_elmo.pretraining.export import export, head_folder, load_language_model
@@ -34,6 +34,7 @@ from ..conftest import max_difference
 from .conftest import CHARACTERS, SENTENCE_PER_LINE, WORDS, run_config, sentences
 
 both_inputs = pytest.mark.parametrize("bilm", [CHARACTERS, WORDS], ids=["characters", "words"])
+both_ways = pytest.mark.parametrize("carry_state", [False, True], ids=["sentences", "carried"])
 LOSSES = {
     "sampled": LossConfig("sampled", n_samples=8),
     "full": LossConfig("full"),
@@ -133,18 +134,53 @@ def test_accumulated_gradients(tmp_path, corpus):
     config = run_config(corpus, max_steps=1, dropout=0.0, loss=LOSSES["full"])
     one = Trainer(config, tmp_path / "one")
     plan = [numpy.arange(10), numpy.arange(10, 25)]
-    one._step([numpy.concatenate(plan)])
+    one._step(SentenceBatches(corpus.train, [numpy.concatenate(plan)], corpus.n_vocabulary), [0])
     two = Trainer(config, tmp_path / "two")
-    two._step(plan)
+    two._step(SentenceBatches(corpus.train, plan, corpus.n_vocabulary), [0, 1])
     for name, value in weights(one).items():
         assert max_difference(value, weights(two)[name]) < 1e-5, name
+
+
+def test_carried_states(tmp_path, corpus):
+    """Rows cut into batches give the losses of rows that are not cut."""
+    config = run_config(corpus, dropout=0.0, loss=LOSSES["full"])
+    torch.manual_seed(0)
+    model = build_model(config, corpus)
+    sums = []
+    for unroll_steps in (7, 10**6):
+        epoch = CarriedRows(corpus.train, 5, unroll_steps, corpus.n_vocabulary, 0, 0)
+        states, total = model.new_states(5), 0.0
+        for number in range(len(epoch)):
+            losses = model(epoch.read(number), corpus, numpy.random.default_rng(0), states)
+            total += float((losses.forward + losses.backward).detach())
+        sums.append((len(epoch), total))
+    (several, first), (one, second) = sums
+    assert several > 10 and one == 1
+    assert first == pytest.approx(second, rel=1e-6)
+
+
+@both_inputs
+def test_it_learns_from_rows_that_go_on(tmp_path, corpus, bilm):
+    config = run_config(corpus, bilm, max_steps=150, carry_state=True, unroll_steps=10, dropout=0.0)
+    trainer = Trainer(config, tmp_path / "run")
+    trainer.train()
+    found = trainer.evaluate()
+    assert max(found.forward, found.backward) < 0.7 * found.unigram
 
 
 # Resuming
 
 
-def test_resuming_equals_one_run(tmp_path, corpus):
-    config = run_config(corpus, max_epochs=2, max_steps=0, accumulate_gradient=2)
+@both_ways
+def test_resuming_equals_one_run(tmp_path, corpus, carry_state):
+    config = run_config(
+        corpus,
+        max_epochs=2,
+        max_steps=0,
+        accumulate_gradient=2,
+        carry_state=carry_state,
+        unroll_steps=5,
+    )
     whole = Trainer(config, tmp_path / "whole")
     whole.train()
     assert whole.progress.epoch == 1 and whole.progress.step > 20
@@ -211,10 +247,13 @@ learn_rate = 0.05
 """
 
 
-def test_two_processes_equal_one(tmp_path, corpus):
+@both_ways
+def test_two_processes_equal_one(tmp_path, corpus, carry_state):
     """With the same global batches; gloo on this machine."""
     config = run_config(
         corpus,
+        carry_state=carry_state,
+        unroll_steps=5,
         max_steps=50,
         dropout=0.0,
         batch_words=60,
