@@ -65,7 +65,11 @@ setup(
         "spacy_callbacks": [
             "spacy-elmo.gradual_unfreezing.v1 = spacy_elmo.training:gradual_unfreezing",
         ],
-        "spacy_loggers": ["spacy-elmo.MixLogger.v1 = spacy_elmo.training:mix_logger"],
+        "spacy_loggers": [
+            "spacy-elmo.MixLogger.v1 = spacy_elmo.training:mix_logger",
+            "spacy-elmo.PretrainConsoleLogger.v1 = spacy_elmo.pretraining.loggers:console_logger",
+            "spacy-elmo.TensorBoardLogger.v1 = spacy_elmo.pretraining.loggers:tensorboard_logger",
+        ],
         "spacy_cli": ["elmo = spacy_elmo.cli:app"],
     },
     classifiers=[

@@ -26,6 +26,7 @@ REQUIRED = {
         key: value for key, value in tok2vec(SCALAR_MIX, None).items() if key[0] != "@"
     },
     "spacy-elmo.LearnedMix.v1": {"width": 5},
+    "spacy-elmo.TensorBoardLogger.v1": {"folder": "events"},
     "spacy-elmo.gradual_unfreezing.v1": {"every": 10},
 }
 NAMES = {

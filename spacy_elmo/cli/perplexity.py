@@ -9,10 +9,10 @@ import srsly
 import typer
 from wasabi import msg
 
-from ..pretraining.export import head_folder, load_language_model
+from ..pretraining.head import head_folder, load_language_model
 from ..pretraining.perplexity import perplexity, text_corpus
 from ..pretraining.reading import find_files, read_texts
-from ..pretraining.tokenize import Tokenization, tokenize
+from ..pretraining.tokenize import tokenize
 from ._util import clear_errors, find_elmo, load_pipeline
 
 
@@ -31,18 +31,17 @@ def perplexity_cli(
     """
     with clear_errors():
         bilm = find_elmo(load_pipeline(model), None).bilm
-        language_model, words, about = load_language_model(bilm, head_folder(model))
-        settings = Tokenization(**about["tokenization"])
+        language_model, head = load_language_model(bilm, head_folder(model))
         stream = read_texts(find_files(texts), encoding, errors)
 
         def sentences() -> Iterator[list[str]]:
-            for _, chunk in tokenize(stream, settings):
+            for _, chunk in tokenize(stream, head.tokenization):
                 end = 0
                 for length in chunk.lengths.tolist():
                     yield [chunk.words[i] for i in chunk.ids[end : end + length].tolist()]
                     end += length
 
-        corpus = text_corpus(sentences(), words, about["max_characters"])
+        corpus = text_corpus(sentences(), head.words, head.max_characters)
         found = perplexity(language_model, corpus, corpus.dev)
         if as_json:
             print(srsly.json_dumps(found.to_dict(), indent=2))

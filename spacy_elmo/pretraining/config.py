@@ -139,6 +139,7 @@ class RunConfig:
     seed (int): Decides weights, order and dropout.
     bilm (Optional[BiLMConfig]): The architecture; None to take that of init_from.
     pretraining (PretrainingConfig): How to train.
+    logger (Optional[dict]): The block [pretraining.logger], see `loggers`.
     """
 
     corpus: Optional[Path]
@@ -146,6 +147,7 @@ class RunConfig:
     seed: int
     bilm: Optional[BiLMConfig]
     pretraining: PretrainingConfig
+    logger: Optional[dict[str, Any]] = None
 
     def to_dict(self) -> dict[str, Any]:
         """RETURNS (dict): As JSON can hold it."""
@@ -162,7 +164,8 @@ class RunConfig:
 
 def read_config(path: Path, overrides: Mapping[str, Any] = {}) -> RunConfig:
     """Read a config file: sections [paths], [system], [bilm] (an options.json as sections; word
-    input has no [bilm.char_cnn]), [pretraining], [pretraining.loss], [pretraining.optimizer].
+    input has no [bilm.char_cnn]), [pretraining], [pretraining.loss], [pretraining.optimizer],
+    [pretraining.logger].
 
     path (Path): The file.
     overrides (Mapping): Values by dotted name, as on spaCy's command line.
@@ -182,6 +185,7 @@ def read_config(path: Path, overrides: Mapping[str, Any] = {}) -> RunConfig:
     paths = {"corpus": None, "init_from": None, **config.get("paths", {})}
     options = config.get("bilm") or None
     block = dict(config.get("pretraining", {}))
+    logger = block.pop("logger", None)
     loss = _fill(LossConfig, block.pop("loss", {}), "pretraining.loss")
     optimizer = _fill(OptimizerConfig, block.pop("optimizer", {}), "pretraining.optimizer")
     return RunConfig(
@@ -192,6 +196,7 @@ def read_config(path: Path, overrides: Mapping[str, Any] = {}) -> RunConfig:
         pretraining=_fill(
             PretrainingConfig, {**block, "loss": loss, "optimizer": optimizer}, "pretraining"
         ),
+        logger=logger,
     )
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, Optional
 
 import numpy
+import torch
 
 from ..bilm.characters import character_ids
 from .batches import in_order
 from .corpus import Corpus, Sentences
+from .distributed import rank, summed, world_size
 from .language_model import LanguageModel
 from .vocabulary import BOS_ID, EOS_ID, UNK_ID
 
@@ -61,6 +63,7 @@ def perplexity(
     batch_words (int): Words at a time.
     max_words (int): Evaluate only the first sentences, of so many words together; 0 for all.
     counts (Optional[ndarray]): How often each type occurs in the training text, if known.
+    RETURNS (Perplexity): Of all processes together, each of which must call it.
     RAISES (ValueError): If there is nothing to predict.
     """
     if max_words:
@@ -70,22 +73,25 @@ def perplexity(
         raise ValueError("no sentence to evaluate on")
     n_vocabulary = model.output.n_words
     unigram = None if counts is None else unigram_log_probabilities(counts, n_vocabulary, corpus)
-    sums = numpy.zeros(2)
-    unigram_sum, n_unknown, n_words, n_targets = 0.0, 0, 0, 0
-    for batch in in_order(sentences, batch_words, n_vocabulary):
-        sums += model.log_likelihood(batch, corpus).double().sum(1).cpu().numpy()
-        n_targets += batch.n_targets
-        n_words += batch.n_words
-        n_unknown += int((batch.targets[0] == UNK_ID).sum())
-        if unigram is not None:
-            unigram_sum += float(unigram[batch.targets[0]].sum())
-    means = -sums / n_targets
+    # Forward and backward log probabilities, unigram's, unknown words, words, predictions.
+    sums = numpy.zeros(6)
+    for number, batch in enumerate(in_order(sentences, batch_words, n_vocabulary)):
+        if number % world_size() != rank():
+            continue
+        targets = batch.targets[0]
+        sums[:2] += model.log_likelihood(batch, corpus).double().sum(1).cpu().numpy()
+        sums[2] += 0 if unigram is None else unigram[targets].sum()
+        sums[3:] += (targets == UNK_ID).sum(), batch.n_words, batch.n_targets
+    *totals, n_unknown, n_words, n_targets = summed(
+        torch.from_numpy(sums).to(model.bilm.device)
+    ).tolist()
+    forward, backward, alone = (-total / n_targets for total in totals)
     return Perplexity(
-        forward=_exp(means[0]),
-        backward=_exp(means[1]),
-        average=_exp(means.mean()),
-        unigram=_exp(-unigram_sum / n_targets) if unigram is not None else None,
-        n_words=n_words,
+        forward=_exp(forward),
+        backward=_exp(backward),
+        average=_exp((forward + backward) / 2),
+        unigram=None if unigram is None else _exp(alone),
+        n_words=int(n_words),
         n_sentences=len(sentences),
         unknown=n_unknown / n_words,
     )

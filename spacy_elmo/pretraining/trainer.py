@@ -17,14 +17,12 @@ import numpy
 import torch
 from torch import nn
 
-from ..bilm import BiLM, BiLMConfig
-from ..bilm.formats import load as load_bilm
 from ..bilm.lstm import LayerState
 from ..files import try_lock
 from . import checkpoint as checkpoints
 from .batches import CarriedRows, Epoch, SentenceBatches, plan_epoch
 from .config import OptimizerConfig, RunConfig, differences
-from .corpus import Corpus, open_corpus
+from .corpus import open_corpus
 from .distributed import (
     any_process,
     barrier,
@@ -34,7 +32,7 @@ from .distributed import (
     summed,
     world_size,
 )
-from .language_model import LanguageModel
+from .initial import build_model
 from .perplexity import Perplexity, perplexity
 
 
@@ -96,7 +94,8 @@ class Trainer:
                 "give another folder"
             )
         torch.manual_seed(config.seed)
-        self.model = build_model(config, self.corpus).to(device)
+        self.model, self.origin = build_model(config, self.corpus)
+        self.model.to(device)
         self.optimizer = build_optimizer(self.model, config.pretraining.optimizer)
         self._stop = False
         self._data_ends = False
@@ -349,38 +348,6 @@ def _only_run_in(output: Path) -> Iterator[None]:
         if not try_lock(file):
             raise ValueError(f"another run is using {output}: give another folder")
         yield
-
-
-def build_model(config: RunConfig, corpus: Corpus) -> LanguageModel:
-    """RETURNS (LanguageModel): With new weights, or those of `init_from`, whose output layer is
-    used if its vocabulary is that of the corpus.
-    RAISES (ValueError): If there is neither an architecture nor a model, or both differ."""
-    words = corpus.vocabulary()
-    settings = config.pretraining
-    if config.init_from is None:
-        if config.bilm is None:
-            raise ValueError("no [bilm] section in the config, and no paths.init_from")
-        bilm = BiLM(_with_vocabulary(config.bilm, len(words)), _words(config.bilm, words))
-        return LanguageModel(bilm, len(words), settings.loss, settings.dropout)
-    bilm = load_bilm(config.init_from)
-    if config.bilm is not None and _with_vocabulary(config.bilm, len(words)) != bilm.config:
-        raise ValueError(
-            f"the [bilm] section differs from {config.init_from}: leave it out, or make it the same"
-        )
-    if bilm.vocabulary not in (None, words):
-        raise ValueError(
-            f"{config.init_from} reads words, and the corpus has another vocabulary: prepare it "
-            "with the model's vocab.txt"
-        )
-    return LanguageModel(bilm, len(words), settings.loss, settings.dropout)
-
-
-def _with_vocabulary(config: BiLMConfig, n_words: int) -> BiLMConfig:
-    return config if config.char_cnn else BiLMConfig(config.lstm, n_tokens_vocab=n_words)
-
-
-def _words(config: BiLMConfig, words: list[str]) -> Optional[list[str]]:
-    return None if config.char_cnn else words
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:

@@ -24,10 +24,12 @@ from spacy_elmo.pretraining import checkpoint as checkpoints
 from spacy_elmo.pretraining.batches import CarriedRows, SentenceBatches, pack
 from spacy_elmo.pretraining.config import OptimizerConfig, read_config
 from spacy_elmo.pretraining.corpus import open_corpus, prepare
-from spacy_elmo.pretraining.export import export, head_folder, load_language_model
+from spacy_elmo.pretraining.export import export
+from spacy_elmo.pretraining.head import head_folder, load_language_model
+from spacy_elmo.pretraining.initial import build_model
 from spacy_elmo.pretraining.losses import LossConfig
 from spacy_elmo.pretraining.perplexity import perplexity, text_corpus
-from spacy_elmo.pretraining.trainer import Trainer, build_model, set_learn_rate
+from spacy_elmo.pretraining.trainer import Trainer, set_learn_rate
 from spacy_elmo.pretraining.vocabulary import VocabularySettings
 
 from ..conftest import max_difference
@@ -79,7 +81,7 @@ def test_no_prediction_sees_its_word(corpus, bilm):
     """Another token k changes no forward prediction before k + 1, and no backward prediction after
     k - 1; and it changes the others."""
     torch.manual_seed(0)
-    model = build_model(run_config(corpus, bilm), corpus)
+    model, _ = build_model(run_config(corpus, bilm), corpus)
     tokens = ["Anna", "likes", "the", "old", "house", "and", "Otto"]
     for k in range(len(tokens)):
         tops = []
@@ -99,7 +101,7 @@ def test_no_prediction_sees_its_word(corpus, bilm):
 def test_the_same_activations_as_at_inference(corpus):
     """Pretraining packs sentences without the last boundary, which changes nothing."""
     torch.manual_seed(0)
-    model = build_model(run_config(corpus), corpus)
+    model, _ = build_model(run_config(corpus), corpus)
     texts = [line.split() for line in sentences(7)]
     text = text_corpus(texts, corpus.vocabulary(), 50)
     batch = pack(text.dev, numpy.arange(7), text.n_vocabulary)
@@ -114,7 +116,7 @@ def test_the_same_activations_as_at_inference(corpus):
 
 def test_perplexity_is_that_of_single_sentences(corpus):
     torch.manual_seed(0)
-    model = build_model(run_config(corpus), corpus)
+    model, _ = build_model(run_config(corpus), corpus)
     together = perplexity(model, corpus, corpus.dev, batch_words=50, counts=corpus.counts())
     sums, n = numpy.zeros(2), 0
     for number in range(len(corpus.dev)):
@@ -145,7 +147,7 @@ def test_carried_states(tmp_path, corpus):
     """Rows cut into batches give the losses of rows that are not cut."""
     config = run_config(corpus, dropout=0.0, loss=LOSSES["full"])
     torch.manual_seed(0)
-    model = build_model(config, corpus)
+    model, _ = build_model(config, corpus)
     sums = []
     for unroll_steps in (7, 10**6):
         epoch = CarriedRows(corpus.train, 5, unroll_steps, corpus.n_vocabulary, 0, 0)
@@ -424,9 +426,9 @@ def test_the_result_is_a_pipeline(tmp_path, corpus, bilm):
         [expected] = trainer.model.bilm.embed([["Anna", "likes", "the", "river"]])
         if name == "last":
             assert max_difference(doc._.elmo_layers, expected) < 1e-6
-        model, words, about = load_language_model(nlp.get_pipe("elmo").bilm, head_folder(folder))
-        assert words == corpus.vocabulary()
-        assert about["tokenization"]["whitespace"] is True
+        model, head = load_language_model(nlp.get_pipe("elmo").bilm, head_folder(folder))
+        assert head.words == corpus.vocabulary()
+        assert head.tokenization.whitespace is True
         found = perplexity(model, corpus, corpus.dev)
         expected = trainer.progress.history[-1]["average"]
         if name == "last" or trainer.progress.best_step == 20:
@@ -459,6 +461,40 @@ def test_further_pretraining(tmp_path, corpus):
     before = second.evaluate()
     second.train()
     assert second.evaluate().average < 0.5 * before.average
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_going_on_with_the_output_layer(tmp_path, corpus, loss):
+    """From the pipeline of another run, with its vocabulary."""
+    first = Trainer(run_config(corpus, loss=loss), tmp_path / "first")
+    first.train(export=export)
+    start = replace(run_config(corpus, None, loss=loss), init_from=tmp_path / "first/model-last")
+    second = Trainer(start, tmp_path / "second")
+    assert second.origin.endswith("model-last, and its output layer")
+    assert equal(weights(first), weights(second))
+    other = replace(
+        start, pretraining=replace(start.pretraining, loss=LossConfig("adaptive", cutoffs=(3,)))
+    )
+    assert Trainer(other, tmp_path / "third").origin.endswith("a new output layer")
+
+
+def test_the_output_layer_of_common_words(tmp_path, corpus):
+    first = Trainer(run_config(corpus), tmp_path / "first")
+    first.train(export=export)
+    lines = [line.replace("river", "lake") for line in sentences()]
+    settings = VocabularySettings(size=15)
+    prepare(lines, tmp_path / "corpus", SENTENCE_PER_LINE, settings, dev_fraction=0.1)
+    other = open_corpus(tmp_path / "corpus")
+    config = replace(run_config(other, None), init_from=tmp_path / "first" / "model-last")
+    second = Trainer(config, tmp_path / "second")
+    assert "output layer for 17 of 18 words" in second.origin
+    old, new = corpus.vocabulary(), other.vocabulary()
+    for row, word in enumerate(new):
+        same = torch.equal(
+            second.model.output.weight[row],
+            first.model.output.weight[old.index(word) if word in old else 0],
+        )
+        assert same == (word in old)
 
 
 def test_schedules():
@@ -573,7 +609,7 @@ def test_nothing_to_train(corpus):
 
 def test_words_of_another_vocabulary(tmp_path, corpus):
     torch.manual_seed(0)
-    model = build_model(run_config(corpus, WORDS), corpus)
+    model, _ = build_model(run_config(corpus, WORDS), corpus)
     allennlp.write(model.bilm, tmp_path / "words")
     prepare(
         sentences(), tmp_path / "c", SENTENCE_PER_LINE, VocabularySettings(size=5),

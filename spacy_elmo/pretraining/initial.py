@@ -1,0 +1,90 @@
+"""The language model that a training begins with: a new one, or a pretrained one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Optional
+
+import spacy
+import torch
+
+from ..bilm import BiLM, BiLMConfig
+from ..bundled import load_weights
+from ..component import Elmo
+from .config import RunConfig
+from .corpus import Corpus
+from .head import Head, head_folder, load_head
+from .language_model import LanguageModel
+from .losses import Softmax
+
+
+def build_model(config: RunConfig, corpus: Corpus) -> tuple[LanguageModel, str]:
+    """Build what a config asks for.
+
+    RETURNS (tuple): The model, and in words where its weights are from.
+    RAISES (ValueError): If there is neither an architecture nor a model, or both differ.
+    """
+    words = corpus.vocabulary()
+    settings = config.pretraining
+    if config.init_from is None:
+        if config.bilm is None:
+            raise ValueError("no [bilm] section in the config, and no paths.init_from")
+        bilm = BiLM(
+            _with_vocabulary(config.bilm, len(words)), None if config.bilm.char_cnn else words
+        )
+        return LanguageModel(bilm, len(words), settings.loss, settings.dropout), "new weights"
+    bilm, head = load_pretrained(config.init_from)
+    if config.bilm is not None and _with_vocabulary(config.bilm, len(words)) != bilm.config:
+        raise ValueError(
+            f"the [bilm] section differs from {config.init_from}: leave it out, or make it the same"
+        )
+    if bilm.vocabulary not in (None, words):
+        raise ValueError(
+            f"{config.init_from} reads words, and the corpus has another vocabulary: prepare it "
+            "with the model's vocab.txt"
+        )
+    model = LanguageModel(bilm, len(words), settings.loss, settings.dropout)
+    output = "a new output layer" if head is None else _take_over(head, model, words)
+    return model, f"weights of {config.init_from}, {output}"
+
+
+def load_pretrained(path: Path) -> tuple[BiLM, Optional[Head]]:
+    """Read a model to go on with.
+
+    path (Path): A pipeline from `spacy elmo pretrain`, or anything that `load_weights` reads.
+    RETURNS (tuple): The biLM, and the output layer if there is one beside it.
+    RAISES (ValueError): If there is no such model.
+    """
+    if not (path / "config.cfg").is_file():
+        return load_weights(path), None
+    try:
+        nlp = spacy.load(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot load the pipeline {path}: {error}") from error
+    for _, component in nlp.components:
+        if isinstance(component, Elmo):
+            folder = head_folder(path)
+            return component.bilm, load_head(folder) if folder.is_dir() else None
+    raise ValueError(f"the pipeline {path} has no elmo component: {nlp.pipe_names}")
+
+
+def _take_over(head: Head, model: LanguageModel, words: list[str]) -> str:
+    """Use as much of an output layer as fits. RETURNS (str): How much, in words."""
+    tensors = model.output.state_dict()
+    shapes = {name: value.shape for name, value in tensors.items()}
+    if head.words == words and shapes == {k: v.shape for k, v in head.tensors.items()}:
+        model.output.load_state_dict(head.tensors)
+        return "and its output layer"
+    if not isinstance(model.output, Softmax) or set(tensors) != set(head.tensors):
+        return "a new output layer"
+    # Each word of a full softmax has a row of its own: those of common words go on.
+    known = {word: number for number, word in enumerate(head.words)}
+    common = [(row, known[word]) for row, word in enumerate(words) if word in known]
+    rows, sources = torch.tensor(common).reshape(-1, 2).unbind(1)
+    for name, value in tensors.items():
+        value[rows] = head.tensors[name][sources]
+    return f"and its output layer for {len(common):,} of {len(words):,} words"
+
+
+def _with_vocabulary(config: BiLMConfig, n_words: int) -> BiLMConfig:
+    return config if config.char_cnn else BiLMConfig(config.lstm, n_tokens_vocab=n_words)

@@ -1,0 +1,108 @@
+"""What a training tells, and to whom."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+import spacy
+from spacy.util import registry
+
+from spacy_elmo.pretraining.config import read_config
+from spacy_elmo.pretraining.loggers import reporting, resolve_logger
+from spacy_elmo.pretraining.trainer import Trainer
+
+from .conftest import run_config
+
+
+def run(tmp_path, corpus, setup):
+    trainer = Trainer(run_config(corpus), tmp_path / "run")
+    report, finalize = reporting(trainer, setup)
+    trainer.train(report)
+    finalize()
+    return trainer
+
+
+@registry.loggers("test.Recorder.v1")
+def recorder(records: list):
+    def setup(nlp, stdout, stderr):
+        records.append(nlp.config["pretraining"]["batch_words"])
+        return records.append, lambda: records.append("end")
+
+    return setup
+
+
+def test_what_loggers_are_told(tmp_path, corpus):
+    records = []
+    trainer = run(tmp_path, corpus, recorder(records))
+    first, *steps, last = records
+    assert first == 100 and last == "end" and len(steps) == 20
+    assert [number for number, info in enumerate(steps, 1) if info] == [10, 20]
+    info, history = steps[-1], trainer.progress.history[-1]
+    assert info["other_scores"] == {
+        name: history[name] for name in ("forward", "backward", "average", "unigram", "unknown")
+    }
+    assert info["score"] == history["average"] and info["losses"] == {"elmo": history["loss"]}
+    assert info["words"] == trainer.progress.n_words and info["words_per_second"] > 0
+    assert info["seconds_left"] == 0
+    lines = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [10, 20]
+
+
+def test_the_console(tmp_path, corpus, capsys):
+    run(tmp_path, corpus, resolve_logger(None))
+    header, _rule, *rows = capsys.readouterr().out.splitlines()
+    assert header.split() == ["E", "#", "Loss", "Forward", "Backward", "Average", "Words/s", "ETA"]
+    assert [row.split()[1] for row in rows] == ["10", "20"]
+    assert rows[-1].endswith("0:00 h") and len({len(row) for row in rows}) == 1
+
+
+@pytest.mark.parametrize("name", ["spacy.ConsoleLogger.v3", "spacy-elmo.PretrainConsoleLogger.v1"])
+def test_a_chain_of_loggers(tmp_path, corpus, name):
+    """Through spacy-loggers, whose others take the same arguments; also with spaCy's console."""
+    path = tmp_path / "c.cfg"
+    path.write_text(
+        f"""
+        [pretraining]
+        [pretraining.logger]
+        @loggers = "spacy.ChainLogger.v1"
+        [pretraining.logger.logger1]
+        @loggers = "{name}"
+        [pretraining.logger.logger2]
+        @loggers = "spacy.LookupLogger.v1"
+        patterns = ["other_scores"]
+        """
+    )
+    run(tmp_path, corpus, resolve_logger(read_config(path).logger))
+
+
+def test_tensorboard(tmp_path, corpus):
+    setup = resolve_logger(
+        {"@loggers": "spacy-elmo.TensorBoardLogger.v1", "folder": str(tmp_path / "events")}
+    )
+    try:
+        import tensorboard  # noqa: F401
+    except ImportError:
+        with pytest.raises(ValueError, match="pip install tensorboard"):
+            setup(spacy.blank("en"), io.StringIO(), io.StringIO())
+        return
+    run(tmp_path, corpus, setup)
+    [events] = (tmp_path / "events").iterdir()
+    assert b"pretraining/average" in events.read_bytes()
+
+
+def test_a_logger_may_change_when_resuming(tmp_path, corpus):
+    config = run_config(corpus)
+    Trainer(config, tmp_path / "run").train()
+    other = replace(config, logger={"@loggers": "spacy.ConsoleLogger.v3"})
+    assert Trainer(other, tmp_path / "run", resume=True).progress.step == 20
+
+
+@pytest.mark.parametrize(
+    "block", [{"@loggers": "spacy.NoLogger.v1"}, {"@loggers": "spacy-elmo.TensorBoardLogger.v1"}]
+)
+def test_bad_loggers(block):
+    with pytest.raises(ValueError, match=r"\[pretraining.logger\] is wrong"):
+        resolve_logger(block)
