@@ -2,7 +2,8 @@
 
 Prints one Markdown table: words per second, the floating-point operations of its matrix products
 (forward and backward) per second and as a fraction of the machine's matrix-multiply rate, and how
-many words per second the data alone could give.
+many words per second the data alone could give. On a CPU a second table compares one process with
+two.
 
     python benchmarks/pretrain.py
     python benchmarks/pretrain.py --shapes small --device cuda --mixed-precision --batch-words 32768
@@ -11,6 +12,8 @@ many words per second the data alone could give.
 from __future__ import annotations
 
 import argparse
+import os
+import socket
 import tempfile
 import time
 from pathlib import Path
@@ -23,6 +26,7 @@ from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
 from spacy_elmo.pretraining.batches import Batch, SentenceBatches, pack, plan_epoch
 from spacy_elmo.pretraining.config import PretrainingConfig, RunConfig
 from spacy_elmo.pretraining.corpus import Corpus, open_corpus, prepare
+from spacy_elmo.pretraining.distributed import process_group
 from spacy_elmo.pretraining.tokenize import Tokenization
 from spacy_elmo.pretraining.trainer import Trainer
 from spacy_elmo.pretraining.vocabulary import VocabularySettings
@@ -59,6 +63,48 @@ def flop(config: BiLMConfig, batch: Batch, corpus: Corpus, n_words: int) -> floa
     return 3 * (lstm + softmax + convolutions + layers)
 
 
+def time_steps(trainer: Trainer, epoch: SentenceBatches, n_steps: int) -> tuple[float, range]:
+    """RETURNS (tuple): Seconds, and which batches they were spent on."""
+    for number in range(2):
+        float(trainer._step(epoch, [number]))
+    start = time.perf_counter()
+    timed = range(2, 2 + n_steps)
+    for number in timed:
+        loss = trainer._step(epoch, [number % len(epoch)])
+    float(loss)
+    return time.perf_counter() - start, timed
+
+
+def scale(
+    number: int, n_processes: int, port: int, runs: list[RunConfig], n_steps: int, folder: Path
+) -> None:
+    """One of several processes, each on one core, that train each of the runs for some steps."""
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(n_processes)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    with process_group(gpu=False) as device:
+        for i, run in enumerate(runs):
+            trainer = Trainer(run, folder / f"{n_processes}-{i}", device=device)
+            seconds, timed = time_steps(trainer, trainer._epoch(0), n_steps)
+            if number == 0:
+                words = sum(trainer._epoch(0).size(number)[0] for number in timed)
+                (folder / f"{n_processes}-{i}.txt").write_text(str(words / seconds))
+
+
+def print_scaling(shapes: list[str], runs: list[RunConfig], n_steps: int, folder: Path) -> None:
+    for n_processes in (1, 2):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        arguments = (n_processes, port, runs, n_steps, folder)
+        torch.multiprocessing.spawn(scale, arguments, nprocs=n_processes)
+    print("\nProcesses with one thread each, gloo:\n")
+    print("| shape | 1 process, words/s | 2 processes | gain |\n|---|---|---|---|")
+    for i, shape in enumerate(shapes):
+        one, two = (float((folder / f"{n}-{i}.txt").read_text()) for n in (1, 2))
+        print(f"| {shape} | {one:,.0f} | {two:,.0f} | {two / one:.2f} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     shapes = ("tiny", "small", "original")
@@ -87,28 +133,27 @@ def main() -> None:
             f"threads, PyTorch {torch.__version__}, {args.device}.\n"
         )
         print("| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS))
+        runs: list[RunConfig] = []
         for shape in args.shapes:
             config = config_of(shape)
             settings = PretrainingConfig(
                 batch_words=args.batch_words, mixed_precision=args.mixed_precision
             )
             run = RunConfig(path, None, 0, config, settings)
+            runs.append(run)
             trainer = Trainer(run, Path(folder) / shape, device=args.device)
-            trainer._step(epoch, [0])
-            float(trainer._step(epoch, [1]))
-            start, words, operations = time.perf_counter(), 0, 0.0
-            for number in range(2, 2 + args.steps):
-                loss = trainer._step(epoch, [number % len(plan)])
-                words += batches[number % len(plan)].n_words
-                operations += flop(config, batches[number % len(plan)], corpus, N_SAMPLES)
-            float(loss)
-            seconds = time.perf_counter() - start
+            seconds, timed = time_steps(trainer, epoch, args.steps)
+            read = [batches[number % len(plan)] for number in timed]
+            words = sum(batch.n_words for batch in read)
+            operations = sum(flop(config, batch, corpus, N_SAMPLES) for batch in read)
             dtype = torch.bfloat16 if args.mixed_precision else torch.float32
             limit, rate = matmul_rate(args.device, dtype), operations / seconds / 1e9
             cells = [shape, f"{words / seconds:,.0f}", f"{rate:,.0f}", f"{limit:,.0f}"]
             cells += [f"{rate / limit:.0%}", f"{data_rate:,.0f}"]
             cells += [f"{data_rate / (words / seconds):,.0f}"]
             print("| " + " | ".join(cells) + " |", flush=True)
+        if args.device == "cpu":
+            print_scaling(args.shapes, runs, args.steps, Path(folder))
 
 
 if __name__ == "__main__":
