@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Union
+from typing import Optional, Union
 
 from .bilm import BiLM
 from .bilm.formats import load
 
-# Weights that come with the package, one folder per name.
+# Weights that come with the package, one folder per name, which begins with its language. Each has
+# a model card beside it.
 FOLDER = Path(__file__).parent / "weights"
+DEFAULT = "en_elmo_sm"
 
 
 def names() -> list[str]:
@@ -17,6 +19,12 @@ def names() -> list[str]:
     if not FOLDER.is_dir():
         return []
     return sorted(path.name for path in FOLDER.iterdir() if path.is_dir())
+
+
+def language_of(weights: Union[str, Path, None]) -> Optional[str]:
+    """RETURNS (Optional[str]): The language of the text that weights were trained on, as spaCy
+    names it; None for others than those that come with the package."""
+    return str(weights).split("_")[0] if str(weights) in names() else None
 
 
 def load_weights(weights: Union[str, Path]) -> BiLM:
