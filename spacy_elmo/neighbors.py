@@ -139,6 +139,8 @@ def find_neighbors(
     """
     if n < 1 or window < 0:
         raise ValueError(f"n must be 1 or more, window 0 or more, found {n} and {window}")
+    if not queries:
+        raise ValueError("there are no queries: give one or more")
     n_layers = elmo.layer_shape[0]
     if layer is not None and not -n_layers <= layer < n_layers:
         raise ValueError(f"no layer {layer}: the model has layers 0 to {n_layers - 1}")

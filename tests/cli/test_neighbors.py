@@ -190,6 +190,11 @@ def test_bad_settings(nlp: Language, settings: dict, problem: str):
         find_neighbors(nlp, nlp.get_pipe("elmo"), QUERIES, with_source(nlp), **settings)
 
 
+def test_no_queries(nlp: Language):
+    with pytest.raises(ValueError, match="no queries"):
+        find_neighbors(nlp, nlp.get_pipe("elmo"), [], with_source(nlp))
+
+
 def test_a_disabled_component(nlp: Language):
     nlp.disable_pipe("elmo")
     with pytest.raises(ValueError, match="'elmo' is disabled"):
