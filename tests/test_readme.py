@@ -103,3 +103,14 @@ def test_pretraining_commands_run(after_demo: Path):
     output = run_bash(code)
     assert "unknown words" in output
     assert spacy.load(after_demo / "run" / "model-best")("The bank")._.elmo is not None
+
+
+def test_neighbors_command_runs(after_demo: Path):
+    (code,) = blocks("bash", "needs model")
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo", config={"model": {"weights": "demo/small"}})
+    for name in ("run", "texts"):
+        (after_demo / name).mkdir()
+    nlp.to_disk(after_demo / "run" / "model-best")
+    (after_demo / "texts" / "a.txt").write_text("They left early.", encoding="utf8")
+    assert run_bash(code).count("They [left] early.") == 2
