@@ -42,7 +42,7 @@ def PretrainedBiLM(
     """A biLM with weights from elsewhere. They are read at first use and saved with the pipeline,
     which then never looks for the original file again.
 
-    weights (Optional[str]): A name, a folder, or a file of weights; None if they are yet to come.
+    weights (Optional[str]): See `load_weights`; None if they are yet to come.
     segmenter (Optional[Segmenter]): How docs are cut into sequences; the default is sentences.
     precision (str): Arithmetic of inference: float32, float16 or int8 on a CPU, float32, tf32 or
         bfloat16 on a GPU.

@@ -53,6 +53,18 @@ def test_a_folder_and_a_file(weights_folder, hdf5_folder, bilm):
     assert_is(load_weights(hdf5_folder / "weights.hdf5"), bilm)
 
 
+def test_a_pipeline(tmp_path, weights_folder, bilm):
+    nlp = spacy.blank("en")
+    nlp.add_pipe("sentencizer")
+    nlp.add_pipe("elmo", name="lm", config={"model": {"weights": str(weights_folder)}})
+    nlp.to_disk(tmp_path / "pipeline")
+    assert_is(load_weights(tmp_path / "pipeline"), bilm)
+    nlp.remove_pipe("lm")
+    nlp.to_disk(tmp_path / "none")
+    with pytest.raises(ValueError, match=r"has no elmo component, only \['sentencizer'\]"):
+        load_weights(tmp_path / "none")
+
+
 def test_a_name_goes_before_a_folder_of_that_name(packaged, bilm, tmp_path, monkeypatch):
     (tmp_path / "elsewhere" / "small").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "elsewhere")

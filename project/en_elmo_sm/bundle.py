@@ -12,7 +12,7 @@ from pathlib import Path
 from wasabi import msg
 
 from spacy_elmo.bilm.formats import native
-from spacy_elmo.pretraining.initial import load_pretrained
+from spacy_elmo.bundled import load_weights
 
 
 def main() -> None:
@@ -20,7 +20,7 @@ def main() -> None:
     for name in ("pipeline", "card", "out"):
         parser.add_argument(name, type=Path)
     args = parser.parse_args()
-    bilm, _ = load_pretrained(args.pipeline)
+    bilm = load_weights(args.pipeline)
     bilm.half_precision_storage = True
     native.write(bilm, args.out)
     shutil.copy(args.card, args.out / "README.md")
