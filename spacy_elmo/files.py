@@ -1,5 +1,5 @@
 """Writing files and folders so that a reader sees the old one or the new one, never a half; telling
-whether they have changed; locking them."""
+whether they have changed; locking them; tensors in files."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Optional
+
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
 
 
 @contextlib.contextmanager
@@ -83,6 +87,16 @@ def try_lock(file: IO) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def save_tensors(
+    tensors: Mapping[str, Tensor], path: Path, metadata: Optional[dict[str, str]] = None
+) -> None:
+    """Write a safetensors file. RAISES (OSError): If it cannot be written."""
+    try:
+        save_file(dict(tensors), path, metadata)
+    except SafetensorError as error:  # Theirs, for a full disk, too.
+        raise OSError(f"cannot write {path}: {error}") from error
 
 
 def _give_default_mode(path: Path) -> None:

@@ -52,10 +52,12 @@ def prepare_cli(
         check_free(out, force)
         if max_length < 1 or n_process < 1:
             raise ValueError("--max-length and --n-process must be 1 or more")
+        if max_characters < 3:
+            raise ValueError("--max-characters must be 3 or more: begin, a character and end")
         tokenization = Tokenization(lang, whitespace, one_per_line, max_length)
         make_pipeline(tokenization)  # An unknown language should not wait for a worker to say so.
         words = None if vocabulary is None else read_vocabulary(vocabulary)
-        files = find_files(sources)
+        files = [path for path in find_files(sources) if out not in path.parents]
         with tqdm(unit="char", unit_scale=True, desc="Reading", disable=None) as bar:
             manifest = prepare(
                 read_texts(files, encoding, errors),

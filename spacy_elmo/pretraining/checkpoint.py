@@ -22,11 +22,11 @@ from typing import Any, NamedTuple, Optional
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..bilm.lstm import LayerState
-from ..files import atomic_folder, sha256
+from ..files import atomic_folder, save_tensors, sha256
 
 _SEPARATOR = "/"
 
@@ -57,9 +57,9 @@ def save(
     """
     with atomic_folder(folder) as new:
         tensors = {name: value.detach().contiguous() for name, value in _weights(model).items()}
-        save_file(tensors, new / "model.safetensors")
-        save_file(_optimizer_tensors(model, optimizer), new / "optimizer.safetensors")
-        save_file(_carried_tensors(carried), new / "carried.safetensors")
+        save_tensors(tensors, new / "model.safetensors")
+        save_tensors(_optimizer_tensors(model, optimizer), new / "optimizer.safetensors")
+        save_tensors(_carried_tensors(carried), new / "carried.safetensors")
         (new / "state.json").write_text(json.dumps(state, indent=2) + "\n", encoding="utf8")
         sums = {path.name: sha256(path) for path in sorted(new.iterdir())}
         (new / "checksums.json").write_text(json.dumps(sums, indent=2) + "\n", encoding="utf8")
@@ -91,12 +91,17 @@ def path_of(output: Path, step: int) -> Path:
     return output / f"step-{step:08d}"
 
 
-def clean(output: Path, keep: int) -> None:
-    """Remove all checkpoints but the last ones, and what a killed run left half-written."""
-    for path in all_checkpoints(output)[:-keep]:
+def clean(output: Path, keep: int, step: int) -> None:
+    """Remove all checkpoints but the last ones, and what a killed run left half-written.
+
+    step (int): Where the training is: later checkpoints are damaged ones that it went back behind.
+    """
+    found = all_checkpoints(output)
+    later = [path for path in found if path.name > path_of(output, step).name]
+    for path in [*later, *found[: len(found) - len(later)][:-keep]]:
         # Under its name, a checkpoint is complete or not there, even if this is killed halfway.
         path.rename(path.with_name(f".{path.name}.old"))
-    for path in output.glob(".step-*"):
+    for path in [*output.glob(".step-*"), *output.glob(".model-*")]:
         shutil.rmtree(path, ignore_errors=True)
 
 

@@ -26,6 +26,12 @@ FREE_TO_CHANGE = {
 }
 
 
+def _check_not_negative(config: Any, where: str, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) < 0:
+            raise ValueError(f"{where}.{name} must be 0 or more, found {getattr(config, name)}")
+
+
 @dataclass(frozen=True)
 class OptimizerConfig:
     """How weights follow their gradients.
@@ -65,6 +71,8 @@ class OptimizerConfig:
             raise ValueError(
                 f"pretraining.optimizer.learn_rate must be positive, found {self.learn_rate}"
             )
+        _check_not_negative(self, "pretraining.optimizer", "grad_clip", "warmup_steps")
+        _check_not_negative(self, "pretraining.optimizer", "total_steps", "weight_decay")
 
 
 @dataclass(frozen=True)
@@ -119,6 +127,8 @@ class PretrainingConfig:
                 raise ValueError(
                     f"pretraining.{name} must be 1 or more, found {getattr(self, name)}"
                 )
+        _check_not_negative(self, "pretraining", "max_steps", "max_epochs", "max_minutes")
+        _check_not_negative(self, "pretraining", "eval_words", "patience")
         if self.carry_state and self.batch_words < self.unroll_steps:
             raise ValueError(
                 f"pretraining.batch_words ({self.batch_words}) must be unroll_steps "
@@ -191,13 +201,19 @@ def read_config(path: Path, overrides: Mapping[str, Any] = {}) -> RunConfig:
     return RunConfig(
         corpus=None if paths["corpus"] is None else Path(paths["corpus"]),
         init_from=None if paths["init_from"] is None else Path(paths["init_from"]),
-        seed=int(config.get("system", {}).get("seed", 0)),
+        seed=_seed(config.get("system", {}).get("seed", 0)),
         bilm=None if options is None else BiLMConfig.from_options(_complete(options)),
         pretraining=_fill(
             PretrainingConfig, {**block, "loss": loss, "optimizer": optimizer}, "pretraining"
         ),
         logger=logger,
     )
+
+
+def _seed(value: Any) -> int:
+    if not isinstance(value, int) or value < 0:
+        raise ValueError(f"system.seed must be 0 or a positive number, found {value!r}")
+    return value
 
 
 def _complete(options: dict[str, Any]) -> dict[str, Any]:

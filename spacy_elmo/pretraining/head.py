@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from ..bilm import BiLM
 from ..bilm.formats import read_vocabulary
-from ..files import atomic_folder
+from ..files import atomic_folder, save_tensors
 from .language_model import LanguageModel
 from .losses import LossConfig, OutputLayer
 from .tokenize import Tokenization
@@ -61,7 +61,7 @@ def save_head(
     """Write an output layer, atomically."""
     with atomic_folder(folder) as new:
         tensors = {k: v.detach().cpu().contiguous() for k, v in output.state_dict().items()}
-        save_file(tensors, new / "head.safetensors")
+        save_tensors(tensors, new / "head.safetensors")
         about = {
             "loss": asdict(loss),
             "tokenization": asdict(tokenization),

@@ -17,8 +17,21 @@ def build_model(config: RunConfig, corpus: Corpus) -> tuple[LanguageModel, str]:
     """Build what a config asks for.
 
     RETURNS (tuple): The model, and in words where its weights are from.
-    RAISES (ValueError): If there is neither an architecture nor a model, or both differ.
+    RAISES (ValueError): If there is neither an architecture nor a model, or they do not go
+        together, or not with the corpus.
     """
+    model, origin = _build(config, corpus)
+    char_cnn = model.bilm.config.char_cnn
+    if char_cnn and char_cnn.max_characters_per_token != corpus.manifest["max_characters"]:
+        raise ValueError(
+            f"the corpus has {corpus.manifest['max_characters']} characters per token "
+            f"(--max-characters of `spacy elmo prepare`), the model "
+            f"{char_cnn.max_characters_per_token} (max_characters_per_token): make them the same"
+        )
+    return model, origin
+
+
+def _build(config: RunConfig, corpus: Corpus) -> tuple[LanguageModel, str]:
     words = corpus.vocabulary()
     settings = config.pretraining
     if config.init_from is None:

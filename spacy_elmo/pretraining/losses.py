@@ -88,7 +88,7 @@ class Softmax(nn.Module):
         # Each sample stands for as many words as make its expected count 1: so the sum over the
         # samples estimates that over all words, to which the target itself is added.
         bias = self.bias[candidates]
-        bias = bias - log_expected_counts(self.n_words, n_tries).to(bias)[candidates]
+        bias = bias - log_expected_counts(samples, self.n_words, n_tries).to(bias)
         own = (h * self.weight[targets]).sum(1) + self.bias[targets]
         # The column of the sample that is the row's target, -1 for none: it does not count as a
         # sample there (an "accidental hit").
@@ -183,11 +183,10 @@ def _rows(h: Tensor, n_words: int) -> int:
     return max(1, limit // (n_words * h.element_size()))
 
 
-def log_expected_counts(n_words: int, n_tries: int) -> Tensor:
-    """How often each word is expected among the samples, as log(1 - (1 - p)^n_tries): what is
-    subtracted from the logits, so that the loss estimates that of the full softmax."""
-    ids = torch.arange(n_words, dtype=torch.float64)
-    p = torch.log1p(1 / (ids + 1)) / math.log(n_words + 1)
+def log_expected_counts(words: numpy.ndarray, n_words: int, n_tries: int) -> Tensor:
+    """How often each of some words is expected among the samples, as log(1 - (1 - p)^n_tries): what
+    is subtracted from the logits, so that the loss estimates that of the full softmax."""
+    p = torch.log1p(1 / (torch.from_numpy(words).double() + 1)) / math.log(n_words + 1)
     return torch.log(-torch.expm1(n_tries * torch.log1p(-p))).float()
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
+import importlib
+import io
 import json
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from glob import glob
 from pathlib import Path
@@ -46,9 +50,15 @@ def read_texts(
     by spaces).
 
     encoding, errors (str): As for `open`.
-    YIELDS (str): The texts, without empty ones.
+    YIELDS (str): The texts, without empty ones. Halves of a surrogate pair, which JSON can hold but
+        no file can, are replaced.
     RAISES (ValueError): Naming file and line, if something cannot be read.
     """
+    try:
+        codecs.lookup(encoding)
+        codecs.lookup_error(errors)
+    except LookupError as error:
+        raise ValueError(f"{error}: give another --encoding or --errors") from error
     for path in files:
         if path.name.endswith(".spacy"):
             yield from _read_docs(path)
@@ -57,12 +67,16 @@ def read_texts(
         number = 0
         try:
             with _open(path) as stream:
-                for number, raw in enumerate(stream, start=1):  # noqa: B007 (for errors)
-                    if b"\0" in raw:
-                        raise ValueError("holds NUL bytes: is it text?")
-                    line = raw.decode(encoding, errors)
+                # Lines end at line feeds alone, and decoding follows the lines, so that an error
+                # is in the line that it names; where line feeds are not single bytes, before it.
+                lines = stream if _is_like_ascii(encoding) else _decoded(stream, encoding, errors)
+                for number, raw in enumerate(lines, start=1):
+                    line = raw if isinstance(raw, str) else raw.decode(encoding, errors)
+                    if "\0" in line:
+                        raise ValueError("holds NUL characters: is it text?")
+                    line = line.removeprefix("\ufeff") if number == 1 else line
                     if line := (_record(line) if is_json else line).strip():
-                        yield line
+                        yield line.encode("utf8", "replace").decode("utf8")
         except UnicodeDecodeError as error:
             raise ValueError(
                 f"{path}, line {number}: not {encoding} ({error.reason} at byte {error.start}): "
@@ -70,19 +84,43 @@ def read_texts(
             ) from error
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from error
-        except (OSError, EOFError) as error:
+        except _read_errors() as error:
             raise ValueError(f"{path}, after line {number}: {error}") from error
+
+
+def _is_like_ascii(encoding: str) -> bool:
+    try:
+        return "\n".encode(encoding) == b"\n"
+    except UnicodeError:
+        return False
+
+
+def _decoded(stream: Any, encoding: str, errors: str) -> Iterator[str]:
+    return io.TextIOWrapper(stream, encoding=encoding, errors=errors, newline="\n")
+
+
+def _read_errors() -> tuple[type[Exception], ...]:
+    zstd = _zstd()
+    return (OSError, EOFError, zlib.error, *((zstd.ZstdError,) if zstd else ()))
+
+
+def _zstd() -> Any:
+    for name in ("compression.zstd", "backports.zstd"):
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    return None
 
 
 def _open(path: Path) -> Any:
     if path.suffix == ".gz":
         return gzip.open(path, "rb")
     if path.suffix == ".zst":
-        try:
-            import zstandard
-        except ImportError as error:
-            raise ValueError("to read .zst, install zstandard: pip install zstandard") from error
-        return zstandard.open(path, "rb")
+        zstd = _zstd()
+        if zstd is None:
+            raise ValueError("to read .zst, install the extra zst: pip install spacy-elmo[zst]")
+        return zstd.open(path, "rb")
     return path.open("rb")
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -51,23 +54,31 @@ def tokenize(
     """Tokenise a stream. What comes out does not depend on the number of processes.
 
     YIELDS (tuple): Some texts and their sentences, in order.
-    RAISES (ValueError): If spaCy does not know the language.
+    RAISES (ValueError): If spaCy does not know the language, or a process dies.
     """
     work = partial(_tokenize_chunk, settings)
     if n_process == 1:
         for chunk in _chunks(texts):
             yield chunk, work(chunk)
         return
-    with multiprocessing.get_context("spawn").Pool(n_process) as pool:
-        # Not `imap`: it would read the whole stream at once.
-        pending: list[tuple[list[str], Any]] = []
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(n_process, mp_context=context)
+    try:
+        # Not `map`: it would read the whole stream at once.
+        pending: deque[tuple[list[str], Future[Chunk]]] = deque()
         for chunk in _chunks(texts):
-            pending.append((chunk, pool.apply_async(work, (chunk,))))
+            pending.append((chunk, pool.submit(work, chunk)))
             if len(pending) > 2 * n_process:
-                texts_, result = pending.pop(0)
-                yield texts_, result.get()
-        for texts_, result in pending:
-            yield texts_, result.get()
+                done, result = pending.popleft()
+                yield done, result.result()
+        for done, result in pending:
+            yield done, result.result()
+    except BrokenProcessPool as error:
+        raise ValueError(
+            "a process that tokenises has died, perhaps for want of memory: use fewer (--n-process)"
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -88,17 +88,15 @@ class Trainer:
         self.corpus = open_corpus(config.corpus)
         self.progress = Progress()
         found = checkpoints.all_checkpoints(output)
-        if found and not resume:
-            raise ValueError(
-                f"{output} holds a run already ({found[-1].name}): go on with it with --resume, or "
-                "give another folder"
-            )
+        if not resume:
+            _check_empty(output)
         torch.manual_seed(config.seed)
         self.model, self.origin = build_model(config, self.corpus)
         self.model.to(device)
         self.optimizer = build_optimizer(self.model, config.pretraining.optimizer)
         self._stop = False
         self._data_ends = False
+        self._has_checkpoint = bool(found)
         self._carried: list[LayerState] = []
         self._first_bad_step = torch.full((), -1, device=device)
         if found:
@@ -120,8 +118,11 @@ class Trainer:
         self.output.mkdir(parents=True, exist_ok=True)
         lock = _only_run_in(self.output) if rank() == 0 else contextlib.nullcontext()
         with lock, self._stopping_on_signals():
-            if not checkpoints.all_checkpoints(self.output):
+            if rank() == 0 and not self._has_checkpoint:
+                # Another run may have begun there since this one was made.
+                _check_empty(self.output)
                 self.save()
+            self._has_checkpoint = True
             barrier()
             start = time.monotonic() - progress.seconds
             for epoch, numbers in self._steps():
@@ -213,13 +214,13 @@ class Trainer:
         }
         path = checkpoints.path_of(self.output, self.progress.step)
         checkpoints.save(path, self.model, self.optimizer, carried, state)
-        checkpoints.clean(self.output, self.config.pretraining.keep_checkpoints)
+        checkpoints.clean(self.output, self.config.pretraining.keep_checkpoints, self.progress.step)
 
     def _steps(self) -> Iterator[tuple[Epoch, range]]:
         """From the progress on: an epoch, and as many batches of it as a step accumulates."""
         settings, progress = self.config.pretraining, self.progress
-        if self._limit_is_reached():  # A run that has ended is resumed.
-            return
+        if self._limit_is_reached() or self._has_no_patience_left():
+            return  # A run that has ended is resumed.
         while not settings.max_epochs or progress.epoch < settings.max_epochs:
             epoch = self._epoch(progress.epoch)
             if progress.batch == 0 and isinstance(epoch, CarriedRows):
@@ -350,6 +351,14 @@ def _only_run_in(output: Path) -> Iterator[None]:
         yield
 
 
+def _check_empty(output: Path) -> None:
+    if found := checkpoints.all_checkpoints(output):
+        raise ValueError(
+            f"{output} holds a run already ({found[-1].name}): go on with it with --resume, or "
+            "give another folder"
+        )
+
+
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     parameters = list(model.parameters())
     if config.name == "adagrad":
@@ -377,7 +386,7 @@ def set_learn_rate(optimizer: torch.optim.Optimizer, config: OptimizerConfig, st
         factor = 0.01 + 0.99 * (1 + math.cos(math.pi * part)) / 2
     elif config.schedule == "inverse_sqrt":
         start = max(1, config.warmup_steps)
-        factor = math.sqrt(start / (start + after))
+        factor = math.sqrt(start / max(start, step + 1))
     for group in optimizer.param_groups:
         group["lr"] = config.learn_rate * factor
 

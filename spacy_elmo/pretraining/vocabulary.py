@@ -5,6 +5,7 @@ Files are bilm-tf's: one word per line, `<S> </S> <UNK>` first, the others by fa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Optional
@@ -54,8 +55,8 @@ def order_types(
             f"the vocabulary begins with {', '.join(given[:3])}: its first words must be "
             f"{', '.join(SPECIALS)}, one per line"
         )
-    if len(set(given)) != len(given):
-        twice = next(word for word in given if given.count(word) > 1)
+    [(twice, count)] = Counter(given).most_common(1)
+    if count > 1:
         raise ValueError(f"the vocabulary has {twice!r} twice")
     at = {word: i for i, word in enumerate(words)}
     inside = set(given)

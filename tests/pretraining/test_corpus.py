@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import signal
 from collections import Counter
 
 import numpy
@@ -12,8 +14,9 @@ import spacy
 from spacy.tokens import Doc, DocBin
 
 from spacy_elmo.bilm.characters import character_ids
+from spacy_elmo.pretraining import tokenize
 from spacy_elmo.pretraining.corpus import open_corpus, prepare
-from spacy_elmo.pretraining.reading import find_files, read_texts
+from spacy_elmo.pretraining.reading import _zstd, find_files, read_texts
 from spacy_elmo.pretraining.tokenize import Tokenization
 from spacy_elmo.pretraining.vocabulary import VocabularySettings
 
@@ -142,9 +145,14 @@ def test_every_kind_of_file(files):
 
 
 def test_zst(tmp_path):
-    zstandard = pytest.importorskip("zstandard")
-    (tmp_path / "a.txt.zst").write_bytes(zstandard.compress(b"one line\nanother\n"))
-    assert list(read_texts([tmp_path / "a.txt.zst"])) == ["one line", "another"]
+    zstd = _zstd() or pytest.skip("the extra zst is not installed")
+    frames = [zstd.compress(text) for text in (b"one line\n", b"another\n" * 99)]
+    path = tmp_path / "a.txt.zst"
+    path.write_bytes(b"".join(frames))
+    assert list(read_texts([path])) == ["one line"] + ["another"] * 99
+    path.write_bytes(b"".join(frames)[:-5])
+    with pytest.raises(ValueError, match="a.txt.zst, after line .*ended before the end"):
+        list(read_texts([path]))
 
 
 @pytest.mark.parametrize(
@@ -157,6 +165,8 @@ def test_zst(tmp_path):
         ("a.jsonl", b'["text"]\n', r"a.jsonl, line 1"),
         ("a.txt.gz", b"not gzip", r"a.txt.gz, line 0|a.txt.gz, after line 0"),
         ("a.txt.gz", gzip.compress(b"text\n" * 99)[:-9], r"a.txt.gz, after line"),
+        ("a.txt.gz", gzip.compress(bytes(range(256)) * 9)[:20] + b"\xff" * 40, "a.txt.gz, after"),
+        ("a.txt.zst", b"not zst", r"a.txt.zst, (after line 0|line 0: to read .zst)"),
         ("a.spacy", b"not docs", r"a.spacy: not a .spacy file"),
     ],
 )
@@ -170,6 +180,29 @@ def test_other_encodings(tmp_path):
     (tmp_path / "a.txt").write_bytes("Bär\n".encode("latin1"))
     assert list(read_texts([tmp_path / "a.txt"], "latin1")) == ["Bär"]
     assert list(read_texts([tmp_path / "a.txt"], errors="replace")) == ["B\ufffdr"]
+    (tmp_path / "b.txt").write_bytes("Bär\u2028\nčau\n".encode("utf-16"))
+    assert list(read_texts([tmp_path / "b.txt"], "utf-16")) == ["Bär", "čau"]
+    (tmp_path / "c.txt").write_bytes("\ufeffBär\n".encode())
+    assert list(read_texts([tmp_path / "c.txt"])) == ["Bär"]
+    for arguments in ({"encoding": "utf9"}, {"errors": "skip"}):
+        with pytest.raises(ValueError, match="give another --encoding or --errors"):
+            list(read_texts([tmp_path / "c.txt"], **arguments))
+
+
+def test_half_a_surrogate_pair(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "so \ud83d \U0001f600"}))
+    assert list(read_texts([tmp_path / "a.jsonl"])) == ["so ? \U0001f600"]
+
+
+def test_a_process_that_dies(monkeypatch):
+    """Its pool raises, rather than wait for ever."""
+    monkeypatch.setattr(tokenize, "_tokenize_chunk", _die)
+    with pytest.raises(ValueError, match=r"has died.*--n-process"):
+        list(tokenize.tokenize(sentences(), SENTENCE_PER_LINE, n_process=2))
+
+
+def _die(settings, texts):
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("name", ["absent", "absent/*.txt", "empty"])

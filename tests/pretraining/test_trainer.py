@@ -6,6 +6,7 @@ import itertools
 import os
 import pickle
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -423,10 +424,38 @@ def test_truncated_checkpoint(tmp_path, corpus):
         Trainer(config, tmp_path / "run", resume=True)
 
 
+def test_damaged_checkpoints_do_not_push_out_good_ones(tmp_path, corpus):
+    long = Trainer(run_config(corpus, max_steps=10), tmp_path / "long")
+    long.train()
+    short = {"keep_checkpoints": 1, "checkpoint_frequency": 100}
+    Trainer(run_config(corpus, max_steps=7, **short), tmp_path / "run").train()
+    later = tmp_path / "run" / "step-00000010"
+    shutil.copytree(tmp_path / "long" / later.name, later)
+    (later / "model.safetensors").write_bytes(b"damaged")
+    resumed = run_config(corpus, max_steps=8, **short)
+    resumed = replace(resumed, pretraining=replace(resumed.pretraining, keep_checkpoints=1))
+    with pytest.warns(UserWarning, match="step-00000010 cannot be used"):
+        Trainer(resumed, tmp_path / "run", resume=True).train()
+    [found] = checkpoints.all_checkpoints(tmp_path / "run")
+    assert checkpoints.load(found).state["progress"]["step"] == 8
+
+
+def test_patience_outlives_the_run(tmp_path, corpus):
+    config = run_config(
+        corpus,
+        max_steps=0,
+        eval_frequency=2,
+        patience=1,
+        optimizer=OptimizerConfig(learn_rate=50.0),
+    )
+    ended = Trainer(config, tmp_path / "run").train().step
+    assert Trainer(config, tmp_path / "run", resume=True).train().step == ended
+
+
 def test_full_disk(tmp_path, corpus, monkeypatch):
     """A checkpoint that cannot be written costs no other."""
     trainer = Trainer(run_config(corpus, max_steps=10), tmp_path / "run")
-    real, n_calls = checkpoints.save_file, 0
+    real, n_calls = checkpoints.save_tensors, 0
 
     def fail(*args):
         nonlocal n_calls
@@ -435,7 +464,7 @@ def test_full_disk(tmp_path, corpus, monkeypatch):
             raise OSError(28, "No space left on device")
         real(*args)
 
-    monkeypatch.setattr(checkpoints, "save_file", fail)
+    monkeypatch.setattr(checkpoints, "save_tensors", fail)
     with pytest.raises(OSError, match="No space left"):
         trainer.train()
     [found] = checkpoints.all_checkpoints(tmp_path / "run")
@@ -550,6 +579,8 @@ def test_schedules():
     assert rates("constant", [500]) == [2.0]
     assert rates("cosine", [59, 109, 500]) == pytest.approx([1.01, 0.02, 0.02])
     assert rates("inverse_sqrt", [39]) == pytest.approx([1.0])
+    set_learn_rate(optimizer, OptimizerConfig(schedule="inverse_sqrt", learn_rate=2.0), 0)
+    assert optimizer.param_groups[0]["lr"] == 2.0
 
 
 # Bad input
@@ -560,6 +591,23 @@ def test_an_output_with_a_run(tmp_path, corpus):
     Trainer(config, tmp_path / "run").train()
     with pytest.raises(ValueError, match=r"holds a run already .* --resume"):
         Trainer(config, tmp_path / "run")
+
+
+def test_a_run_that_began_meanwhile(tmp_path, corpus):
+    config = run_config(corpus, max_steps=1)
+    first, second = (Trainer(config, tmp_path / "run") for _ in range(2))
+    first.train()
+    with pytest.raises(ValueError, match="holds a run already"):
+        second.train()
+
+
+def test_words_of_another_length(tmp_path, corpus):
+    prepare(
+        sentences(), tmp_path / "c", SENTENCE_PER_LINE, VocabularySettings(), dev_fraction=0.1,
+        max_characters=8,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=r"the corpus has 8 characters .* the model 50"):
+        Trainer(run_config(open_corpus(tmp_path / "c")), tmp_path / "run")
 
 
 def test_two_runs_in_one_folder(tmp_path, corpus):
@@ -627,6 +675,9 @@ def test_a_corpus_smaller_than_a_batch(tmp_path, corpus):
         ("[pretraining]\n[pretraining.optimizer]\nlearn_rate = 0", "learn_rate must be positive"),
         ("[training]\n", r"unknown sections \['training'\]"),
         ("[bilm]\n[bilm.lstm]\ndim = 4\nprojection_dim = -1", "projection_dim"),
+        ("[pretraining]\npatience = -1", "pretraining.patience must be 0 or more"),
+        ("[pretraining]\n[pretraining.optimizer]\ngrad_clip = -1.0", "grad_clip must be 0 or more"),
+        ("[system]\nseed = -1", "system.seed must be 0 or a positive number, found -1"),
         ("no section", "is wrong"),
     ],
 )

@@ -14,7 +14,7 @@ from typing import Any, Optional
 from safetensors import SafetensorError, safe_open
 from safetensors import torch as safetensors_torch
 
-from ...files import atomic_folder
+from ...files import atomic_folder, save_tensors
 from ..config import BiLMConfig
 from ..model import BiLM
 from .parameters import empty_model, fill, stored_tensors
@@ -50,7 +50,7 @@ def write(model: BiLM, folder: Path) -> None:
     from . import write_options
 
     with atomic_folder(folder) as new:
-        safetensors_torch.save_file(stored_tensors(model), new / WEIGHTS, _metadata(model))
+        save_tensors(stored_tensors(model), new / WEIGHTS, _metadata(model))
         write_options(model.config, model.vocabulary, new)
 
 
