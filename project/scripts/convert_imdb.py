@@ -73,8 +73,7 @@ def read(folder: Path, broken: BrokenRows) -> Iterator[Review]:
 
 def _read_archive(path: Path, broken: BrokenRows) -> Iterator[Review]:
     try:
-        # As a stream, because looking for a member would unpack everything before it.
-        with tarfile.open(path, "r|gz") as archive:
+        with tarfile.open(path, "r:gz") as archive:
             for member in archive:
                 file = archive.extractfile(member)
                 if file is not None and (found := _REVIEW.search(member.name)):

@@ -15,8 +15,8 @@ _FLOAT = 4
 # Activations that wait for the backward pass, per word, layer and direction: the gates, the cell
 # before and after clipping, and the output of the nonlinearity; projections before and after.
 _CELLS, _PROJECTIONS = 8, 4
-# What a process with PyTorch and spaCy needs before it has a model.
-_PROCESS = 400 * 2**20
+# What a process with PyTorch and spaCy needs beside that, logits included.
+_PROCESS = 550 * 2**20
 
 
 class Memory(NamedTuple):
