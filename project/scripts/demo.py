@@ -36,7 +36,12 @@ def main() -> None:
             (f"{2 * size:,}", *(f"{found[name]:.1%}" for name in SYSTEMS))
             for size, found in results.items()
         ]
-        msg.table(rows, header=("training reviews", *SYSTEMS.values()), aligns="rrr", divider=True)
+        msg.table(
+            rows,
+            header=("training reviews", *SYSTEMS.values()),
+            aligns=("r", "r", "r"),
+            divider=True,
+        )
         draw(results, folder / "sentiment.png")
         msg.good(f"Plot: {folder / 'sentiment.png'}")
         msg.divider("What to try next")

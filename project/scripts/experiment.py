@@ -195,6 +195,7 @@ class Experiment:
                 DocBin(docs=chosen, store_user_data=True).to_disk(train)
             steps = self.train(config, train, work)
             best = work / "model" / "model-best"
+            forget_cache_folder(best / "config.cfg")
             scores = self.evaluate(best, work / "scores.json")
             record = {
                 "task": args.task,
@@ -267,6 +268,15 @@ def replace_mixes(block: dict[str, Any], mix: dict[str, Any]) -> None:
             block[name] = dict(mix)
         else:
             replace_mixes(value, mix)
+
+
+def forget_cache_folder(path: Path) -> None:
+    """A pipeline must load where the folder of its training is gone."""
+    config = load_config(path, interpolate=False)
+    cache = config["components"].get("elmo", {}).get("activation_cache")
+    if cache is not None:
+        cache.update(folder=None, folder_mb=None)
+        config.to_disk(path)
 
 
 def hash_weights(weights: str) -> str:

@@ -16,7 +16,7 @@ from spacy.vocab import Vocab
 from .conftest import PROJECT, script
 
 sys.path.insert(0, str(PROJECT / "scripts"))
-from labelled import Text, draw  # noqa: E402
+from labelled import Text, draw
 
 
 def read(path: Path) -> list[tuple[str, str]]:

@@ -17,8 +17,8 @@ from ..conftest import random_bilm
 from .conftest import PROJECT, SCRIPTS, script
 
 sys.path.insert(0, SCRIPTS)
-from baseline import without_elmo  # noqa: E402
-from experiment import Size  # noqa: E402
+from baseline import without_elmo
+from experiment import Size
 
 CONFIGS = sorted((PROJECT / "configs").glob("*.cfg"))
 KEYS = {
