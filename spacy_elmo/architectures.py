@@ -18,7 +18,7 @@ from .bilm.config import Activation
 from .bilm.formats import read_vocabulary
 from .bilm.model import DEFAULT_CACHE_BYTES, DEFAULT_MAX_TOKENS
 from .bilm.precision import Precision
-from .bundled import load_weights
+from .bundled import DEFAULT, language_of, load_weights
 from .layers.encoder import DocLayers, ElmoEncoder, NoWeights, Settings
 from .layers.listener import ANY, LayersListener, mix_docs
 from .layers.mixes import Mix
@@ -31,7 +31,7 @@ _CACHE_MB = DEFAULT_CACHE_BYTES / 2**20
 
 @registry.architectures("spacy-elmo.PretrainedBiLM.v1")
 def PretrainedBiLM(
-    weights: Optional[str] = None,
+    weights: Optional[str] = DEFAULT,
     segmenter: Optional[Segmenter] = None,
     precision: Precision = "float32",
     max_tokens_per_batch: int = DEFAULT_MAX_TOKENS,
@@ -42,7 +42,7 @@ def PretrainedBiLM(
     """A biLM with weights from elsewhere. They are read at first use and saved with the pipeline,
     which then never looks for the original file again.
 
-    weights (Optional[str]): A name, a folder, or a file of weights.
+    weights (Optional[str]): See `load_weights`; None if they are yet to come.
     segmenter (Optional[Segmenter]): How docs are cut into sequences; the default is sentences.
     precision (str): Arithmetic of inference: float32, float16 or int8 on a CPU, float32, tf32 or
         bfloat16 on a GPU.
@@ -54,7 +54,9 @@ def PretrainedBiLM(
     """
     settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful, mixed_precision)
     load = None if weights is None else partial(load_weights, weights)
-    return ElmoEncoder(NoWeights(load), segmenter or sentences(), settings)
+    encoder = ElmoEncoder(NoWeights(load), segmenter or sentences(), settings)
+    encoder.attrs["language"] = language_of(weights)
+    return encoder
 
 
 @registry.architectures("spacy-elmo.BiLM.v1")

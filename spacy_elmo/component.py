@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from math import isfinite
@@ -47,7 +48,7 @@ folder_mb = null
 
 [elmo.model]
 @architectures = "spacy-elmo.PretrainedBiLM.v1"
-weights = null
+weights = "en_elmo_sm"
 precision = "float32"
 max_tokens_per_batch = 2048
 type_cache_mb = 64
@@ -89,6 +90,13 @@ def make_elmo(
     optimizer: Optional[Optimizer],
     activation_cache: Optional[ActivationCache],
 ) -> Elmo:
+    language = model.attrs.get("language")
+    if language is not None and nlp.lang not in (language, "xx"):
+        warnings.warn(
+            f"the weights of {name!r} were trained on text in {language!r}, but the pipeline's "
+            f"language is {nlp.lang!r}: name others in the config (model.weights)",
+            stacklevel=2,
+        )
     return Elmo(
         nlp.vocab,
         model,

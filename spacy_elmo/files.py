@@ -41,6 +41,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         yield new
         for file in new.rglob("*"):
             if file.is_file():
+                _give_default_mode(file)
                 _sync(file)
         # Folders cannot change places in one step: the old one steps aside, and returns if the new
         # one cannot take its place.
@@ -85,7 +86,8 @@ def try_lock(file: IO) -> bool:
 
 
 def _give_default_mode(path: Path) -> None:
-    """Temporary files are private; give this one what an ordinary new file would get."""
+    """Temporary files are private, and so are those of safetensors; give this one what an ordinary
+    new file would get."""
     mask = os.umask(0)
     os.umask(mask)
     path.chmod(0o666 & ~mask)

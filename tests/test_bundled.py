@@ -1,11 +1,14 @@
 """Where weights come from."""
 
 import shutil
+import warnings
 
+import numpy
 import pytest
+import spacy
 
 from spacy_elmo import bundled
-from spacy_elmo.bundled import load_weights, names
+from spacy_elmo.bundled import DEFAULT, load_weights, names
 
 from .conftest import max_difference
 
@@ -50,6 +53,18 @@ def test_a_folder_and_a_file(weights_folder, hdf5_folder, bilm):
     assert_is(load_weights(hdf5_folder / "weights.hdf5"), bilm)
 
 
+def test_a_pipeline(tmp_path, weights_folder, bilm):
+    nlp = spacy.blank("en")
+    nlp.add_pipe("sentencizer")
+    nlp.add_pipe("elmo", name="lm", config={"model": {"weights": str(weights_folder)}})
+    nlp.to_disk(tmp_path / "pipeline")
+    assert_is(load_weights(tmp_path / "pipeline"), bilm)
+    nlp.remove_pipe("lm")
+    nlp.to_disk(tmp_path / "none")
+    with pytest.raises(ValueError, match=r"has no elmo component, only \['sentencizer'\]"):
+        load_weights(tmp_path / "none")
+
+
 def test_a_name_goes_before_a_folder_of_that_name(packaged, bilm, tmp_path, monkeypatch):
     (tmp_path / "elsewhere" / "small").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -70,3 +85,40 @@ def test_an_unknown_name_where_there_are_none(tmp_path, monkeypatch):
 def test_a_missing_path_is_named(tmp_path):
     with pytest.raises(ValueError, match="missing-weights"):
         load_weights(tmp_path / "missing-weights")
+
+
+# What comes with this package
+
+
+@pytest.fixture
+def default():
+    if DEFAULT not in names():
+        pytest.skip(f"{DEFAULT} is not in this checkout")
+    return DEFAULT
+
+
+def test_one_line_gives_vectors(default):
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo")
+    river, money = nlp.pipe(["He sat on the bank of the river.", "The bank lends money."])
+    assert nlp.config["components"]["elmo"]["model"]["weights"] == default
+    vectors = [doc[i]._.elmo for doc, i in ((river, 4), (money, 1))]
+    cosine = vectors[0] @ vectors[1] / numpy.prod([numpy.linalg.norm(v) for v in vectors])
+    assert 0 < cosine < 0.95  # One word, two contexts.
+
+
+def test_the_default_fits_into_a_wheel(default):
+    files = {path.name: path.stat().st_size for path in (bundled.FOLDER / default).iterdir()}
+    assert set(files) == {"options.json", "weights.safetensors", "README.md"}
+    assert sum(files.values()) < 30e6
+    card = (bundled.FOLDER / default / "README.md").read_text(encoding="utf8")
+    assert all(word in card for word in ("Licence", "Perplexity", "Limits"))
+
+
+def test_another_language_is_told(default):
+    with pytest.warns(UserWarning, match="trained on text in 'en', but .* is 'de'"):
+        spacy.blank("de").add_pipe("elmo")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        spacy.blank("xx").add_pipe("elmo")
+        spacy.blank("de").add_pipe("elmo", config={"model": {"weights": None}})

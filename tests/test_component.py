@@ -358,7 +358,7 @@ def test_weights_in_the_published_format(hdf5_folder, nlp):
 
 def test_without_weights_the_first_use_says_what_to_do():
     nlp = spacy.blank("en")
-    elmo = nlp.add_pipe("elmo")
+    elmo = nlp.add_pipe("elmo", config={"model": {"weights": None}})
     for use in (lambda: nlp("text"), nlp.initialize, lambda: elmo.bilm):
         with pytest.raises(ValueError, match="no weights yet"):
             use()

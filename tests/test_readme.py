@@ -13,9 +13,7 @@ import spacy
 from spacy.tokens import DocBin
 from spacy.util import load_config_from_str, registry
 
-from spacy_elmo.bilm.formats import allennlp
-
-from .conftest import random_bilm, tagged
+from .conftest import tagged
 
 README = Path(__file__).parents[1] / "README.md"
 BLOCKS = re.findall(
@@ -28,15 +26,14 @@ def blocks(language: str, mark: str = "") -> list[str]:
 
 
 @pytest.fixture
-def after_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder as `make demo` leaves it, with a smaller biLM."""
-    allennlp.write(random_bilm(), tmp_path / "demo" / "small")
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the commands run."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.mark.parametrize("code", blocks("python"))
-def test_python_block_runs(code: str, after_demo: Path):
+def test_python_block_runs(code: str, folder: Path):
     exec(compile(code, "README.md", "exec"), {})
 
 
@@ -53,14 +50,14 @@ def run_bash(code: str) -> str:
     return done.stdout
 
 
-def test_command_line_blocks_run(after_demo: Path):
+def test_command_line_blocks_run(folder: Path):
     (code,) = [code for code in blocks("bash") if "spacy elmo" in code]
     run_bash(code)
     for name in ("en_small/config.cfg", "exported/weights.hdf5", "vectors.hdf5"):
-        assert (after_demo / "demo" / name).exists()
+        assert (folder / name).exists()
 
 
-def test_documented_config_is_the_default(after_demo: Path):
+def test_documented_config_is_the_default(folder: Path):
     (text,) = blocks("ini")
     nlp = spacy.blank("en")
     nlp.add_pipe("elmo")
@@ -81,25 +78,36 @@ def test_config_fragment_resolves(text: str):
     assert resolve(load_config_from_str("".join(above) + text))
 
 
-def test_training_command_runs(after_demo: Path):
+def test_training_command_runs(folder: Path):
     (code,) = blocks("bash", "needs data")
     nlp = spacy.blank("en")
     docs = [example.reference for example in tagged(nlp)]
     for name in ("train", "dev"):
-        DocBin(docs=docs).to_disk(after_demo / f"{name}.spacy")
-    (after_demo / "project").symlink_to(README.parent / "project")
+        DocBin(docs=docs).to_disk(folder / f"{name}.spacy")
+    (folder / "project").symlink_to(README.parent / "project")
     output = run_bash(f"{code.strip()} --training.max_steps 2")
     assert "tagger/input: scalar_mix" in output
-    assert spacy.load(after_demo / "tagger" / "model-last")("The bank")[0].tag_
+    assert spacy.load(folder / "tagger" / "model-last")("The bank")[0].tag_
 
 
-def test_pretraining_commands_run(after_demo: Path):
+def test_pretraining_commands_run(folder: Path):
     (code,) = blocks("bash", "needs text")
-    (after_demo / "texts").mkdir()
+    (folder / "texts").mkdir()
     lines = [f"The bank number {i} flows. Money flows to the river {i}." for i in range(400)]
-    (after_demo / "texts" / "a.txt").write_text("\n".join(lines), encoding="utf8")
-    (after_demo / "project").symlink_to(README.parent / "project")
+    (folder / "texts" / "a.txt").write_text("\n".join(lines), encoding="utf8")
+    (folder / "project").symlink_to(README.parent / "project")
     code = code.replace("--paths.corpus corpus", "--paths.corpus corpus --pretraining.max_steps 2")
     output = run_bash(code)
     assert "unknown words" in output
-    assert spacy.load(after_demo / "run" / "model-best")("The bank")._.elmo is not None
+    assert spacy.load(folder / "run" / "model-best")("The bank")._.elmo is not None
+
+
+def test_neighbors_command_runs(folder: Path):
+    (code,) = blocks("bash", "needs model")
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo")
+    for name in ("run", "texts"):
+        (folder / name).mkdir()
+    nlp.to_disk(folder / "run" / "model-best")
+    (folder / "texts" / "a.txt").write_text("They left early.", encoding="utf8")
+    assert run_bash(code).count("They [left] early.") == 2

@@ -9,9 +9,10 @@ from typing import Optional
 
 import spacy
 from spacy.language import Language
-from spacy.util import ensure_path
+from spacy.util import is_package
 from wasabi import msg
 
+from ..bundled import language_of
 from ..component import Elmo
 
 
@@ -33,13 +34,24 @@ def check_free(path: Path, force: bool) -> None:
 
 
 def is_pipeline(path: Path) -> bool:
-    return (path / "config.cfg").is_file()
+    """RETURNS (bool): Whether this is the folder or the package of a pipeline."""
+    return (path / "config.cfg").is_file() or is_package(str(path))
 
 
 def load_pipeline(path: Path) -> Language:
-    """RAISES (ValueError): If the folder is not a pipeline that can be loaded."""
+    """Load a pipeline.
+
+    path (Path): A folder, the name of an installed package, or that of weights that come with
+        spacy-elmo, which make a pipeline that splits sentences and embeds them.
+    RAISES (ValueError): If there is no such pipeline, or it cannot be loaded.
+    """
+    if language := language_of(path):
+        nlp = spacy.blank(language)
+        nlp.add_pipe("sentencizer")
+        nlp.add_pipe("elmo", config={"model": {"weights": str(path)}})
+        return nlp
     try:
-        return spacy.load(ensure_path(path))
+        return spacy.load(str(path))
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"cannot load the pipeline {path}: {error}") from error
 

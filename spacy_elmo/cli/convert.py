@@ -42,7 +42,7 @@ def convert_cli(
             raise ValueError(f"no language {lang!r} in spaCy: {error}") from error
         if sentencizer:
             nlp.add_pipe("sentencizer")
-        elmo = nlp.add_pipe("elmo")
+        elmo = nlp.add_pipe("elmo", config={"model": {"weights": None}})
         assert isinstance(elmo, Elmo)
         set_bilm(elmo.model, bilm)
         nlp.meta["name"] = out.name.replace("-", "_")

@@ -23,7 +23,7 @@ def export(trainer: Trainer, name: str) -> None:
     nlp = spacy.blank(tokenization.lang)
     if not tokenization.one_per_line:
         nlp.add_pipe("sentencizer")
-    elmo = nlp.add_pipe("elmo")
+    elmo = nlp.add_pipe("elmo", config={"model": {"weights": None}})
     assert isinstance(elmo, Elmo)
     set_bilm(elmo.model, copy.deepcopy(trainer.model.bilm).cpu())
     history = trainer.progress.history

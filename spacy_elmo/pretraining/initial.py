@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Optional
-
-import spacy
 import torch
 
 from ..bilm import BiLM, BiLMConfig
 from ..bundled import load_weights
-from ..component import Elmo
 from .config import RunConfig
 from .corpus import Corpus
 from .head import Head, head_folder, load_head
@@ -33,7 +28,9 @@ def build_model(config: RunConfig, corpus: Corpus) -> tuple[LanguageModel, str]:
             _with_vocabulary(config.bilm, len(words)), None if config.bilm.char_cnn else words
         )
         return LanguageModel(bilm, len(words), settings.loss, settings.dropout), "new weights"
-    bilm, head = load_pretrained(config.init_from)
+    bilm = load_weights(config.init_from)
+    folder = head_folder(config.init_from)
+    head = load_head(folder) if folder.is_dir() else None
     if config.bilm is not None and _with_vocabulary(config.bilm, len(words)) != bilm.config:
         raise ValueError(
             f"the [bilm] section differs from {config.init_from}: leave it out, or make it the same"
@@ -46,26 +43,6 @@ def build_model(config: RunConfig, corpus: Corpus) -> tuple[LanguageModel, str]:
     model = LanguageModel(bilm, len(words), settings.loss, settings.dropout)
     output = "a new output layer" if head is None else _take_over(head, model, words)
     return model, f"weights of {config.init_from}, {output}"
-
-
-def load_pretrained(path: Path) -> tuple[BiLM, Optional[Head]]:
-    """Read a model to go on with.
-
-    path (Path): A pipeline from `spacy elmo pretrain`, or anything that `load_weights` reads.
-    RETURNS (tuple): The biLM, and the output layer if there is one beside it.
-    RAISES (ValueError): If there is no such model.
-    """
-    if not (path / "config.cfg").is_file():
-        return load_weights(path), None
-    try:
-        nlp = spacy.load(path)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"cannot load the pipeline {path}: {error}") from error
-    for _, component in nlp.components:
-        if isinstance(component, Elmo):
-            folder = head_folder(path)
-            return component.bilm, load_head(folder) if folder.is_dir() else None
-    raise ValueError(f"the pipeline {path} has no elmo component: {nlp.pipe_names}")
 
 
 def _take_over(head: Head, model: LanguageModel, words: list[str]) -> str:

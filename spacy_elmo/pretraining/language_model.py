@@ -100,6 +100,8 @@ class LanguageModel(nn.Module):
         else:
             rows = numpy.where(batch.types < corpus.n_vocabulary, batch.types, 2)
             types = encoder.embedding(torch.from_numpy(rows).to(self.bilm.device))
+        # Autocast gives the types in half precision, which is too coarse for cells.
+        types = types.to(self.bilm.dtype)
         x = types[torch.from_numpy(batch.inputs).to(types.device)]
         top = self.bilm.lstm(x, batch.sizes, dropout, states)[-1]
         return F.dropout(top, dropout) if dropout else top

@@ -15,6 +15,7 @@ import numpy
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 LossName = Literal["sampled", "full", "adaptive"]
 # Bounds the logits that exist at a time, in bytes: they should stay near the processor.
@@ -81,7 +82,7 @@ class Softmax(nn.Module):
         RETURNS (Tensor): The sum over all rows.
         """
         if self.n_samples is None:
-            return _CrossEntropy.apply(h, self.weight, self.bias, targets, None)
+            return _cross_entropy(h, self.weight, self.bias, targets, None)
         samples, n_tries = draw_log_uniform(self.n_words, self.n_samples, random)
         candidates = torch.from_numpy(samples).to(h.device)
         # Each sample stands for as many words as make its expected count 1: so the sum over the
@@ -93,7 +94,7 @@ class Softmax(nn.Module):
         # sample there (an "accidental hit").
         column = torch.full((self.n_words,), -1, device=h.device)
         column[candidates] = torch.arange(len(candidates), device=h.device)
-        return _CrossEntropy.apply(h, self.weight[candidates], bias, column[targets], own)
+        return _cross_entropy(h, self.weight[candidates], bias, column[targets], own)
 
     def log_likelihood(self, h: Tensor, targets: Tensor) -> Tensor:
         """RETURNS (Tensor): The exact log probability of each row's word, shape (rows,)."""
@@ -105,6 +106,17 @@ class Softmax(nn.Module):
             chosen = logits.gather(1, targets[rows, None]).squeeze(1)
             result[rows] = chosen - logits.logsumexp(1)
         return result
+
+
+def _cross_entropy(
+    h: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, own: Optional[Tensor]
+) -> Tensor:
+    """Products are in the type that `torch.autocast` asks for, if it is on; everything else is in
+    that of the weights."""
+    kind = h.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else h.dtype
+    with torch.autocast(kind, enabled=False):
+        return _CrossEntropy.apply(h, weight, bias, targets, own, dtype)
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -119,6 +131,7 @@ class _CrossEntropy(torch.autograd.Function):
         bias: Tensor,
         targets: Tensor,
         own: Optional[Tensor],
+        dtype: torch.dtype,
     ) -> Tensor:
         """With `own`, the target's logit stands apart, and the column `targets` (-1 for none) is
         left out of the others."""
@@ -130,10 +143,11 @@ class _CrossEntropy(torch.autograd.Function):
         )
         d_own = None if own is None else torch.empty_like(own)
         size = _rows(h, len(weight))
+        low_weight = weight.to(dtype)
         for start in range(0, len(h), size):
             rows = slice(start, start + size)
-            part, goal = h[rows], targets[rows]
-            logits = torch.addmm(bias, part, weight.t())
+            part, goal = h[rows].to(dtype), targets[rows]
+            logits = torch.mm(part, low_weight.t()).to(h.dtype).add_(bias)
             if own is None:
                 chosen = logits.gather(1, goal[:, None]).squeeze(1)
                 norm = logits.logsumexp(1)
@@ -149,9 +163,10 @@ class _CrossEntropy(torch.autograd.Function):
                 p[torch.arange(len(goal), device=h.device), goal] -= 1
             else:
                 d_own[rows] = (chosen - norm).exp() - 1
-            torch.mm(p, weight, out=d_h[rows])
-            d_weight.addmm_(p.t(), part)
             d_bias += p.sum(0)
+            p = p.to(dtype)
+            d_h[rows] = torch.mm(p, low_weight)
+            d_weight += torch.mm(p.t(), part)
         ctx.save_for_backward(d_h, d_weight, d_bias, *(() if d_own is None else (d_own,)))
         return total
 
@@ -160,7 +175,7 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, d_total: Tensor) -> tuple[Optional[Tensor], ...]:
         d_h, d_weight, d_bias, *rest = ctx.saved_tensors
         d_own = rest[0] * d_total if rest else None
-        return d_h * d_total, d_weight * d_total, d_bias * d_total, None, d_own
+        return d_h * d_total, d_weight * d_total, d_bias * d_total, None, d_own, None
 
 
 def _rows(h: Tensor, n_words: int) -> int:
@@ -222,16 +237,34 @@ class AdaptiveSoftmax(nn.Module):
 
     def forward(self, h: Tensor, targets: Tensor, random: numpy.random.Generator) -> Tensor:
         """See `Softmax.forward`."""
-        return -self.softmax(h, targets).output.sum()
+        return -self._log_likelihood(h, targets).sum()
 
     def log_likelihood(self, h: Tensor, targets: Tensor) -> Tensor:
         """See `Softmax.log_likelihood`."""
         size = _rows(h, self.n_words)
         parts = [
-            self.softmax(h[start : start + size], targets[start : start + size]).output
+            self._log_likelihood(h[start : start + size], targets[start : start + size])
             for start in range(0, len(h), size)
         ]
         return torch.cat(parts) if parts else h.new_empty(0)
+
+    def _log_likelihood(self, h: Tensor, targets: Tensor) -> Tensor:
+        """PyTorch's own forward leaves out clusters that no target is in, which other processes
+        would wait for; and under `torch.autocast` it computes logarithms in half precision."""
+        n_head, *ends = self.softmax.cutoffs
+        starts = [n_head, *ends[:-1]]
+        cluster = torch.bucketize(targets, targets.new_tensor(starts), right=True)
+        place = torch.where(cluster == 0, targets, n_head + cluster - 1)
+        result = _log_probabilities(self.softmax.head(h).to(h.dtype), place)
+        for number, (start, tail) in enumerate(zip(starts, self.softmax.tail), 1):
+            rows = (cluster == number).nonzero().squeeze(1)
+            inside = _log_probabilities(tail(h[rows]).to(h.dtype), targets[rows] - start)
+            result = result.index_add(0, rows, inside)
+        return result
+
+
+def _log_probabilities(logits: Tensor, targets: Tensor) -> Tensor:
+    return -F.cross_entropy(logits, targets, reduction="none")
 
 
 OutputLayer = Softmax | AdaptiveSoftmax

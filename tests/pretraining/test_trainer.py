@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import random
@@ -162,6 +163,35 @@ def test_carried_states(tmp_path, corpus):
 
 
 @both_inputs
+@both_ways
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_mixed_precision(tmp_path, corpus, bilm, carry_state, loss):
+    """Products in bfloat16, everything else in float32: the same loss and gradients, nearly."""
+    found = []
+    for mixed_precision in (False, True):
+        config = run_config(
+            corpus,
+            bilm,
+            loss=loss,
+            dropout=0.0,
+            mixed_precision=mixed_precision,
+            carry_state=carry_state,
+        )
+        trainer = Trainer(config, tmp_path / str(mixed_precision))
+        [(epoch, _)] = itertools.islice(trainer._steps(), 1)
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed_precision):
+            top = trainer.model._top(epoch.read(0), corpus, 0.0)
+        assert top.dtype == torch.float32
+        losses = [trainer._step(epoch, [number % len(epoch)]) for number in range(3)]
+        assert losses[0].dtype == torch.float32
+        gradient = torch.cat([p.grad.flatten() for p in trainer.model.parameters()])
+        found.append((torch.stack(losses), gradient))
+    (exact, exact_gradient), (rounded, gradient) = found
+    assert 0 < max_difference(exact, rounded) < 0.03
+    assert torch.cosine_similarity(exact_gradient, gradient, dim=0) > 0.99
+
+
+@both_inputs
 def test_it_learns_from_rows_that_go_on(tmp_path, corpus, bilm):
     config = run_config(corpus, bilm, max_steps=150, carry_state=True, unroll_steps=10, dropout=0.0)
     trainer = Trainer(config, tmp_path / "run")
@@ -249,11 +279,15 @@ learn_rate = 0.05
 """
 
 
-@both_ways
-def test_two_processes_equal_one(tmp_path, corpus, carry_state):
-    """With the same global batches; gloo on this machine."""
+@pytest.mark.parametrize(
+    "loss, carry_state", [("sampled", False), ("sampled", True), ("adaptive", False)]
+)
+def test_two_processes_equal_one(tmp_path, corpus, loss, carry_state):
+    """With the same global batches; gloo on this machine. Of an adaptive softmax, some batches have
+    words of every cluster in one process only."""
     config = run_config(
         corpus,
+        loss=LOSSES[loss],
         carry_state=carry_state,
         unroll_steps=5,
         max_steps=50,

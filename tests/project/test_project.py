@@ -22,7 +22,7 @@ def project(tmp_path_factory):
 
 def test_what_commands_name_exists(project):
     for command in project["commands"]:
-        words = [*" ".join(command["script"]).split(), *command["deps"]]
+        words = [*" ".join(command["script"]).split(), *command.get("deps", [])]
         for word in words:
             if re.match(r"(scripts|configs)/", word):
                 assert (PROJECT / word).exists(), (command["name"], word)

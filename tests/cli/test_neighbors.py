@@ -1,0 +1,267 @@
+"""spacy elmo neighbors, and the module behind it, next to a search over everything at once."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy
+import pytest
+import spacy
+from spacy.language import Language
+from spacy.tokens import Doc, DocBin
+
+from spacy_elmo import neighbors
+from spacy_elmo.extensions import layers_of
+from spacy_elmo.neighbors import find_neighbors, query_span, read_corpus
+
+from ..conftest import elmo_pipeline
+from .conftest import fail, succeed
+
+LINES = [
+    "The bank of the river. The bank gave me money!",
+    "A play by Shakespeare, and no play of colours ...",
+    "Let us  play \t in the rain; the children play every day.",
+    "Banks lend money. BANK robbers take it.",
+    "銀行 🙂 e\u0301",
+]
+QUERIES = ["The [play] was cancelled by rain.", "We sat on the [river bank].", "[Money]"]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """A folder with a file of each kind, and every line once."""
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "a.txt").write_text(f"{LINES[0]}\n\n{LINES[1]}\n", encoding="utf8")
+    with gzip.open(folder / "b.txt.gz", "wt", encoding="utf8") as file:
+        file.write(LINES[2])
+    (folder / "c.jsonl").write_text(json.dumps({"text": LINES[3]}), encoding="utf8")
+    docs = [spacy.blank("en")(LINES[4])]
+    DocBin(docs=docs).to_disk(folder / "d.spacy")
+    return folder
+
+
+@pytest.fixture
+def nlp(weights_folder: Path) -> Language:
+    nlp = elmo_pipeline(weights_folder, keep_layers=False)
+    nlp.add_pipe("sentencizer", first=True)
+    return nlp
+
+
+def with_source(nlp: Language, lines: list[str] = LINES) -> list[tuple[Doc, str]]:
+    return [(nlp.make_doc(line), "x") for line in lines]
+
+
+def brute_force(nlp: Language, query: str, lines: list[str], layer: int | None) -> list:
+    """All tokens but whitespace and punctuation: similarity and text, best first."""
+    nlp.get_pipe("elmo").keep_layers = True
+
+    def vectors(doc):
+        layers = layers_of(doc)
+        return layers.mean(axis=0) if layer is None else layers[layer]
+
+    span = query_span(nlp, query)
+    wanted = vectors(span.doc)[span.start : span.end].mean(axis=0)
+    found = []
+    for doc in map(nlp, lines):
+        for token, vector in zip(doc, vectors(doc)):
+            if not token.is_space and not token.is_punct:
+                cosine = vector @ wanted / numpy.linalg.norm(vector) / numpy.linalg.norm(wanted)
+                found.append((cosine, token.text))
+    return sorted(found, key=lambda pair: -pair[0])
+
+
+@pytest.mark.parametrize("layer", [None, 0, 1, -1])
+@pytest.mark.parametrize("n", [1, 7, 1000])
+def test_equals_brute_force(nlp: Language, layer: int | None, n: int):
+    found = find_neighbors(nlp, nlp.get_pipe("elmo"), QUERIES, with_source(nlp), n=n, layer=layer)
+    for query, neighbors_ in zip(QUERIES, found):
+        expected = brute_force(nlp, query, LINES, layer)[:n]
+        similarities = [neighbor.similarity for neighbor in neighbors_]
+        assert similarities == pytest.approx([cosine for cosine, _ in expected], abs=1e-5)
+        if layer != 0:  # There, all tokens of a type are alike, and their order is left to chance.
+            assert [neighbor.token for neighbor in neighbors_] == [text for _, text in expected]
+
+
+def test_batches_do_not_matter(nlp: Language, monkeypatch: pytest.MonkeyPatch):
+    elmo = nlp.get_pipe("elmo")
+    lines = [f"{line} Number {i}." for i in range(20) for line in LINES]
+    together = find_neighbors(nlp, elmo, QUERIES, with_source(nlp, lines), n=20)
+    monkeypatch.setattr(elmo, "batch_size", 3)
+    apart = find_neighbors(nlp, elmo, QUERIES, with_source(nlp, lines), n=20)
+    for first, second in zip(together, apart):
+        assert [x.similarity for x in first] == pytest.approx([x.similarity for x in second])
+
+
+def test_the_query_finds_itself(nlp: Language):
+    lines = [*LINES, "The play was cancelled by rain."]
+    (found,) = find_neighbors(nlp, nlp.get_pipe("elmo"), QUERIES[:1], with_source(nlp, lines), n=1)
+    assert found[0].similarity == pytest.approx(1)
+    assert found[0][1:] == ("The ", "play", " was cancelled by rain.", "x")
+
+
+def test_context_is_the_sentence_within_the_window(nlp: Language):
+    lines = ["Before. Let us  play \t in the rain today. After."]
+    elmo = nlp.get_pipe("elmo")
+    for window, before, after in [
+        (50, "Let us ", " in the rain today."),
+        (1, " ", " "),
+        (0, "", " "),
+    ]:
+        docs = with_source(nlp, lines)
+        found = find_neighbors(nlp, elmo, ["we [play]"], docs, same_word=True, window=window)
+        assert found[0][0][1:4] == (before, "play", after)
+
+
+def test_same_word_and_punctuation(nlp: Language):
+    elmo = nlp.get_pipe("elmo")
+    (found,) = find_neighbors(nlp, elmo, ["A [Bank]"], with_source(nlp), same_word=True)
+    assert sorted(neighbor.token for neighbor in found) == ["BANK", "bank", "bank"]
+    settings = {"n": 1000, "punctuation": True}
+    (found,) = find_neighbors(nlp, elmo, ["A [bank]"], with_source(nlp), **settings)
+    tokens = {neighbor.token for neighbor in found}
+    assert tokens >= {".", ";", "...", "銀行"} and not any(map(str.isspace, tokens))
+
+
+def test_leaves_the_pipeline_as_it_was(nlp: Language):
+    nlp.add_pipe("doc_cleaner")
+    elmo = nlp.get_pipe("elmo")
+    find_neighbors(nlp, elmo, QUERIES, with_source(nlp))
+    assert nlp.pipe_names == ["sentencizer", "elmo", "doc_cleaner"] and not elmo.keep_layers
+
+
+def test_of_several_components_the_named_one(nlp: Language, weights_folder: Path, tmp_path: Path):
+    """The other one's vectors stand on the doc when both have run."""
+    config = {"model": {"weights": str(weights_folder)}}
+    mix = {"@layers": "spacy-elmo.SingleLayer.v1", "layer": -1}
+    nlp.add_pipe("elmo", name="top", config={**config, "mix": mix})
+    top, mean = [
+        find_neighbors(nlp, nlp.get_pipe(name), QUERIES, with_source(nlp))
+        for name in ("top", "elmo")
+    ]
+    assert top != mean
+    assert top == find_neighbors(nlp, nlp.get_pipe("top"), QUERIES, with_source(nlp), layer=-1)
+    nlp.to_disk(tmp_path / "both")
+    (tmp_path / "a.txt").write_text("bank")
+    arguments = ("neighbors", tmp_path / "both", tmp_path / "a.txt", "-q", "[bank]")
+    assert "--name" in fail(*arguments)
+    assert "[bank]" in succeed(*arguments, "--name", "top")
+
+
+def test_literal_brackets(nlp: Language):
+    span = query_span(nlp, r"a \[sic\] and [ river bank ] \[1\]")
+    assert span.text == "river bank" and span.doc.text == "a [sic] and  river bank  [1]"
+
+
+@pytest.mark.parametrize(
+    "query, problem",
+    [
+        ("no brackets", "around one part"),
+        ("[two] of [them]", "around one part"),
+        ("the [[play]]", "around one part"),
+        ("the ]play[", "around one part"),
+        ("the [play", "around one part"),
+        (r"the \[play\]", "around one part"),
+        ("the [] play", "nothing in"),
+        ("the [ \t] play", "nothing in"),
+        ("the [pl]ay", "whole tokens of .*'play'"),
+        ("", "around one part"),
+    ],
+)
+def test_bad_queries(nlp: Language, query: str, problem: str):
+    with pytest.raises(ValueError, match=problem):
+        find_neighbors(nlp, nlp.get_pipe("elmo"), [query], with_source(nlp))
+
+
+@pytest.mark.parametrize(
+    "settings, problem",
+    [
+        ({"n": 0}, "n must be 1 or more"),
+        ({"window": -1}, "window 0 or more"),
+        ({"layer": 3}, "no layer 3: .* 0 to 2"),
+        ({"layer": -4}, "no layer -4"),
+        ({"same_word": True}, "one token"),
+    ],
+)
+def test_bad_settings(nlp: Language, settings: dict, problem: str):
+    with pytest.raises(ValueError, match=problem):
+        find_neighbors(nlp, nlp.get_pipe("elmo"), QUERIES, with_source(nlp), **settings)
+
+
+def test_no_queries(nlp: Language):
+    with pytest.raises(ValueError, match="no queries"):
+        find_neighbors(nlp, nlp.get_pipe("elmo"), [], with_source(nlp))
+
+
+def test_a_disabled_component(nlp: Language):
+    nlp.disable_pipe("elmo")
+    with pytest.raises(ValueError, match="'elmo' is disabled"):
+        find_neighbors(nlp, nlp.get_pipe("elmo"), QUERIES, with_source(nlp))
+
+
+def test_a_long_text_is_cut_at_spaces(nlp: Language, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(neighbors, "_MAX_CHARACTERS", 10)
+    (tmp_path / "a.txt").write_text("the river bank and the river " + 25 * "x")
+    docs = [doc.text for doc, _ in read_corpus(nlp, [tmp_path / "a.txt"])]
+    assert docs == ["the river", "bank and", "the", "river", 9 * "x", 10 * "x", 6 * "x"]
+
+
+def test_max_tokens_ends_the_corpus(nlp: Language, tmp_path: Path):
+    (tmp_path / "a.txt").write_text("one two three\n" * 10)
+    found = [
+        len(list(read_corpus(nlp, [tmp_path / "a.txt"], max_tokens=n))) for n in (1, 3, 4, 1000)
+    ]
+    assert found == [1, 1, 2, 10]
+    with pytest.raises(ValueError, match="max_tokens"):
+        list(read_corpus(nlp, [tmp_path / "a.txt"], max_tokens=0))
+
+
+def test_command_reads_all_kinds_of_files(pipeline: Path, corpus: Path, nlp: Language):
+    queries = [option for query in QUERIES for option in ("-q", query)]
+    output = succeed("neighbors", pipeline, corpus, *queries, "-n", 1000, "--json")
+    records = [json.loads(line) for line in output.splitlines()]
+    # The same weights, but no sentences.
+    nlp.remove_pipe("sentencizer")
+    for query in QUERIES:
+        found = [record for record in records if record["query"] == query]
+        expected = brute_force(nlp, query, LINES, None)
+        assert [record["token"] for record in found] == [text for _, text in expected]
+        assert [record["similarity"] for record in found] == pytest.approx(
+            [cosine for cosine, _ in expected], abs=1e-5
+        )
+    sources = {Path(record["source"]).name for record in records}
+    assert sources == {"a.txt", "b.txt.gz", "c.jsonl", "d.spacy"}
+
+
+def test_command_prints_sentences(pipeline: Path, corpus: Path):
+    options = ["-n", 2, "--layer", -1, "--same-word", "--window", 2]
+    output = succeed("neighbors", pipeline, corpus / "a.txt", "-q", "to [play]", *options)
+    assert "a.txt  A [play] by Shakespeare" in output
+    assert "a.txt  and no [play] of colours" in output
+    options = ["-q", "[unheard]", "--same-word"]
+    assert "Nothing found" in succeed("neighbors", pipeline, corpus, *options)
+
+
+def test_spacy_files_keep_their_tokens(pipeline: Path, tmp_path: Path):
+    words = ["New York", "is", "big"]
+    DocBin(docs=[Doc(spacy.blank("en").vocab, words=words)]).to_disk(tmp_path / "a.spacy")
+    output = succeed("neighbors", pipeline, tmp_path / "a.spacy", "-q", "[town]", "--json")
+    assert {json.loads(line)["token"] for line in output.splitlines()} == set(words)
+
+
+def test_bad_arguments(pipeline: Path, corpus: Path, tmp_path: Path):
+    query = ("-q", "the [bank]")
+    assert "nowhere" in fail("neighbors", pipeline, tmp_path / "nowhere.txt", *query)
+    assert "cannot load" in fail("neighbors", tmp_path / "nowhere", corpus, *query)
+    assert "no layer 9" in fail("neighbors", pipeline, corpus, *query, "--layer", 9)
+    assert "'no brackets'" in fail("neighbors", pipeline, corpus, "-q", "no brackets")
+    assert "nope" in fail("neighbors", pipeline, corpus, *query, "--name", "nope")
+    assert "max_tokens" in fail("neighbors", pipeline, corpus, *query, "--max-tokens", 0)
+    (tmp_path / "empty.txt").write_text("\n \n")
+    assert "no tokens" in fail("neighbors", pipeline, tmp_path / "empty.txt", *query)
+    (tmp_path / "bad.txt").write_bytes(b"good\nb\xe4d\n")
+    assert "bad.txt, line 2" in fail("neighbors", pipeline, tmp_path / "bad.txt", *query)
+    spacy.blank("en").to_disk(tmp_path / "blank")
+    assert "no elmo component" in fail("neighbors", tmp_path / "blank", corpus, *query)

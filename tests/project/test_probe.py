@@ -1,0 +1,183 @@
+"""Probes of the layers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import spacy
+import torch
+from spacy.tokens import Doc, DocBin
+
+from ..conftest import elmo_pipeline, max_difference
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "project" / "scripts"))
+probe = import_module("probe")
+
+SENTENCES = [
+    (["The", "bank", " ", "flows", "."], ["DET", "NOUN", "SPACE", "VERB", "PUNCT"]),
+    (["Money", "flows", "."], ["NOUN", "VERB", "PUNCT"]),
+    (["They", "bank"], ["PRON", ""]),
+]
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Docs with UPOS; the last token has none."""
+    vocab = spacy.blank("xx").vocab
+    docs = [Doc(vocab, words=words, pos=pos) for words, pos in SENTENCES * 5]
+    path = tmp_path / "docs.spacy"
+    DocBin(docs=docs).to_disk(path)
+    return path
+
+
+def test_words_are_those_with_a_label(corpus):
+    found = probe.read_words(corpus, "pos")
+    assert found.sequences[:2] == [["The", "bank", "flows", "."], ["Money", "flows", "."]]
+    assert found.positions[:3] == [[0, 1, 2, 3], [0, 1, 2], [0]]
+    assert found.words[:8] == ["The", "bank", "flows", ".", "Money", "flows", ".", "They"]
+    assert found.labels[:4] == ["DET", "NOUN", "VERB", "PUNCT"]
+    assert len(found.labels) == 5 * 8
+    assert len(probe.read_words(corpus, "pos", max_tokens=5).labels) == 7
+
+
+def test_files_without_labels_are_named(corpus, tmp_path):
+    with pytest.raises(ValueError, match="no token has a tag"):
+        probe.read_words(corpus, "tag")
+    broken = tmp_path / "broken.spacy"
+    broken.write_bytes(b"text")
+    with pytest.raises(ValueError, match=r"broken\.spacy is no \.spacy file"):
+        probe.read_words(broken, "pos")
+
+
+def test_embedding_keeps_the_tokens_meant(bilm, monkeypatch):
+    monkeypatch.setattr(probe, "SENTENCES_PER_BATCH", 2)
+    sentences = [["The", "bank", "."], ["Money"], ["a", "river"]]
+    rows = probe.embed(bilm, sentences, [[0, 2], [], [1]])
+    first, _, last = bilm.embed(sentences)
+    expected = torch.stack([first[:, 0], first[:, 2], last[:, 1]])
+    assert rows.dtype == torch.float16
+    assert max_difference(rows.float(), expected) < 1e-3
+
+
+def test_probe_finds_the_layer_that_knows():
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(600, 2, 8, generator=generator).half() * 5 + 3
+    labels = torch.arange(600) % 3
+    rows[:, 1, :3] = torch.nn.functional.one_hot(labels, 3).half()
+    train, test = rows[:400].clone(), rows[400:].clone()
+    probe.standardize(train, test)
+    accuracies = {}
+    for layer in probe.all_layers(rows):
+        linear = probe.fit(probe.pick(train, layer), labels[:400], 3)
+        accuracies[layer] = probe.accuracy(linear, probe.pick(test, layer), labels[400:])
+    assert accuracies[0] < 0.5
+    assert accuracies[1] == accuracies["all"] == 1
+
+
+def test_fit_is_deterministic():
+    rows, labels = torch.randn(50, 4).half(), torch.arange(50) % 2
+    first, second = (probe.fit(rows, labels, 2).weight for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_standardize_in_parts(monkeypatch):
+    monkeypatch.setattr(probe, "ROWS_PER_BATCH", 16)
+    train = torch.randn(100, 2, 3).half() * 4 - 7
+    train[:, 0, 0] = 2.0  # Says nothing: must not become NaN.
+    test = train[:10].clone()
+    probe.standardize(train, test)
+    assert max_difference(train.float().mean(0), torch.zeros(2, 3)) < 1e-3
+    assert torch.allclose(train[:, 1].float().std(0), torch.ones(3), atol=0.02)
+    assert torch.equal(test, train[:10]) and not test[:, 0, 0].any()
+
+
+def test_most_frequent_tag_of_each_word():
+    def words(text, labels):
+        return probe.Words([], [], text.split(), labels.split())
+
+    train = words("a b b b c", "X Y Y X Y")
+    assert probe.most_frequent_accuracy(train, words("a b new c", "X Y Y X")) == 0.75
+
+
+def test_untrained_is_another_network_of_the_same_shape(bilm):
+    state = torch.get_rng_state()
+    first, second = probe.untrained(bilm), probe.untrained(bilm)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert first.config == bilm.config
+    vectors = [model.embed([["bank"]])[0] for model in (first, second, bilm)]
+    assert torch.equal(vectors[0], vectors[1])
+    assert not torch.allclose(vectors[0], vectors[2])
+
+
+def test_nearest_sense():
+    def senses(*pairs, first=None):
+        return [probe.Sense(["x"], 0, lemma, sense, first) for lemma, sense in pairs]
+
+    train = senses(("bank", "money"), ("bank", "river"), ("bank", "river"), ("go", "move"))
+    train_rows = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.2, 1.0], [1.0, 1.0]])
+    test = senses(("bank", "money"), ("bank", "money"), ("new", "new"))
+    test += senses(("other", "known"), first="known")
+    test_rows = torch.tensor([[9.0, 1.0], [0.1, 0.2], [1.0, 0.0], [1.0, 0.0]])
+    found = probe.nearest_senses(train, train_rows, test, test_rows)
+    assert found == ["money", "river", None, None]
+    assert probe.first_senses(train, test) == ["river", "river", None, "known"]
+    # 2 of 3 answers are right, of 4 questions.
+    answers = ["money", "river", None, "known"]
+    assert probe.f1(answers, [s.sense for s in test]) == pytest.approx(2 * 2 / (3 + 4))
+
+
+@pytest.mark.parametrize(
+    "line, problem",
+    [
+        ('{"tokens": ["a"]', "line 2"),
+        ('{"tokens": ["a"], "index": 0, "lemma": "a"}', "'sense'"),
+        ('{"tokens": ["a"], "index": 1, "lemma": "a", "sense": "s"}', "no token 1 among 1"),
+    ],
+)
+def test_broken_senses_are_named(tmp_path, line, problem):
+    path = tmp_path / "senses.jsonl"
+    path.write_text('{"tokens": ["a"], "index": 0, "lemma": "a", "sense": "s"}\n' + line)
+    with pytest.raises(ValueError, match=problem):
+        probe.read_senses(path)
+
+
+@pytest.mark.parametrize("kind", ["weights", "pipeline"])
+def test_command(corpus, tmp_path, weights_folder, monkeypatch, kind):
+    model = weights_folder
+    if kind == "pipeline":
+        model = tmp_path / "pipeline"
+        nlp = elmo_pipeline(weights_folder)
+        nlp.initialize()
+        nlp.to_disk(model)
+    senses = tmp_path / "senses.jsonl"
+    record = {"tokens": ["the", "bank"], "index": 1, "lemma": "bank", "sense": "river"}
+    senses.write_text(json.dumps(record) + "\n" + json.dumps(record))
+    out = tmp_path / "probe" / "tiny.json"
+    run(monkeypatch, model, corpus, corpus, out, "--senses", senses, senses)
+    result = json.loads(out.read_text())
+    assert (result["name"], result["probe"]) == ("tiny", "pos")
+    assert (result["n_train_tokens"], result["n_test_tokens"]) == (40, 40)
+    assert [row["layer"] for row in result["layers"]] == [0, 1, 2, "all"]
+    assert [row["layer"] for row in result["untrained"]] == [0, 1, 2, "all"]
+    # Train and test are the same five words with one tag each.
+    assert result["layers"][-1]["accuracy"] == result["most_frequent"] == 1
+    assert result["senses"]["first_sense"] == 1
+    assert [row["f1"] for row in result["senses"]["layers"]] == [1, 1, 1, 1]
+
+
+def test_wrong_model_is_named(corpus, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out.json"
+    with pytest.raises(SystemExit) as error:
+        run(monkeypatch, tmp_path / "nothing", corpus, corpus, out)
+    assert error.value.code == 1
+    assert "no weights" in capsys.readouterr().out
+    assert not out.exists()
+
+
+def run(monkeypatch, *arguments) -> None:
+    monkeypatch.setattr(sys, "argv", ["probe.py", *map(str, arguments)])
+    probe.main()

@@ -1,0 +1,213 @@
+"""The page about all experiments: its statistics, and that what is missing or broken is named."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "project" / "scripts"))
+report = import_module("report")
+results = import_module("results")
+
+MIX = {"tagger": {"input": {"weights": [0.2, 0.5, 0.3], "gamma": 1.5}}}
+RECORD = {"step": 1, "words": 2e6, "seconds": 3600.0, "forward": 90.0, "backward": 110.0}
+RECORD.update(average=100.0, unigram=600.0)
+PROBE = {
+    "name": "sm",
+    "probe": "pos",
+    "layers": [{"layer": 0, "accuracy": 0.8}, {"layer": "all", "accuracy": 0.9}],
+    "most_frequent": 0.85,
+    "untrained": [{"layer": 0, "accuracy": 0.5}, {"layer": "all", "accuracy": 0.6}],
+}
+
+
+def write(folder, system, score, seed=0, task="ewt-tagger", size="full", **values) -> Path:
+    """Write a result as experiment.py does."""
+    path = folder / task / system / size / f"seed-{seed}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    record = {"task": task, "system": system, "size": size, "seed": seed, "n_train": 1000}
+    record["scores"] = {"token_acc": 1.0, "tag_acc": score}
+    record.update(per_class=None, mixes={}, seconds=90.0, steps=10, weights=None, hardware="cpu")
+    path.write_text(json.dumps({**record, **values}))
+    return path
+
+
+@pytest.fixture
+def metrics(tmp_path):
+    """Two systems, three seeds, two sizes; the baseline wins at the smaller one."""
+    folder = tmp_path / "metrics"
+    for seed, (baseline, elmo) in enumerate([(0.90, 0.92), (0.91, 0.94), (0.89, 0.93)]):
+        write(folder, "baseline", baseline, seed)
+        write(folder, "elmo", elmo, seed, mixes=MIX, weights="en_elmo_sm")
+        write(folder, "baseline", baseline - 0.2, seed, size="p10", n_train=100)
+        write(folder, "elmo", baseline - 0.25, seed, size="p10", n_train=100)
+    return folder
+
+
+def page(metrics, out, pretraining=()) -> tuple[str, str]:
+    """The page as Markdown and as HTML."""
+    report.write_report(metrics, out, pretraining)
+    return tuple((out / name).read_text(encoding="utf8") for name in ("report.md", "index.html"))
+
+
+def rows_of(markdown: str, first: str) -> list[list[str]]:
+    """The cells of the table rows whose first cell is this."""
+    lines = [line.strip("| ").split(" | ") for line in markdown.splitlines() if line[:1] == "|"]
+    return [line for line in lines if line[0].strip() == first]
+
+
+def test_statistics(metrics):
+    runs = [run for run in results.read_runs(metrics) if run.size == "full"]
+    systems = results.by(lambda run: run.system, runs)
+    elmo = results.spread(run.scores["tag_acc"] for run in systems["elmo"])
+    assert elmo == (pytest.approx(0.93), pytest.approx(0.01), 3)
+    compared = results.compare(systems["elmo"], systems["baseline"], "tag_acc")
+    assert compared.difference == (pytest.approx(0.03), pytest.approx(0.01), 3)
+    assert compared.error_reduction == pytest.approx(0.3)
+    assert compared.n_better == 3 and compared.is_clear
+
+
+def test_comparison_takes_the_seeds_that_both_have(metrics):
+    for seed in (0, 1):
+        (metrics / "ewt-tagger" / "baseline" / "full" / f"seed-{seed}.json").unlink()
+    systems = results.by(lambda run: run.system, results.read_runs(metrics))
+    full = {name: [run for run in runs if run.size == "full"] for name, runs in systems.items()}
+    compared = results.compare(full["elmo"], full["baseline"], "tag_acc")
+    assert compared.difference == (pytest.approx(0.04), None, 1)
+    assert compared.error_reduction == pytest.approx(0.04 / 0.11)
+    unpaired = results.compare(full["elmo"][:2], full["baseline"], "tag_acc")
+    assert unpaired.difference == (pytest.approx(0.04), None, 0)
+    assert report.difference(unpaired) == "+4.00 (no seed in common)"
+    assert results.compare(full["elmo"], full["baseline"], "pos_acc") is None
+
+
+def test_perfect_baseline_has_no_error_reduction(tmp_path):
+    for system in ("baseline", "elmo"):
+        write(tmp_path, system, 1.0)
+    runs = results.read_runs(tmp_path)
+    assert results.compare(runs[1:], runs[:1], "tag_acc").error_reduction is None
+
+
+def test_tables(metrics, tmp_path):
+    markdown, _ = page(metrics, tmp_path / "out")
+    main = ["elmo", "93.00 ± 1.00", "3", "+3.00 ± 1.00", "30.00%", "1.5", "10"]
+    assert main in rows_of(markdown, "elmo")
+    assert rows_of(markdown, "10%") == [["10%", "100", "70.00 ± 1.00", "65.00 ± 1.00"]]
+    mix = ["0.200 ± 0.000", "0.500 ± 0.000", "0.300 ± 0.000", "1.500 ± 0.000"]
+    assert ["ewt-tagger", "elmo", "tagger/input", *mix] in rows_of(markdown, "ewt-tagger")
+    weak = ["ewt-tagger", "elmo", "10%", "tag_acc", "−5.00 ± 0.00", "0 of 3"]
+    assert rows_of(markdown, "ewt-tagger")[-1] == weak
+    assert "Of 2 comparisons of a main score with `baseline`, 1 did not" in markdown
+    assert "token_acc" not in markdown
+
+
+def test_html_shows_every_plot(metrics, tmp_path):
+    (metrics / "probe").mkdir()
+    (metrics / "probe" / "sm.json").write_text(json.dumps(PROBE))
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "log.jsonl").write_text(json.dumps(RECORD) + "\n")
+    out = tmp_path / "out"
+    markdown, html = page(metrics, out, [run])
+    plots = {path.name for path in out.glob("*.png")}
+    assert plots == {"sizes-0.png", "mixes.png", "pretraining-0.png", "probe-pos.png"}
+    shown = dict(re.findall(r'<img src="(.*?)" alt="(.+?)"', html))
+    assert set(shown) == plots
+    assert "<script" not in html and "http" not in html
+    assert html.count("<table>") == html.count("</table></div>") > 5
+    assert rows_of(markdown, "run")[0][1:] == ["2.0", "1.0", "100.00", "90.00", "110.00", "600.00"]
+    assert rows_of(markdown, "most frequent")[0][1] == "85.00"
+    # Layer 0 is better than the untrained network, but not than the word's most frequent tag.
+    assert rows_of(markdown, "sm") == [["sm", "pos", "0", "80.00", "50.00", "85.00"]]
+
+
+def test_study(tmp_path):
+    metrics = tmp_path / "metrics"
+    scores = {"words-scalar": 0.9, "char-learned": 0.92, "baseline": 0.88}
+    for system, score in scores.items():
+        values = {"size": "100", "per_class": 100, "scores": {"cats_acc": score}}
+        write(metrics, system, score, task="ag-news", **values)
+    markdown, _ = page(metrics, tmp_path / "out")
+    assert rows_of(markdown, "words")[0] == ["words", "100 per class", "90.00", "", "", "88.00"]
+    assert rows_of(markdown, "char")[0] == ["char", "100 per class", "", "", "92.00", "88.00"]
+
+
+def test_missing_parts_name_their_command(tmp_path):
+    (tmp_path / "metrics").mkdir()
+    markdown, html = page(tmp_path / "metrics", tmp_path / "out")
+    for command in ("experiment.py TASK", "probe.py PIPELINE", "--pretraining RUN", "words-scalar"):
+        assert command in markdown and command in html
+    assert not list((tmp_path / "out").glob("*.png"))
+
+
+def test_unknown_task_takes_its_first_score(tmp_path):
+    write(tmp_path, "elmo", 0, task="puzzle", scores={"speed": 9e3, "right": 0.5, "fast": 0.75})
+    runs = results.read_runs(tmp_path)
+    assert results.main_score(runs) == "right"
+    assert runs[0].scores == {"right": 0.5, "fast": 0.75}
+
+
+def test_names_are_not_markup(tmp_path):
+    metrics = tmp_path / "metrics"
+    write(metrics, "a|b <b>*", 0.5)
+    _, html = page(metrics, tmp_path / "out")
+    assert "<td>a|b &lt;b&gt;*</td>" in html
+
+
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        ('{"task": "ewt-ta', "is not complete JSON"),
+        ("[]", "expected an object"),
+        ('{"task": 1}', "task must be str, found 1"),
+    ],
+)
+def test_broken_result_is_named(metrics, tmp_path, monkeypatch, capsys, text, problem):
+    path = metrics / "ewt-tagger" / "elmo" / "full" / "seed-1.json"
+    path.write_text(text)
+    fail(monkeypatch, metrics, tmp_path / "out")
+    message = " ".join(capsys.readouterr().out.split())
+    assert problem in message and "seed-1.json" in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_scores_without_a_share_are_named(tmp_path):
+    write(tmp_path, "elmo", 0, scores={"tag_acc": None})
+    with pytest.raises(ValueError, match="no number from 0 to 1"):
+        results.read_runs(tmp_path)
+
+
+def test_same_run_twice_is_named(metrics):
+    path = metrics / "ewt-tagger" / "elmo" / "full" / "seed-1.json"
+    path.with_name("seed-7.json").write_text(path.read_text())
+    with pytest.raises(ValueError, match=r"seed-1\.json and .*seed-7\.json both hold"):
+        results.read_runs(metrics)
+
+
+def test_broken_log_is_named(tmp_path):
+    with pytest.raises(ValueError, match="does not exist: give the output folder"):
+        results.read_log(tmp_path)
+    (tmp_path / "log.jsonl").write_text(json.dumps(RECORD) + '\n{"step": 2')
+    with pytest.raises(ValueError, match="line 2 is not complete JSON"):
+        results.read_log(tmp_path)
+
+
+def test_missing_folder_and_library_are_named(metrics, tmp_path, monkeypatch, capsys):
+    fail(monkeypatch, tmp_path / "nothing", tmp_path / "out")
+    assert "no folder" in capsys.readouterr().out
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    fail(monkeypatch, metrics, tmp_path / "out")
+    assert "spacy-elmo[report]" in capsys.readouterr().out
+
+
+def fail(monkeypatch, *arguments) -> None:
+    """Run the script, which must end with exit code 1."""
+    monkeypatch.setattr(sys, "argv", ["report.py", *map(str, arguments)])
+    with pytest.raises(SystemExit) as error:
+        report.main()
+    assert error.value.code == 1

@@ -1,0 +1,80 @@
+"""The examples run, as processes of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+import spacy
+import srsly
+
+from spacy_elmo import bundled
+
+from .conftest import elmo_pipeline
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def search(*arguments: object) -> subprocess.CompletedProcess:
+    command = [sys.executable, EXAMPLES / "semantic_search.py", *arguments]
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True)
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    lines = ["The bank of the river. Money flows!", "", "A play  about rain. Zoë likes 銀行."]
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("\n".join(lines), encoding="utf8")
+    return tmp_path / "texts"
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, weights_folder: Path) -> Path:
+    elmo_pipeline(weights_folder).to_disk(tmp_path / "pipeline")
+    return tmp_path / "pipeline"
+
+
+def test_semantic_search(texts: Path, pipeline: Path, tmp_path: Path):
+    index = tmp_path / "index"
+    done = search("index", texts, index, "--pipeline", pipeline)
+    assert done.returncode == 0 and "4 sentences" in done.stdout, done.stderr
+    assert srsly.read_json(index / "manifest.json")["pipeline"] == str(pipeline)
+    stored = numpy.load(index / "vectors.npy")
+    assert stored.dtype == numpy.float16
+
+    nlp = spacy.load(pipeline)
+    sentences = (index / "sentences.txt").read_text(encoding="utf8").splitlines()
+    assert sentences[2] == "A play about rain."
+    vectors = numpy.stack([nlp(sentence)._.elmo for sentence in sentences])
+    centred = vectors - vectors.mean(axis=0)
+    centred /= numpy.linalg.norm(centred, axis=1, keepdims=True)
+    query = nlp("Money flows.")._.elmo - vectors.mean(axis=0)
+    expected = centred @ (query / numpy.linalg.norm(query))
+
+    done = search("search", index, "Money flows.", "-n", 3)
+    assert done.returncode == 0, done.stderr
+    found = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
+    best = numpy.argsort(-expected)[:3]
+    assert [text for _, text in found] == [sentences[i] for i in best]
+    assert [float(value) for value, _ in found] == pytest.approx(expected[best], abs=0.005)
+
+
+def test_semantic_search_says_what_is_wrong(texts: Path, pipeline: Path, tmp_path: Path):
+    index = tmp_path / "index"
+    (texts / "empty.txt").write_text("\n")
+    spacy.blank("en").to_disk(tmp_path / "blank")
+    problems = {
+        ("index", texts / "nowhere", index, "--pipeline", pipeline): "nowhere",
+        ("index", texts / "empty.txt", index, "--pipeline", pipeline): "no sentences in",
+        ("index", texts, index, "--pipeline", tmp_path / "blank"): "no component 'elmo'",
+        ("search", index, "query"): "manifest.json",
+    }
+    if not bundled.names():
+        problems["index", texts, index] = "give a --pipeline"
+    for arguments, problem in problems.items():
+        done = search(*arguments)
+        assert done.returncode == 1 and problem in done.stderr, done.stderr
+        assert "Traceback" not in done.stderr and not index.exists()
