@@ -7,7 +7,7 @@ READY = $(VENV)/.ready
 .PHONY: demo test test-slow lint bench clean
 
 demo: $(READY)
-	$(BIN)/python project/scripts/demo.py demo
+	$(BIN)/python -m spacy project run demo project --vars.demo ../demo
 
 test: lint
 	$(BIN)/python -m pytest

@@ -14,6 +14,7 @@ from ..pretraining.curves import draw_curves
 from ..pretraining.distributed import process_group, rank, world_size
 from ..pretraining.export import export
 from ..pretraining.loggers import reporting, resolve_logger
+from ..pretraining.memory import check_memory
 from ..pretraining.trainer import Trainer
 from ._util import clear_errors
 
@@ -41,6 +42,7 @@ def pretrain_cli(
                 device = f"cuda:{gpu_id}"
             run = read_config(config, overrides)
             logger = resolve_logger(run.logger)
+            check_memory(run, device, world_size())
             trainer = Trainer(run, output, device=device, resume=resume)
             if rank() > 0:
                 trainer.train()

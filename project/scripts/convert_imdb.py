@@ -1,0 +1,139 @@
+"""IMDB film reviews to .spacy files, and the unlabelled ones to text for pretraining.
+
+Reads the official aclImdb_v1.tar.gz, the folder aclImdb that it unpacks to, or {train,test,unsup}
+.jsonl or .jsonl.gz with "text" and "label".
+
+    python scripts/convert_imdb.py FOLDER OUT
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from labelled import BrokenRows, Text, clean, draw, lines, write_docs, write_lines
+
+from spacy_elmo.cli._util import clear_errors
+
+LABELS = ("neg", "pos")
+ARCHIVE, UNPACKED = "aclImdb_v1.tar.gz", "aclImdb"
+_REVIEW = re.compile(r"(?:^|/)(train|test)/(neg|pos|unsup)/[^/]+\.txt$")
+
+
+class Review(NamedTuple):
+    """A review in the part of the data set it is in: train, test or unsup."""
+
+    part: str
+    text: Text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="where the files are")
+    parser.add_argument("out", type=Path, help="for {train,dev,test}.spacy and unlabelled.txt")
+    parser.add_argument("--n-dev", type=int, default=500, help="taken from the training reviews")
+    parser.add_argument("--n-test", type=int, default=0, help="of the test reviews; 0 for all")
+    parser.add_argument("--skip-broken", action="store_true", help="leave out broken rows")
+    args = parser.parse_args()
+    with clear_errors():
+        broken = BrokenRows(args.skip_broken)
+        parts: dict[str, list[Text]] = {"train": [], "test": [], "unsup": []}
+        for part, text in read(args.folder, broken):
+            parts[part].append(text)
+        broken.report()
+        for part, texts in parts.items():
+            if not texts:
+                raise ValueError(f"{args.folder}: no reviews of the part {part!r}")
+        dev, train = draw(parts["train"], args.n_dev)
+        test = draw(parts["test"], args.n_test)[0] if args.n_test else parts["test"]
+        for name, texts in (("train", train), ("dev", dev), ("test", test)):
+            write_docs(args.out / f"{name}.spacy", texts, LABELS)
+        write_lines(args.out / "unlabelled.txt", (text.text for text in parts["unsup"]))
+
+
+def read(folder: Path, broken: BrokenRows) -> Iterator[Review]:
+    """YIELDS (Review): Those that can be used.
+    RAISES (ValueError): If the data set is not there in any of its forms."""
+    if (folder / ARCHIVE).is_file():
+        yield from _read_archive(folder / ARCHIVE, broken)
+    elif (folder / UNPACKED).is_dir():
+        for path in sorted((folder / UNPACKED).rglob("*.txt")):
+            if found := _REVIEW.search(path.as_posix()):
+                yield from _review(str(path), *found.groups(), path.read_bytes(), broken)
+    else:
+        for part in ("train", "test", "unsup"):
+            yield from _read_json(_json_file(folder, part), part, broken)
+
+
+def _read_archive(path: Path, broken: BrokenRows) -> Iterator[Review]:
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            for member in archive:
+                file = archive.extractfile(member)
+                if file is not None and (found := _REVIEW.search(member.name)):
+                    yield from _review(
+                        f"{path}, {member.name}", *found.groups(), file.read(), broken
+                    )
+    except (tarfile.TarError, EOFError) as error:
+        raise ValueError(f"{path} is damaged ({error}): fetch it again") from error
+
+
+def _review(where: str, part: str, label: str, raw: bytes, broken: BrokenRows) -> Iterator[Review]:
+    try:
+        text = clean(raw.decode("utf8"))
+    except UnicodeDecodeError as error:
+        broken.add(where, f"not UTF-8 ({error.reason} at byte {error.start})")
+        return
+    if not text:
+        broken.add(where, "no text")
+    elif label == "unsup":
+        yield Review("unsup", Text(text, None))
+    else:
+        yield Review(part, Text(text, label))
+
+
+def _json_file(folder: Path, part: str) -> Path:
+    for path in (folder / f"{part}.jsonl.gz", folder / f"{part}.jsonl"):
+        if path.is_file():
+            return path
+    raise ValueError(
+        f"no film reviews in {folder}: neither {ARCHIVE} nor {UNPACKED}/ nor {part}.jsonl(.gz). "
+        "Fetch them with `spacy project assets`, or name a folder that has them in vars.mirror"
+    )
+
+
+def _read_json(path: Path, part: str, broken: BrokenRows) -> Iterator[Review]:
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for where, line in lines(path, file, broken):
+                yield from _read_record(where, line, part, broken)
+    except (gzip.BadGzipFile, EOFError) as error:
+        raise ValueError(f"{path} is damaged ({error}): fetch it again") from error
+
+
+def _read_record(where: str, line: str, part: str, broken: BrokenRows) -> Iterator[Review]:
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        broken.add(where, f"not JSON ({error})")
+        return
+    text = record.get("text") if isinstance(record, dict) else None
+    label = record.get("label") if isinstance(record, dict) else None
+    if not isinstance(text, str) or not clean(text):
+        broken.add(where, 'no "text"')
+    elif part == "unsup":
+        yield Review(part, Text(clean(text), None))
+    elif label not in LABELS:
+        broken.add(where, f"unknown label {label!r}, only {' and '.join(LABELS)}")
+    else:
+        yield Review(part, Text(clean(text), label))
+
+
+if __name__ == "__main__":
+    main()

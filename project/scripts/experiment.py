@@ -1,0 +1,346 @@
+"""Train and test one system on one task: for each size of training data, for each seed.
+
+    python scripts/experiment.py ewt-tagger --config configs/tagger.cfg --corpus corpus/ud \\
+        --system elmo --weights en_elmo_sm --sizes full p10 --seeds 0 1 2 --training.max_steps 1000
+
+Every run is a `spacy train`, which stops early by dev.spacy, and one `spacy evaluate` on
+test.spacy. It writes METRICS/<task>/<system>/<size>/seed-<seed>.json when it is complete, and is
+skipped if that file is there and was made from the same config, data and weights. A size is `full`,
+a number of docs per class (`10`), or a percentage of the docs (`p10`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy
+import spacy
+import srsly
+from baseline import without_elmo
+from spacy.cli._util import parse_config_overrides
+from spacy.tokens import Doc, DocBin
+from spacy.util import load_config
+from spacy.vocab import Vocab
+from thinc.api import Config
+from wasabi import msg
+
+from spacy_elmo import bundled
+from spacy_elmo.cli._util import clear_errors
+from spacy_elmo.files import atomic_file, atomic_folder, sha256
+from spacy_elmo.training import task_mixes
+
+BASELINE = "baseline"
+MIXES: dict[str, dict[str, Any]] = {
+    "scalar": {"@layers": "spacy-elmo.ScalarMix.v1", "l2": 0.001, "dropout": 0.2},
+    # Of random weights, which are the seed's.
+    "frozen": {"@layers": "spacy-elmo.FrozenMix.v1", "seed": "${system.seed}"},
+    "learned": {"@layers": "spacy-elmo.LearnedMix.v1", "width": 128, "dropout": 0.2},
+}
+
+
+def main() -> None:
+    args, rest = parse_arguments()
+    with clear_errors():
+        experiment = Experiment(args, parse_config_overrides(rest))
+        try:
+            for size in args.sizes:
+                for seed in args.seeds:
+                    experiment.run(size, seed)
+        except KeyboardInterrupt:
+            msg.fail("Stopped; the same command goes on with the runs that are missing", exits=130)
+
+
+def parse_arguments() -> tuple[argparse.Namespace, list[str]]:
+    """RETURNS (tuple): The arguments, and those that override settings of the config."""
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0],
+        epilog="Settings of the config can be overridden: --training.max_steps 1000",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("task", help="what it is called")
+    add("--config", type=Path, required=True, help="of a pipeline with ELMo")
+    add("--corpus", type=Path, required=True, help="the folder of {train,dev,test}.spacy")
+    add("--components", nargs="+", help="of the config, if not all are wanted")
+    add("--system", default="elmo", help=f"what it is called; {BASELINE} is trained without ELMo")
+    add("--weights", help="of the biLM: a name that comes with spacy-elmo, or a path")
+    add("--mix", choices=MIXES, help="instead of those of the config")
+    add("--sizes", nargs="+", type=Size, default=[Size("full")], help="of the training data")
+    add("--seeds", nargs="+", type=int, default=[0])
+    add("--gold-preproc", action="store_true", help="use the corpus's own sentences and tokens")
+    add("--gpu-id", type=int, default=-1)
+    add("--metrics", type=Path, default=Path("metrics"), help="where the results go")
+    add("--models", type=Path, default=Path("training"), help="where pipelines of size full go")
+    return parser.parse_known_args()
+
+
+class Size:
+    """How much of the training data: "full", "100" (docs per class) or "p10" (per cent)."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.per_class = int(name) if name.isdigit() else None
+        self.percent = int(name[1:]) if name[0] == "p" and name[1:].isdigit() else None
+        known = name == "full" or self.per_class or 0 < (self.percent or 0) <= 100
+        if not known:
+            raise ValueError(name)
+
+    def take(self, docs: list[Doc], seed: int) -> list[Doc]:
+        """RETURNS (list): A part of the docs, drawn by the seed: of two sizes, the smaller one is
+        part of the larger.
+        RAISES (ValueError): If a class has too few docs."""
+        order = numpy.random.default_rng(seed).permutation(len(docs))
+        if self.percent is not None:
+            return [docs[i] for i in order[: max(1, round(len(docs) * self.percent / 100))]]
+        if self.per_class is None:
+            return docs
+        by_class: dict[str, list[Doc]] = {label: [] for doc in docs for label in doc.cats}
+        for i in order:
+            for label, value in docs[i].cats.items():
+                if value >= 0.5 and len(by_class[label]) < self.per_class:
+                    by_class[label].append(docs[i])
+        if not by_class:
+            raise ValueError(f"size {self.name}: the training docs have no classes: use p{self}")
+        for label, found in by_class.items():
+            if len(found) < self.per_class:
+                raise ValueError(
+                    f"size {self.name}: the class {label!r} has only {len(found)} training docs"
+                )
+        return [doc for found in by_class.values() for doc in found]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass
+class Experiment:
+    """A system on a task.
+
+    args (Namespace): See `parse_arguments`.
+    overrides (dict): Settings of the config.
+    RAISES (ValueError): If something is missing.
+    """
+
+    args: argparse.Namespace
+    overrides: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        args = self.args
+        self.has_elmo = args.system != BASELINE
+        self.files = {name: args.corpus / f"{name}.spacy" for name in ("train", "dev", "test")}
+        for path in (args.config, *self.files.values()):
+            if not path.is_file():
+                raise ValueError(f"no such file: {path}")
+        if self.has_elmo and args.weights is None:
+            raise ValueError(f"system {args.system}: give the biLM's --weights")
+        if self.has_elmo:
+            self.weights_hash = hash_weights(args.weights)
+        self.data_hashes = [sha256(path) for path in self.files.values()]
+
+    def config(self, seed: int) -> Config:
+        """RETURNS (Config): What `spacy train` gets."""
+        args = self.args
+        try:
+            config = load_config(args.config, overrides=self.overrides, interpolate=False)
+        except Exception as error:  # confection's errors are of several kinds.
+            raise ValueError(f"the config {args.config} with {self.overrides}: {error}") from error
+        config["system"]["seed"] = seed
+        if args.components is not None:
+            keep_components(config, ["elmo", *args.components])
+        if args.mix is not None:
+            replace_mixes(config["components"], MIXES[args.mix])
+        for corpus in ("train", "dev"):
+            config["corpora"][corpus]["gold_preproc"] = args.gold_preproc
+        return config if self.has_elmo else without_elmo(config)
+
+    def fingerprint(self, config: Config, size: Size) -> str:
+        """RETURNS (str): Changes with whatever a result depends on."""
+        what = [config.to_str(interpolate=False), str(size), self.data_hashes]
+        if self.has_elmo:
+            what.append(self.weights_hash)
+        return hashlib.sha256(json.dumps(what).encode("utf8")).hexdigest()
+
+    def run(self, size: Size, seed: int) -> None:
+        """Train and test, unless that has been done."""
+        args = self.args
+        name = Path(args.task, args.system, str(size), f"seed-{seed}")
+        result = args.metrics / f"{name}.json"
+        config = self.config(seed)
+        fingerprint = self.fingerprint(config, size)
+        if is_done(result, fingerprint):
+            msg.info(f"{result}: done already")
+            return
+        msg.divider(str(name))
+        start = time.monotonic()
+        args.models.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=args.models, prefix=".run-") as folder:
+            work = Path(folder)
+            docs = read_docs(self.files["train"])
+            chosen = size.take(docs, seed)
+            train = self.files["train"] if size.name == "full" else work / "train.spacy"
+            if size.name != "full":
+                DocBin(docs=chosen, store_user_data=True).to_disk(train)
+            steps = self.train(config, train, work)
+            best = work / "model" / "model-best"
+            forget_cache_folder(best / "config.cfg")
+            scores = self.evaluate(best, work / "scores.json")
+            record = {
+                "task": args.task,
+                "system": args.system,
+                "size": str(size),
+                "n_train": count(chosen),
+                "fraction": count(chosen) / count(docs),
+                "per_class": size.per_class,
+                "seed": seed,
+                "scores": scores,
+                "mixes": read_mixes(best) if self.has_elmo else {},
+                "seconds": round(time.monotonic() - start, 1),
+                "steps": steps,
+                "config": str(args.config),
+                "weights": args.weights if self.has_elmo else None,
+                "hardware": hardware(args.gpu_id),
+                "fingerprint": fingerprint,
+            }
+            if size.name == "full":
+                with atomic_folder(args.models / name) as target:
+                    shutil.copytree(best, target, dirs_exist_ok=True)
+            # Last, because it says that all is there.
+            with atomic_file(result) as temporary:
+                srsly.write_json(temporary, record)
+        msg.good(f"{result}: {', '.join(f'{k} {v:.3f}' for k, v in scores.items())}")
+
+    def train(self, config: Config, train: Path, work: Path) -> int:
+        """Run `spacy train`. RETURNS (int): The steps it took."""
+        config = config.copy()
+        config["paths"].update(train=str(train), dev=str(self.files["dev"]))
+        config["training"]["logger"]["logger"]["output_file"] = str(work / "log.jsonl")
+        if self.has_elmo:
+            config["paths"]["weights"] = str(self.args.weights)
+            cache = config["components"]["elmo"]["activation_cache"]
+            if cache is not None:
+                # Long texts need more than the memory; leave half of the disk to others.
+                free = shutil.disk_usage(work).free / 2**20
+                cache.update(half_precision=True, folder=str(work), folder_mb=round(free / 2))
+        config.to_disk(work / "config.cfg")
+        arguments = [work / "config.cfg", "--output", work / "model"]
+        run_spacy("train", *arguments, "--gpu-id", self.args.gpu_id)
+        return list(srsly.read_jsonl(work / "log.jsonl"))[-1]["step"]
+
+    def evaluate(self, pipeline: Path, output: Path) -> dict[str, float]:
+        """Run `spacy evaluate`. RETURNS (dict): The scores that are numbers."""
+        options = ["--gold-preproc"] if self.args.gold_preproc else []
+        options += ["--output", output, "--gpu-id", self.args.gpu_id]
+        run_spacy("evaluate", pipeline, self.files["test"], *options)
+        scores = srsly.read_json(output)
+        scores = {k: v for k, v in scores.items() if isinstance(v, (int, float)) and k != "speed"}
+        if "cats_micro_f" in scores:  # Which is the accuracy, as every doc has one class.
+            scores["cats_acc"] = scores["cats_micro_f"]
+        return scores
+
+
+def keep_components(config: Config, names: list[str]) -> None:
+    """RAISES (ValueError): If the config has no such component."""
+    if unknown := sorted(set(names) - set(config["components"])):
+        raise ValueError(f"no component {unknown[0]!r} in the config")
+    config["nlp"]["pipeline"] = names
+    config["components"] = {name: config["components"][name] for name in names}
+
+
+def replace_mixes(block: dict[str, Any], mix: dict[str, Any]) -> None:
+    """Put a mix wherever a listener has one."""
+    for name, value in block.items():
+        if not isinstance(value, dict) or value.get("factory") == "elmo":
+            continue
+        if str(value.get("@layers")).startswith("spacy-elmo."):
+            block[name] = dict(mix)
+        else:
+            replace_mixes(value, mix)
+
+
+def forget_cache_folder(path: Path) -> None:
+    """A pipeline must load where the folder of its training is gone."""
+    config = load_config(path, interpolate=False)
+    cache = config["components"].get("elmo", {}).get("activation_cache")
+    if cache is not None:
+        cache.update(folder=None, folder_mb=None)
+        config.to_disk(path)
+
+
+def hash_weights(weights: str) -> str:
+    """RETURNS (str): Of the contents of all files.
+    RAISES (ValueError): If there are none."""
+    path = bundled.FOLDER / weights if weights in bundled.names() else Path(weights)
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    hashes = [sha256(file) for file in files if file.is_file()]
+    if not hashes:
+        known = ", ".join(bundled.names()) or "none"
+        raise ValueError(
+            f"no weights {weights!r}: neither a path nor a name that comes with spacy-elmo "
+            f"({known}); `spacy project run pretrain` makes some"
+        )
+    return hashlib.sha256("".join(hashes).encode("utf8")).hexdigest()
+
+
+def is_done(result: Path, fingerprint: str) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        return srsly.read_json(result).get("fingerprint") == fingerprint
+    return False
+
+
+def read_docs(path: Path) -> list[Doc]:
+    return list(DocBin().from_disk(path).get_docs(Vocab()))
+
+
+def count(docs: list[Doc]) -> int:
+    """RETURNS (int): Sentences, or docs where sentences are not marked."""
+    return sum(len(list(doc.sents)) if doc.has_annotation("SENT_START") else 1 for doc in docs)
+
+
+def run_spacy(*arguments: object) -> None:
+    """RAISES (ValueError): If it fails; what it prints has said why."""
+    command = [sys.executable, "-m", "spacy", *map(str, arguments)]
+    if code := subprocess.run(command).returncode:
+        raise ValueError(f"spacy {arguments[0]} failed (exit code {code}), see above")
+
+
+def read_mixes(pipeline: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    """RETURNS (dict): By component and place; a listener alone is at its component's input."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for mix in task_mixes(spacy.load(pipeline)):
+        component, _, place = mix.task.partition("/")
+        found.setdefault(component, {})[place or "input"] = mix.state._asdict()
+    return found
+
+
+def hardware(gpu_id: int) -> str:
+    """RETURNS (str): What the run was computed on."""
+    if gpu_id >= 0:
+        import torch
+
+        return torch.cuda.get_device_name(gpu_id)
+    return f"{os.cpu_count()} cores, {processor()}"
+
+
+def processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""The memory a training needs, estimated."""
+
+from __future__ import annotations
+
+import pytest
+
+from spacy_elmo.pretraining import memory
+from spacy_elmo.pretraining.config import read_config
+from spacy_elmo.pretraining.corpus import prepare
+from spacy_elmo.pretraining.tokenize import Tokenization
+from spacy_elmo.pretraining.vocabulary import VocabularySettings
+
+from ..project.conftest import PROJECT
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("memory") / "corpus"
+    texts = [f"the bank number {i} flows to the river" for i in range(60)]
+    prepare(texts, folder, Tokenization("en", True), VocabularySettings(), dev_fraction=0.1)
+    return folder
+
+
+def config(size, corpus, **overrides):
+    path = PROJECT / "configs" / "pretraining" / f"{size}.cfg"
+    settings = {"paths.corpus": str(corpus), "pretraining.loss.name": "full"}
+    return read_config(path, {**settings, **overrides})
+
+
+def test_estimates_grow_with_model_and_batch(corpus):
+    sizes = [memory.estimate(config(n, corpus)) for n in ("tiny", "small", "medium", "original")]
+    assert sizes == sorted(sizes)
+    # 93.6 million parameters, with gradients and one number more for Adagrad.
+    assert 93.6e6 * 12 < sizes[-1].parameters < 95e6 * 12
+    half = memory.estimate(config("small", corpus, **{"pretraining.batch_words": 2048}))
+    assert half.parameters == sizes[1].parameters
+    assert 2 * half.activations == sizes[1].activations
+
+
+def test_what_does_not_fit_is_told(corpus, monkeypatch):
+    monkeypatch.setattr(memory, "free_memory", lambda device: 2 * 10**9)
+    memory.check_memory(config("tiny", corpus))
+    message = r"needs about \d\.\d GB: .* batch of 4096 words .* 2\.0 GB are free\. Lower"
+    with pytest.raises(ValueError, match=message):
+        memory.check_memory(config("original", corpus))
+    with pytest.raises(ValueError, match=r"2\.0 GB are free"):
+        memory.check_memory(config("small", corpus), n_processes=2)
+    monkeypatch.setattr(memory, "free_memory", lambda device: None)
+    memory.check_memory(config("original", corpus))
+
+
+def test_free_memory():
+    assert memory.free_memory() > 10**7

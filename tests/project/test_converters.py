@@ -1,0 +1,173 @@
+"""From the data sets' files to .spacy files."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from spacy.tokens import DocBin
+from spacy.vocab import Vocab
+
+from .conftest import PROJECT, script
+
+sys.path.insert(0, str(PROJECT / "scripts"))
+from labelled import Text, draw
+
+
+def read(path: Path) -> list[tuple[str, str]]:
+    """The text and the class of each doc."""
+    found = []
+    for doc in DocBin().from_disk(path).get_docs(Vocab()):
+        assert sorted(doc.cats.values())[-2:] == [0.0, 1.0]
+        found.append((doc.text, max(doc.cats, key=lambda label: doc.cats[label])))
+    return found
+
+
+def test_draw_depends_on_the_texts_alone():
+    texts = [Text(f"text {i}", "ab"[i % 2]) for i in range(40)] + [Text("text 0", "a")]
+    taken, rest = draw(texts, 10)
+    assert {t.label for t in taken} == {"a", "b"} and 9 <= len(taken) <= 11
+    assert sorted(taken + rest) == sorted(texts)
+    assert not set(taken) & set(rest)
+    assert sorted(draw(texts[::-1], 10)[0]) == sorted(taken)
+    with pytest.raises(ValueError, match="cannot take 41 of 41 texts"):
+        draw(texts, 41)
+
+
+# AG News
+
+
+GOOD = [f'"{1 + i % 4}","Title {i}","The story number {i}."' for i in range(16)]
+
+
+def agnews(folder: Path, *more: bytes) -> Path:
+    train = [*GOOD, '"3","","Joined Bank #39;s profits &lt;up&gt;\\here"']
+    (folder / "train.csv").write_bytes(b"\n".join([*(s.encode() for s in train), *more]) + b"\n")
+    (folder / "test.csv").write_text("\n".join(GOOD[:4]), encoding="utf8")
+    return folder
+
+
+def test_agnews(tmp_path):
+    script("convert_agnews", agnews(tmp_path), tmp_path / "out", "--n-dev", 4)
+    parts = {name: read(tmp_path / "out" / f"{name}.spacy") for name in ("train", "dev", "test")}
+    assert len(parts["dev"]) == 4 and len(parts["train"]) == 13
+    assert parts["test"][:2] == [
+        ("Title 0 The story number 0.", "World"),
+        ("Title 1 The story number 1.", "Sports"),
+    ]
+    assert ("Joined Bank's profits <up> here", "Business") in parts["train"] + parts["dev"]
+    lines = (tmp_path / "out" / "train.txt").read_text(encoding="utf8").splitlines()
+    assert lines == [text for text, _ in parts["train"]]
+
+
+BROKEN = {
+    b'"5","a","b"': "unknown class '5', only 1, 2, 3 and 4",
+    b'"1","only two"': "2 columns instead of 3: class, title, description",
+    b'"2","",""': "no text",
+    b'"2","caf\xe9","b"': "not UTF-8",
+    b'"2","open,b': "not CSV",
+}
+
+
+@pytest.mark.parametrize("row", BROKEN)
+def test_agnews_names_broken_rows(row, tmp_path):
+    agnews(tmp_path, row, row)
+    output = script("convert_agnews", tmp_path, tmp_path / "out", "--n-dev", 4, fails=True)
+    assert f"line 18: {BROKEN[row]}" in output and f"line 19: {BROKEN[row]}" in output
+    assert "2 broken row(s)" in output and "--skip-broken" in output
+    assert not (tmp_path / "out").exists()
+
+
+def test_agnews_skips_broken_rows(tmp_path):
+    agnews(tmp_path, *BROKEN)
+    output = script("convert_agnews", tmp_path, tmp_path / "out", "--n-dev", 4, "--skip-broken")
+    assert "5 broken row(s) left out" in output
+    assert len(read(tmp_path / "out" / "train.spacy")) == 13
+
+
+# IMDB
+
+
+REVIEWS = {
+    "train": [(f"Film {i}<br /><br />was {i}.", "neg" if i % 2 else "pos") for i in range(8)],
+    "test": [(f"The other {i} .", "neg" if i % 2 else "pos") for i in range(6)],
+    "unsup": [("Who<br />knows?", None), ("Nobody\nknows.", None)],
+}
+
+
+def as_json(folder: Path, *more: str) -> None:
+    for part, reviews in REVIEWS.items():
+        lines = [json.dumps({"text": text, "label": label}) for text, label in reviews]
+        if part == "train":
+            lines += more
+        with gzip.open(folder / f"{part}.jsonl.gz", "wt", encoding="utf8") as file:
+            file.write("\n".join(lines))
+
+
+def as_files() -> dict[str, bytes]:
+    files = {"aclImdb/README": b"about", "aclImdb/train/urls_pos.txt": b"links"}
+    for part, reviews in REVIEWS.items():
+        for number, (text, label) in enumerate(reviews):
+            where = f"{part}/{label}" if label else "train/unsup"
+            files[f"aclImdb/{where}/{number}_1.txt"] = text.encode()
+    return files
+
+
+def as_folder(folder: Path) -> None:
+    for name, content in as_files().items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
+def as_archive(folder: Path) -> None:
+    with tarfile.open(folder / "aclImdb_v1.tar.gz", "w:gz") as archive:
+        for name, content in as_files().items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+
+
+@pytest.mark.parametrize("write", [as_json, as_folder, as_archive])
+def test_imdb(write, tmp_path):
+    write(tmp_path)
+    out = tmp_path / "out"
+    script("convert_imdb", tmp_path, out, "--n-dev", 2, "--n-test", 4)
+    train, dev, test = (read(out / f"{name}.spacy") for name in ("train", "dev", "test"))
+    labels = ("pos", "neg")
+    assert sorted(train + dev) == sorted((f"Film {i} was {i}.", labels[i % 2]) for i in range(8))
+    assert sorted(label for _, label in dev) == ["neg", "pos"] and len(test) == 4
+    lines = (out / "unlabelled.txt").read_text(encoding="utf8").splitlines()
+    assert lines == ["Who knows?", "Nobody knows."]
+
+
+@pytest.mark.parametrize(
+    "row, problem",
+    [
+        ('{"text": "a", "label": "bad"}', "unknown label 'bad', only neg and pos"),
+        ('{"text": "a"}', "unknown label None, only neg and pos"),
+        ('{"label": "pos"}', 'no "text"'),
+        ("[1]", 'no "text"'),
+        ('{"text"', "not JSON"),
+    ],
+)
+def test_imdb_names_broken_rows(row, problem, tmp_path):
+    as_json(tmp_path, row)
+    output = script("convert_imdb", tmp_path, tmp_path / "out", "--n-dev", 2, fails=True)
+    assert f"line 9: {problem}" in output and "1 broken row(s)" in output
+
+
+def test_imdb_is_not_there(tmp_path):
+    output = script("convert_imdb", tmp_path, tmp_path / "out", fails=True)
+    assert "neither aclImdb_v1.tar.gz nor aclImdb/ nor train.jsonl" in output
+
+
+def test_imdb_archive_is_damaged(tmp_path):
+    as_archive(tmp_path)
+    archive = tmp_path / "aclImdb_v1.tar.gz"
+    archive.write_bytes(archive.read_bytes()[:-100])
+    assert "is damaged" in script("convert_imdb", tmp_path, tmp_path / "out", fails=True)

@@ -1,0 +1,146 @@
+"""The runner of experiments, and the baselines it trains."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import spacy
+from spacy.tokens import Doc, DocBin
+from spacy.util import load_config, load_model_from_config
+
+from spacy_elmo.bilm.formats import native
+
+from ..conftest import random_bilm
+from .conftest import PROJECT, SCRIPTS, script
+
+sys.path.insert(0, SCRIPTS)
+from baseline import without_elmo
+from experiment import Size
+
+CONFIGS = sorted((PROJECT / "configs").glob("*.cfg"))
+KEYS = {
+    "task", "system", "size", "n_train", "fraction", "per_class", "seed", "scores", "mixes",
+    "seconds", "steps", "config", "weights", "hardware", "fingerprint",
+}  # fmt: skip
+
+
+# Baselines
+
+
+def leaves(block: dict, path: str = "") -> dict[str, object]:
+    found = {}
+    for name, value in block.items():
+        where = f"{path}.{name}"
+        found.update(leaves(value, where) if isinstance(value, dict) else {where: value})
+    return found
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_baseline_differs_in_elmo_alone(path):
+    """Where the tok2vec is an ElmoTok2Vec, its own layers stay; a listener becomes a CNN."""
+    config = load_config(path, interpolate=False)
+    twin = without_elmo(config)
+    load_model_from_config(twin.interpolate())
+    assert config == load_config(path, interpolate=False)  # It has not been changed.
+    before, after = leaves(config), leaves(twin)
+    changed = {name for name in {*before, *after} if before.get(name) != after.get(name)}
+    for name in changed - {".nlp.pipeline"}:
+        assert name.startswith(".components.elmo.") or ".tok2vec." in name
+        assert ".embed." not in name and ".encode." not in name
+    assert twin["nlp"]["pipeline"] == [name for name in config["nlp"]["pipeline"] if name != "elmo"]
+    assert "spacy-elmo" not in str(twin["components"])
+
+
+# Sizes
+
+
+def docs(count: int) -> list[Doc]:
+    nlp = spacy.blank("en")
+    found = []
+    for number in range(count):
+        word = ("good", "bad")[number % 2]
+        doc = Doc(nlp.vocab, words=["A", word, "film", str(number)], tags=["DT", "JJ", "NN", "CD"])
+        doc.cats = {"pos": float(number % 2 == 0), "neg": float(number % 2 == 1)}
+        found.append(doc)
+    return found
+
+
+def test_sizes():
+    texts = [doc.text for doc in Size("3").take(docs(20), 0)]
+    assert sum("good" in text for text in texts) == sum("bad" in text for text in texts) == 3
+    assert texts == [doc.text for doc in Size("3").take(docs(20), 0)]
+    assert texts != [doc.text for doc in Size("3").take(docs(20), 1)]
+    assert set(texts) < {doc.text for doc in Size("5").take(docs(20), 0)}
+    assert len(Size("p25").take(docs(20), 0)) == 5 and len(Size("full").take(docs(20), 0)) == 20
+    with pytest.raises(ValueError, match="class 'pos' has only 10"):
+        Size("11").take(docs(20), 0)
+    for wrong in ("0", "p0", "p101", "some"):
+        with pytest.raises(ValueError):
+            Size(wrong)
+
+
+# Runs
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, count in (("train", 20), ("dev", 6), ("test", 6)):
+        DocBin(docs=docs(count)).to_disk(tmp_path / f"{name}.spacy")
+    native.write(random_bilm(), tmp_path / "bilm")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return tmp_path
+
+
+ARGUMENTS = (
+    "films", "--config", PROJECT / "configs" / "textcat_tok2vec.cfg", "--corpus", ".",
+    "--training.max_steps", "2", "--training.eval_frequency", "1",
+)  # fmt: skip
+
+
+def test_a_run(folder):
+    """From nothing to a result; the second time, nothing is done, and after a change, all is."""
+    elmo = ("--system", "elmo", "--weights", "bilm", "--sizes", "3", "full", "--mix", "frozen")
+    output = script("experiment", *ARGUMENTS, *elmo)
+    assert "done already" not in output
+    results = {size: folder / f"metrics/films/elmo/{size}/seed-0.json" for size in ("3", "full")}
+    small, full = (json.loads(path.read_text(encoding="utf8")) for path in results.values())
+    assert set(small) == set(full) == KEYS
+    assert (small["n_train"], small["fraction"], small["per_class"]) == (6, 0.3, 3)
+    assert (full["n_train"], full["fraction"], full["per_class"]) == (20, 1.0, None)
+    assert small["steps"] == 2 and 0 <= small["scores"]["cats_acc"] <= 1
+    assert len(small["mixes"]["textcat"]["output"]["weights"]) == 3
+    assert [path.name for path in folder.glob("training/films/elmo/*")] == ["full"]
+    assert not list(folder.glob("training/.run*"))
+    assert spacy.load(folder / "training/films/elmo/full/seed-0")("A film").cats
+    before = results["3"].read_bytes()
+    assert script("experiment", *ARGUMENTS, *elmo).count("done already") == 2
+    assert results["3"].read_bytes() == before
+    native.write(random_bilm(seed=1), folder / "bilm")
+    output = script("experiment", *ARGUMENTS, *elmo[:4], "--sizes", "3", "--mix", "frozen")
+    assert "done already" not in output and results["3"].read_bytes() != before
+
+
+def test_a_baseline(folder):
+    script("experiment", *ARGUMENTS, "--system", "baseline", "--sizes", "3")
+    found = json.loads((folder / "metrics/films/baseline/3/seed-0.json").read_text("utf8"))
+    assert found["mixes"] == {} and found["weights"] is None
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--system", "elmo"], "give the biLM's --weights"),
+        (["--weights", "nowhere"], "no weights 'nowhere'"),
+        (["--weights", "bilm", "--corpus", "nowhere"], "no such file: nowhere/train.spacy"),
+        (["--weights", "bilm", "--components", "tagger"], "no component 'tagger'"),
+        (["--weights", "bilm", "--training.steps.x", "1"], "training.steps.x"),
+        (["--weights", "bilm", "--training.max_steps", "many"], "failed (exit code 1)"),
+    ],
+)
+def test_errors(arguments, message, folder):
+    output = script("experiment", *ARGUMENTS, *arguments, fails=True)
+    assert message in output and not list(folder.glob("metrics/**/*.json"))
