@@ -151,7 +151,7 @@ def test_zst(tmp_path):
     path.write_bytes(b"".join(frames))
     assert list(read_texts([path])) == ["one line"] + ["another"] * 99
     path.write_bytes(b"".join(frames)[:-5])
-    with pytest.raises(ValueError, match="a.txt.zst, after line .*ended before the end"):
+    with pytest.raises(ValueError, match=r"a.txt.zst, after line .*ended before the end"):
         list(read_texts([path]))
 
 
