@@ -16,6 +16,7 @@ from .derived import fingerprint
 from .lstm import BiLSTM, LayerState
 from .precision import Precision, check_precision, matmul_precision
 from .token_encoder import CharCNN, build_token_encoder
+from .transfer import to_device
 from .type_cache import TypeCache
 
 # Maps activations (L+1, tokens, 2P) to features (tokens, width).
@@ -227,8 +228,8 @@ class BiLM(nn.Module):
         n_types = len(vectors) - 2
         boundary = numpy.where(batch.inputs == -1, n_types, n_types + 1)
         inputs = numpy.where(batch.inputs < 0, boundary, index[numpy.maximum(batch.inputs, 0)])
-        x = vectors[torch.from_numpy(inputs).to(vectors.device)]
-        rows = torch.from_numpy(batch.rows).to(vectors.device)
+        x = vectors[to_device(inputs, vectors.device)]
+        rows = to_device(batch.rows, vectors.device)
         p = self.config.projection_dim
         result = x.new_empty(self.config.n_activations, len(batch.tokens), 2 * p)
         for number, layer in enumerate((x, *lstm(x, batch.sizes))):
@@ -253,7 +254,7 @@ class BiLM(nn.Module):
                 (x.new_zeros(2, 0, lstm.projection_dim), x.new_zeros(2, 0, lstm.dim))
                 for _ in range(lstm.n_layers)
             ]
-        at = torch.from_numpy(order).to(x.device)
+        at = to_device(order, x.device)
         self._states = [(_grow(h, n_rows), _grow(c, n_rows)) for h, c in self._states]
         active = [(h[:, at].contiguous(), c[:, at].contiguous()) for h, c in self._states]
         outputs = self.lstm.infer(x, sizes, self.precision, active)
@@ -272,9 +273,9 @@ def _zeros(like: Tensor, *shape: int) -> Tensor:
 def _kept(rows: numpy.ndarray, device: torch.device) -> tuple[slice | Tensor, Tensor]:
     """Which tokens of a batch have a row in the result (not -1), and those rows."""
     if (rows >= 0).all():
-        return slice(None), torch.from_numpy(rows).to(device)
+        return slice(None), to_device(rows, device)
     kept = numpy.flatnonzero(rows >= 0)
-    return torch.from_numpy(kept).to(device), torch.from_numpy(rows[kept]).to(device)
+    return to_device(kept, device), to_device(rows[kept], device)
 
 
 def _grow(state: Tensor, n_rows: int) -> Tensor:

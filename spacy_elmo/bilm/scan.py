@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Optional
 
+import numpy
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .config import LSTMConfig
+from .transfer import to_device
 
 # Added to the forget gate's bias at run time (bilm-tf stores it without).
 FORGET_BIAS = 1.0
@@ -193,7 +195,6 @@ def _tanh(x: Tensor) -> Tensor:
 
 def _previous_rows(sizes: Sequence[int], device: torch.device) -> Tensor:
     """For each row but those of the first step, the row of the same sequence one step before."""
-    rows = torch.arange(sum(sizes), device=device)
-    counts = torch.tensor([0, *sizes[:-1]], device=device)[: len(sizes)]
-    sizes_now = torch.tensor(list(sizes), dtype=torch.long, device=device)
-    return (rows - counts.repeat_interleave(sizes_now))[sizes[0] if sizes else 0 :]
+    counts = numpy.array([0, *sizes[:-1]][: len(sizes)], dtype=numpy.int64)
+    rows = numpy.arange(sum(sizes)) - numpy.repeat(counts, sizes)
+    return to_device(rows[sizes[0] if sizes else 0 :], device)

@@ -16,6 +16,7 @@ from .config import N_CHARACTERS, BiLMConfig, CharCNNConfig
 from .derived import Derived, fingerprint
 from .module_list import ModuleList
 from .precision import Precision, Product, pack
+from .transfer import to_device
 
 UNK = "<UNK>"
 SPECIAL_WORDS = (BOS, EOS, UNK)
@@ -120,7 +121,7 @@ class CharCNN(nn.Module):
             y = highway(y)
         if self.projection is not None:
             y = self.projection(y)
-        return y[torch.from_numpy(numpy.argsort(order)).to(device)]
+        return y[to_device(numpy.argsort(order), device)]
 
     def _pool(self, ids: Tensor) -> Tensor:
         """Convolutions, max over time, activation."""
@@ -156,7 +157,7 @@ class CharCNN(nn.Module):
                 y = torch.lerp(y, transform(y, None).relu_(), carry(y, None).sigmoid_())
             if packed.projection is not None:
                 y = packed.projection(y, None)
-            result[torch.from_numpy(chunk).to(device)] = y
+            result[to_device(chunk, device)] = y
         return result
 
     def invalidate(self) -> None:
@@ -192,7 +193,7 @@ class CharCNN(nn.Module):
         longest = min(int(lengths.max(initial=0)) + self.config.max_width, most)
         padded = numpy.full((len(ids), longest), PADDING + SHIFT)
         padded[:, : ids.shape[1]] = ids[:, :longest]
-        return torch.from_numpy(padded).to(self.char_embedding.weight.device)
+        return to_device(padded, self.char_embedding.weight.device)
 
     def _activate(self, x: Tensor) -> Tensor:
         return torch.relu(x) if self.config.activation == "relu" else torch.tanh(x)

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from ..bilm import BiLM
 from ..bilm.lstm import LayerState
 from ..bilm.token_encoder import CharCNN
+from ..bilm.transfer import to_device
 from .batches import Batch
 from .corpus import Corpus
 from .losses import LossConfig, build_output_layer
@@ -57,13 +58,10 @@ class LanguageModel(nn.Module):
         states (Optional[list]): Of the LSTMs before the batch, changed in place to those after it;
             see `BiLSTM.forward`.
         """
-        state = random.bit_generator.state
-        losses = []
+        samples = self.output.draw(random)
         tops = self._top(batch, corpus, self.dropout, states)
-        for h, targets in zip(tops, self._targets(batch)):
-            random.bit_generator.state = state
-            losses.append(self.output(h, targets, random))
-        return DirectionLosses(*losses)
+        pairs = zip(tops, self._targets(batch))
+        return DirectionLosses(*(self.output(h, targets, samples) for h, targets in pairs))
 
     @torch.no_grad()
     def log_likelihood(self, batch: Batch, corpus: Corpus) -> Tensor:
@@ -99,12 +97,12 @@ class LanguageModel(nn.Module):
             types = encoder.encode(ids, corpus.lengths[batch.types])
         else:
             rows = numpy.where(batch.types < corpus.n_vocabulary, batch.types, 2)
-            types = encoder.embedding(torch.from_numpy(rows).to(self.bilm.device))
+            types = encoder.embedding(to_device(rows, self.bilm.device))
         # Autocast gives the types in half precision, which is too coarse for cells.
         types = types.to(self.bilm.dtype)
-        x = types[torch.from_numpy(batch.inputs).to(types.device)]
+        x = types[to_device(batch.inputs, types.device)]
         top = self.bilm.lstm(x, batch.sizes, dropout, states)[-1]
         return F.dropout(top, dropout) if dropout else top
 
     def _targets(self, batch: Batch) -> Tensor:
-        return torch.from_numpy(batch.targets).to(self.bilm.device)
+        return to_device(batch.targets, self.bilm.device)

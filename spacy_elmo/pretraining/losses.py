@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Optional
+from typing import Any, Literal, NamedTuple, Optional
 
 import numpy
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+
+from ..bilm.transfer import to_device
 
 LossName = Literal["sampled", "full", "adaptive"]
 # Bounds the logits that exist at a time, in bytes: they should stay near the processor.
@@ -47,6 +49,17 @@ class LossConfig:
             raise ValueError("loss: an adaptive softmax cannot be tied to the word embeddings")
 
 
+class Samples(NamedTuple):
+    """What a sampled softmax estimates from.
+
+    words (ndarray): Distinct words.
+    n_tries (int): How many draws it took to have so many distinct ones.
+    """
+
+    words: numpy.ndarray
+    n_tries: int
+
+
 class Softmax(nn.Module):
     """A full softmax, which training may estimate from samples.
 
@@ -73,22 +86,28 @@ class Softmax(nn.Module):
         self.weight = weight
         self.bias = nn.Parameter(torch.zeros(n_words))
 
-    def forward(self, h: Tensor, targets: Tensor, random: numpy.random.Generator) -> Tensor:
+    def draw(self, random: numpy.random.Generator) -> Optional[Samples]:
+        """RETURNS (Optional[Samples]): For one batch, in both directions."""
+        if self.n_samples is None:
+            return None
+        return draw_log_uniform(self.n_words, self.n_samples, random)
+
+    def forward(self, h: Tensor, targets: Tensor, samples: Optional[Samples] = None) -> Tensor:
         """The loss that training minimises.
 
         h (Tensor): Shape (rows, P).
         targets (Tensor): The word of each row, shape (rows,).
-        random (Generator): Draws the samples.
+        samples (Optional[Samples]): The words to estimate from; None for all.
         RETURNS (Tensor): The sum over all rows.
         """
-        if self.n_samples is None:
+        if samples is None:
             return _cross_entropy(h, self.weight, self.bias, targets, None)
-        samples, n_tries = draw_log_uniform(self.n_words, self.n_samples, random)
-        candidates = torch.from_numpy(samples).to(h.device)
+        words, n_tries = samples
+        candidates = to_device(words, h.device)
         # Each sample stands for as many words as make its expected count 1: so the sum over the
         # samples estimates that over all words, to which the target itself is added.
         bias = self.bias[candidates]
-        bias = bias - log_expected_counts(samples, self.n_words, n_tries).to(bias)
+        bias = bias - log_expected_counts(words, self.n_words, n_tries).to(bias)
         own = (h * self.weight[targets]).sum(1) + self.bias[targets]
         # The column of the sample that is the row's target, -1 for none: it does not count as a
         # sample there (an "accidental hit").
@@ -190,13 +209,11 @@ def log_expected_counts(words: numpy.ndarray, n_words: int, n_tries: int) -> Ten
     return torch.log(-torch.expm1(n_tries * torch.log1p(-p))).float()
 
 
-def draw_log_uniform(
-    n_words: int, n_samples: int, random: numpy.random.Generator
-) -> tuple[numpy.ndarray, int]:
+def draw_log_uniform(n_words: int, n_samples: int, random: numpy.random.Generator) -> Samples:
     """Draw distinct words with probability `log(1 + 1 / (k + 1)) / log(n_words + 1)`, about Zipf's
     law for words sorted by frequency (TensorFlow's log_uniform_candidate_sampler).
 
-    RETURNS (tuple): The words, rising, and how many draws it took to have so many distinct ones.
+    RETURNS (Samples): The words, rising, and how many draws it took to have so many distinct ones.
     """
     seen = numpy.zeros(n_words, dtype=bool)
     n_tries = n_seen = 0
@@ -208,7 +225,7 @@ def draw_log_uniform(
         missing = n_samples - n_seen
         if len(new) >= missing:
             seen[draws[new[:missing]]] = True
-            return numpy.flatnonzero(seen), n_tries + int(new[missing - 1]) + 1
+            return Samples(numpy.flatnonzero(seen), n_tries + int(new[missing - 1]) + 1)
         seen[draws[new]] = True
         n_seen += len(new)
         n_tries += len(draws)
@@ -234,7 +251,10 @@ class AdaptiveSoftmax(nn.Module):
         self.n_words = n_words
         self.softmax = nn.AdaptiveLogSoftmaxWithLoss(width, n_words, inside, head_bias=True)
 
-    def forward(self, h: Tensor, targets: Tensor, random: numpy.random.Generator) -> Tensor:
+    def draw(self, random: numpy.random.Generator) -> None:
+        """Nothing is sampled."""
+
+    def forward(self, h: Tensor, targets: Tensor, samples: None = None) -> Tensor:
         """See `Softmax.forward`."""
         return -self._log_likelihood(h, targets).sum()
 

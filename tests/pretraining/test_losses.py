@@ -54,7 +54,7 @@ def pieces(request, monkeypatch):
 
 def test_full_softmax(pieces):
     layer, (h, targets) = softmax(), problem()
-    loss = layer(h, targets, numpy.random.default_rng(0))
+    loss = layer(h, targets)
     plain = F.cross_entropy(F.linear(h, layer.weight, layer.bias), targets, reduction="sum")
     assert_equal([loss], [plain])
     weights = (h, layer.weight, layer.bias)
@@ -64,8 +64,8 @@ def test_full_softmax(pieces):
 def test_sampled_softmax(pieces):
     """Against one row at a time, with the words written out."""
     layer, (h, targets) = softmax(n_samples=12), problem()
-    loss = layer(h, targets, numpy.random.default_rng(3))
-    samples, n_tries = draw_log_uniform(N_WORDS, 12, numpy.random.default_rng(3))
+    samples, n_tries = layer.draw(numpy.random.default_rng(3))
+    loss = layer(h, targets, (samples, n_tries))
     correction = log_expected_counts(numpy.arange(N_WORDS), N_WORDS, n_tries).double()
     plain = torch.zeros((), dtype=torch.float64)
     n_hits = 0
@@ -90,10 +90,10 @@ def test_sampled_softmax_estimates_the_full_one():
     h = (0.3 * h).detach().requires_grad_()
     losses, total = [], torch.zeros(ROWS, WIDTH, dtype=torch.float64)
     for seed in range(400):
-        loss = sampled(h, targets, numpy.random.default_rng(seed))
+        loss = sampled(h, targets, sampled.draw(numpy.random.default_rng(seed)))
         losses.append(loss.item())
         total += gradients(loss, h)[0]
-    expected = full(h, targets, numpy.random.default_rng(0))
+    expected = full(h, targets)
     assert numpy.mean(losses) == pytest.approx(expected.item(), rel=0.03)
     direction = gradients(expected, h)[0]
     assert F.cosine_similarity(total.flatten(), direction.flatten(), dim=0) > 0.98
@@ -101,9 +101,9 @@ def test_sampled_softmax_estimates_the_full_one():
 
 def test_as_many_samples_as_words_is_the_full_softmax():
     h, targets = problem()
-    assert softmax(n_samples=N_WORDS).n_samples is None
-    random = numpy.random.default_rng(0)
-    assert_equal([softmax(N_WORDS)(h, targets, random)], [softmax()(h, targets, random)])
+    layer = softmax(n_samples=N_WORDS)
+    samples = layer.draw(numpy.random.default_rng(0))
+    assert_equal([layer(h, targets, samples)], [softmax()(h, targets)])
 
 
 @pytest.mark.parametrize("n_samples", [None, 12])
@@ -122,7 +122,7 @@ def test_adaptive_softmax(pieces):
     everything = layer.softmax.log_prob(h)
     assert max_difference(everything.exp().sum(1).detach(), torch.ones(ROWS)) < 1e-12
     plain = -everything[torch.arange(ROWS), targets].sum()
-    loss = layer(h, targets, numpy.random.default_rng(0))
+    loss = layer(h, targets)
     assert_equal([loss], [plain])
     weights = (h, *layer.parameters())
     assert_equal(gradients(loss, *weights), gradients(plain, *weights))
