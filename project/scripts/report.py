@@ -1,9 +1,10 @@
 """One page about all experiments: OUT/report.md, and the same as OUT/index.html, with plots.
 
-    python scripts/report.py METRICS OUT --pretraining RUN
+    python scripts/report.py METRICS OUT --pretraining RUNS
 
-METRICS holds what experiment.py and, in its folder `probe`, probe.py wrote; RUN is the output of
-`spacy elmo pretrain`. What is not there is left out. The order follows Peters et al. (2018).
+METRICS holds what experiment.py and, in its folder `probe`, probe.py wrote; RUNS is the output of
+`spacy elmo pretrain`, or a folder with several. What is not there is left out. The order follows
+Peters et al. (2018).
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def main() -> None:
     parser.add_argument("metrics", type=Path, help="the folder of results")
     parser.add_argument("out", type=Path, help="the folder to write the page to")
     parser.add_argument(
-        "--pretraining", type=Path, nargs="+", default=[], metavar="RUN", help="folders of runs"
+        "--pretraining", type=Path, nargs="+", default=[], metavar="RUNS", help="folders of runs"
     )
     args = parser.parse_args()
     with clear_errors():
@@ -85,8 +86,7 @@ def write_report(metrics: Path, out: Path, pretraining: Sequence[Path] = ()) -> 
         out,
         results.read_runs(metrics),
         results.read_probes(metrics),
-        # The name of "." is that of the folder it is.
-        [(folder.resolve().name, results.read_log(folder)) for folder in pretraining],
+        [found for folder in pretraining for found in results.read_logs(folder)],
     )
     markdown = "\n\n".join(report.parts()) + "\n"
     for name, text in (("report.md", markdown), ("index.html", to_html(markdown))):
@@ -289,7 +289,7 @@ class Report:
 
     def learning_curves(self) -> Iterator[str]:
         if not self.pretraining:
-            yield missing("pretraining runs", "`report.py --pretraining RUN`")
+            yield missing("pretraining runs", "`report.py --pretraining RUNS`")
             return
         import plots
 

@@ -144,14 +144,26 @@ def read_probes(folder: Path) -> list[dict[str, Any]]:
     return probes
 
 
-def read_log(folder: Path) -> list[dict[str, Any]]:
-    """Read the evaluations of a pretraining run.
+def read_logs(folder: Path) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Read the evaluations of pretraining runs.
 
-    RAISES (ValueError): If there is no log, or a line of it is broken.
+    folder (Path): A run, or where to look for some.
+    RETURNS (list): The name and the evaluations of each run.
+    RAISES (ValueError): If there is no such folder, or a log is broken.
     """
+    if not folder.is_dir():
+        raise ValueError(f"no folder {folder}: give the output of `spacy elmo pretrain`")
+    runs = sorted(path.parent for path in folder.rglob("log.jsonl"))
+    # The name of "." is that of the folder it is.
+    names = [
+        folder.resolve().name if run == folder else str(run.relative_to(folder)) for run in runs
+    ]
+    return list(zip(names, map(read_log, runs)))
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """RAISES (ValueError): If a line of the log is broken."""
     path = folder / "log.jsonl"
-    if not path.is_file():
-        raise ValueError(f"{path} does not exist: give the output folder of `spacy elmo pretrain`")
     records = []
     needed = {"step", "words", "seconds", "forward", "backward", "average", "unigram"}
     for number, line in enumerate(path.read_text(encoding="utf8").splitlines(), 1):

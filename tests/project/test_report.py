@@ -140,7 +140,12 @@ def test_study(tmp_path):
 def test_missing_parts_name_their_command(tmp_path):
     (tmp_path / "metrics").mkdir()
     markdown, html = page(tmp_path / "metrics", tmp_path / "out")
-    for command in ("experiment.py TASK", "probe.py PIPELINE", "--pretraining RUN", "words-scalar"):
+    for command in (
+        "experiment.py TASK",
+        "probe.py PIPELINE",
+        "--pretraining RUNS",
+        "words-scalar",
+    ):
         assert command in markdown and command in html
     assert not list((tmp_path / "out").glob("*.png"))
 
@@ -190,11 +195,20 @@ def test_same_run_twice_is_named(metrics):
 
 
 def test_broken_log_is_named(tmp_path):
-    with pytest.raises(ValueError, match="does not exist: give the output folder"):
-        results.read_log(tmp_path)
+    with pytest.raises(ValueError, match="no folder .*: give the output"):
+        results.read_logs(tmp_path / "nothing")
     (tmp_path / "log.jsonl").write_text(json.dumps(RECORD) + '\n{"step": 2')
     with pytest.raises(ValueError, match="line 2 is not complete JSON"):
-        results.read_log(tmp_path)
+        results.read_logs(tmp_path)
+
+
+def test_runs_are_found_in_a_folder(tmp_path):
+    assert results.read_logs(tmp_path) == []
+    for name in ("tiny/run", "imdb"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "log.jsonl").write_text(json.dumps(RECORD) + "\n")
+    assert results.read_logs(tmp_path) == [("imdb", [RECORD]), ("tiny/run", [RECORD])]
+    assert results.read_logs(tmp_path / "imdb") == [("imdb", [RECORD])]
 
 
 def test_missing_folder_and_library_are_named(metrics, tmp_path, monkeypatch, capsys):
