@@ -195,7 +195,7 @@ def test_same_run_twice_is_named(metrics):
 
 
 def test_broken_log_is_named(tmp_path):
-    with pytest.raises(ValueError, match="no folder .*: give the output"):
+    with pytest.raises(ValueError, match=r"no folder .*: give the output"):
         results.read_logs(tmp_path / "nothing")
     (tmp_path / "log.jsonl").write_text(json.dumps(RECORD) + '\n{"step": 2')
     with pytest.raises(ValueError, match="line 2 is not complete JSON"):
