@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
-import json
 import os
 import platform
 import shutil
@@ -30,6 +28,7 @@ import numpy
 import spacy
 import srsly
 from baseline import without_elmo
+from fingerprints import digest, hash_weights, is_done
 from spacy.cli._util import parse_config_overrides
 from spacy.tokens import Doc, DocBin
 from spacy.util import load_config
@@ -37,17 +36,20 @@ from spacy.vocab import Vocab
 from thinc.api import Config
 from wasabi import msg
 
-from spacy_elmo import bundled
+import spacy_elmo
 from spacy_elmo.cli._util import clear_errors
 from spacy_elmo.files import atomic_file, atomic_folder, sha256
 from spacy_elmo.training import task_mixes
 
 BASELINE = "baseline"
+# Temporary folders, with the process that uses them in the name.
+_WORK = ".run-"
 MIXES: dict[str, dict[str, Any]] = {
-    "scalar": {"@layers": "spacy-elmo.ScalarMix.v1", "l2": 0.001, "dropout": 0.2},
+    # To compare: no dropout in any of them, and (for a biLM of 128 per direction) of one width.
+    "scalar": {"@layers": "spacy-elmo.ScalarMix.v1", "l2": 0.001},
     # Of random weights, which are the seed's.
     "frozen": {"@layers": "spacy-elmo.FrozenMix.v1", "seed": "${system.seed}"},
-    "learned": {"@layers": "spacy-elmo.LearnedMix.v1", "width": 128, "dropout": 0.2},
+    "learned": {"@layers": "spacy-elmo.LearnedMix.v1", "width": 256},
 }
 
 
@@ -93,7 +95,7 @@ class Size:
     def __init__(self, name: str) -> None:
         self.name = name
         self.per_class = int(name) if name.isdigit() else None
-        self.percent = int(name[1:]) if name[0] == "p" and name[1:].isdigit() else None
+        self.percent = int(name[1:]) if name[:1] == "p" and name[1:].isdigit() else None
         known = name == "full" or self.per_class or 0 < (self.percent or 0) <= 100
         if not known:
             raise ValueError(name)
@@ -166,34 +168,32 @@ class Experiment:
             config["corpora"][corpus]["gold_preproc"] = args.gold_preproc
         return config if self.has_elmo else without_elmo(config)
 
-    def fingerprint(self, config: Config, size: Size) -> str:
-        """RETURNS (str): Changes with whatever a result depends on."""
-        what = [config.to_str(interpolate=False), str(size), self.data_hashes]
+    def fingerprint(self, size: Size) -> str:
+        """RETURNS (str): Changes with whatever results depend on, but for the seed."""
+        config = self.config(seed=0).to_str(interpolate=False)
+        what = [config, str(size), self.data_hashes, spacy.__version__, spacy_elmo.__version__]
         if self.has_elmo:
             what.append(self.weights_hash)
-        return hashlib.sha256(json.dumps(what).encode("utf8")).hexdigest()
+        return digest(what)
 
     def run(self, size: Size, seed: int) -> None:
         """Train and test, unless that has been done."""
         args = self.args
         name = Path(args.task, args.system, str(size), f"seed-{seed}")
         result = args.metrics / f"{name}.json"
-        config = self.config(seed)
-        fingerprint = self.fingerprint(config, size)
+        fingerprint = self.fingerprint(size)
         if is_done(result, fingerprint):
             msg.info(f"{result}: done already")
             return
         msg.divider(str(name))
         start = time.monotonic()
         args.models.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=args.models, prefix=".run-") as folder:
+        remove_leftovers(args.models)
+        prefix = f"{_WORK}{os.getpid()}-"
+        with tempfile.TemporaryDirectory(dir=args.models, prefix=prefix) as folder:
             work = Path(folder)
-            docs = read_docs(self.files["train"])
-            chosen = size.take(docs, seed)
-            train = self.files["train"] if size.name == "full" else work / "train.spacy"
-            if size.name != "full":
-                DocBin(docs=chosen, store_user_data=True).to_disk(train)
-            steps = self.train(config, train, work)
+            train, n_train, n_all = self.select(size, seed, work)
+            steps = self.train(self.config(seed), train, work)
             best = work / "model" / "model-best"
             forget_cache_folder(best / "config.cfg")
             scores = self.evaluate(best, work / "scores.json")
@@ -201,11 +201,13 @@ class Experiment:
                 "task": args.task,
                 "system": args.system,
                 "size": str(size),
-                "n_train": count(chosen),
-                "fraction": count(chosen) / count(docs),
+                "n_train": n_train,
+                "fraction": n_train / n_all,
                 "per_class": size.per_class,
                 "seed": seed,
                 "scores": scores,
+                # To choose settings by: the test set is for what has been chosen.
+                "dev_scores": numbers(srsly.read_json(best / "meta.json")["performance"]),
                 "mixes": read_mixes(best) if self.has_elmo else {},
                 "seconds": round(time.monotonic() - start, 1),
                 "steps": steps,
@@ -221,6 +223,16 @@ class Experiment:
             with atomic_file(result) as temporary:
                 srsly.write_json(temporary, record)
         msg.good(f"{result}: {', '.join(f'{k} {v:.3f}' for k, v in scores.items())}")
+
+    def select(self, size: Size, seed: int, work: Path) -> tuple[Path, int, int]:
+        """RETURNS (tuple): The training data, its number of examples, and that of all."""
+        path = self.files["train"]
+        docs = read_docs(path)
+        chosen = size.take(docs, seed)
+        if size.name != "full":
+            path = work / "train.spacy"
+            DocBin(docs=chosen, store_user_data=True).to_disk(path)
+        return path, count(chosen), count(docs)
 
     def train(self, config: Config, train: Path, work: Path) -> int:
         """Run `spacy train`. RETURNS (int): The steps it took."""
@@ -244,11 +256,33 @@ class Experiment:
         options = ["--gold-preproc"] if self.args.gold_preproc else []
         options += ["--output", output, "--gpu-id", self.args.gpu_id]
         run_spacy("evaluate", pipeline, self.files["test"], *options)
-        scores = srsly.read_json(output)
-        scores = {k: v for k, v in scores.items() if isinstance(v, (int, float)) and k != "speed"}
-        if "cats_micro_f" in scores:  # Which is the accuracy, as every doc has one class.
-            scores["cats_acc"] = scores["cats_micro_f"]
-        return scores
+        return numbers(srsly.read_json(output))
+
+
+def numbers(scores: dict[str, Any]) -> dict[str, float]:
+    """RETURNS (dict): Those scores that are numbers, and the accuracy of classes."""
+    found = {k: v for k, v in scores.items() if isinstance(v, (int, float)) and k != "speed"}
+    if "cats_micro_f" in found:  # Which is the accuracy, as every doc has one class.
+        found["cats_acc"] = found["cats_micro_f"]
+    return found
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed processes have left, whose caches are large."""
+    for path in folder.glob(f"{_WORK}*"):
+        process = path.name.removeprefix(_WORK).split("-")[0]
+        if process.isdigit() and not is_running(int(process)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def keep_components(config: Config, names: list[str]) -> None:
@@ -277,27 +311,6 @@ def forget_cache_folder(path: Path) -> None:
     if cache is not None:
         cache.update(folder=None, folder_mb=None)
         config.to_disk(path)
-
-
-def hash_weights(weights: str) -> str:
-    """RETURNS (str): Of the contents of all files.
-    RAISES (ValueError): If there are none."""
-    path = bundled.FOLDER / weights if weights in bundled.names() else Path(weights)
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    hashes = [sha256(file) for file in files if file.is_file()]
-    if not hashes:
-        known = ", ".join(bundled.names()) or "none"
-        raise ValueError(
-            f"no weights {weights!r}: neither a path nor a name that comes with spacy-elmo "
-            f"({known}); `spacy project run pretrain` makes some"
-        )
-    return hashlib.sha256("".join(hashes).encode("utf8")).hexdigest()
-
-
-def is_done(result: Path, fingerprint: str) -> bool:
-    with contextlib.suppress(OSError, ValueError):
-        return srsly.read_json(result).get("fingerprint") == fingerprint
-    return False
 
 
 def read_docs(path: Path) -> list[Doc]:

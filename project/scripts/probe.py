@@ -17,6 +17,7 @@ For lemmas that never occur in training, "first_sense" (optional) is what a dict
 from __future__ import annotations
 
 import argparse
+import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -26,15 +27,17 @@ from typing import Any, NamedTuple, Optional
 import spacy
 import srsly
 import torch
+from fingerprints import digest, is_done
 from spacy.tokens import DocBin
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 from wasabi import msg
 
 from spacy_elmo.bilm import BiLM
+from spacy_elmo.bilm.formats import native
 from spacy_elmo.bundled import load_weights
 from spacy_elmo.cli._util import clear_errors, find_elmo, is_pipeline, load_pipeline
-from spacy_elmo.files import atomic_file
+from spacy_elmo.files import atomic_file, sha256
 from spacy_elmo.segmenters import sentences
 
 SENTENCES_PER_BATCH = 256
@@ -85,10 +88,20 @@ def main() -> None:
     with clear_errors():
         if args.max_tokens is not None and args.max_tokens < 1:
             raise ValueError(f"--max-tokens must be 1 or more, found {args.max_tokens}")
+        files = [args.train, args.test, *(args.senses or [])]
+        if missing := [path for path in files if not path.is_file()]:
+            raise ValueError(f"no such file: {missing[0]}")
         bilm = load_bilm(args.model)
+        weights = hashlib.sha256(native.to_bytes(bilm)).hexdigest()
+        hashes = [sha256(path) for path in files]
+        fingerprint = digest([weights, hashes, args.attr, args.max_tokens])
+        if is_done(args.out, fingerprint):
+            msg.info(f"{args.out}: done already")
+            return
         train = read_words(args.train, args.attr, args.max_tokens)
         test = read_words(args.test, args.attr, args.max_tokens)
         result = {"name": args.out.stem, "probe": args.attr, **probe(bilm, train, test)}
+        result["fingerprint"] = fingerprint
         if args.senses:
             result["senses"] = probe_senses(bilm, *map(read_senses, args.senses))
         with atomic_file(args.out) as temporary:

@@ -21,8 +21,8 @@ MAIN_SCORES = (
     "spans_sc_f",
     "cats_acc",
     "cats_score",
-    "pos_acc",
     "tag_acc",
+    "pos_acc",
 )
 
 
@@ -39,6 +39,7 @@ class Run:
     mixes (dict): Layer weights and gamma, `{"tagger": {"input": {"weights": [...], ...}}}`.
     seconds, steps: What the training took.
     weights, hardware: What it was run with, in words.
+    fingerprint (Optional[str]): Of all that the result depends on, but for the seed.
     """
 
     task: str
@@ -53,6 +54,7 @@ class Run:
     steps: Optional[int] = None
     weights: Optional[str] = None
     hardware: Optional[str] = None
+    fingerprint: Optional[str] = None
 
 
 _TYPES: dict[str, tuple] = {
@@ -68,15 +70,18 @@ _TYPES: dict[str, tuple] = {
     "steps": (int, type(None)),
     "weights": (str, type(None)),
     "hardware": (str, type(None)),
+    "fingerprint": (str, type(None)),
 }
 
 
 def read_runs(folder: Path) -> list[Run]:
     """Read `folder/<task>/<system>/<size>/seed-<seed>.json`.
 
-    RAISES (ValueError): If a file is broken, or two are about the same run.
+    RAISES (ValueError): If a file is broken, two are about the same run, or the seeds of a system
+        were run with other settings, data or weights.
     """
     runs: dict[tuple, tuple[Run, Path]] = {}
+    first: dict[tuple, tuple[Run, Path]] = {}
     for path in sorted(folder.glob("*/*/*/seed-*.json")):
         run = _to_run(read_json(path), path)
         key = (run.task, run.system, run.size, run.seed)
@@ -84,6 +89,12 @@ def read_runs(folder: Path) -> list[Run]:
             raise ValueError(
                 f"{runs[key][1]} and {path} both hold task {run.task}, system {run.system}, size "
                 f"{run.size}, seed {run.seed}: remove one"
+            )
+        other, other_path = first.setdefault(key[:-1], (run, path))
+        if run.fingerprint != other.fingerprint:
+            raise ValueError(
+                f"{other_path} and {path} were run with other settings, data or weights: run "
+                "experiment.py with the same ones and all seeds again"
             )
         runs[key] = run, path
     return [run for run, _ in runs.values()]
@@ -237,8 +248,8 @@ class Comparison(NamedTuple):
 
     @property
     def is_clear(self) -> bool:
-        """Whether the system is better on average and with every seed."""
-        return self.difference.mean > 0 and self.n_better == self.difference.n
+        """Whether the system is better on average and with every one of several seeds."""
+        return self.difference.n > 1 and self.n_better == self.difference.n
 
 
 def compare(system: Iterable[Run], baseline: Iterable[Run], score: str) -> Optional[Comparison]:

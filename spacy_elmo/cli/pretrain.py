@@ -53,8 +53,10 @@ def pretrain_cli(
                 f"{'resumed at step ' + str(trainer.progress.step) if resume else trainer.origin}"
             )
             report, finalize = reporting(trainer, logger)
-            progress = trainer.train(report, export)
-            finalize()
+            try:
+                progress = trainer.train(report, export)
+            finally:
+                finalize()
         draw_curves(progress.history, output / "curves.png")
         if progress.history:
             msg.good(

@@ -67,6 +67,8 @@ def _take_over(head: Head, model: LanguageModel, words: list[str]) -> str:
         return "and its output layer"
     if not isinstance(model.output, Softmax) or set(tensors) != set(head.tensors):
         return "a new output layer"
+    if any(head.tensors[name].shape[1:] != value.shape[1:] for name, value in tensors.items()):
+        raise ValueError("the output layer beside the model is another model's: remove it")
     # Each word of a full softmax has a row of its own: those of common words go on.
     known = {word: number for number, word in enumerate(head.words)}
     common = [(row, known[word]) for row, word in enumerate(words) if word in known]

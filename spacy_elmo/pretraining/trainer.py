@@ -9,7 +9,7 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -94,6 +94,9 @@ class Trainer:
         self.model, self.origin = build_model(config, self.corpus)
         self.model.to(device)
         self.optimizer = build_optimizer(self.model, config.pretraining.optimizer)
+        self._optimizer_config = config.pretraining.optimizer
+        if not self._optimizer_config.total_steps:
+            self._optimizer_config = replace(self._optimizer_config, total_steps=self._n_steps())
         self._stop = False
         self._data_ends = False
         self._has_checkpoint = bool(found)
@@ -164,6 +167,19 @@ class Trainer:
     @property
     def device(self) -> torch.device:
         return self.model.bilm.device
+
+    def _n_steps(self) -> int:
+        """RETURNS (int): How many steps there will be, about."""
+        settings = self.config.pretraining
+        per_step = settings.batch_words * settings.accumulate_gradient
+        n_words = settings.max_epochs * self.corpus.manifest["n_tokens"]["train"]
+        found = [n for n in (settings.max_steps, -(-n_words // per_step)) if n]
+        if not found and self._optimizer_config.schedule == "cosine":
+            raise ValueError(
+                "pretraining.optimizer.total_steps = 0 needs max_steps or max_epochs to know where "
+                "the cosine schedule ends"
+            )
+        return min(found, default=0)
 
     def _check_finite(self) -> None:
         """Called before every checkpoint, so that none holds what a bad step has made."""
@@ -251,7 +267,7 @@ class Trainer:
     def _step(self, epoch: Epoch, numbers: Sequence[int]) -> torch.Tensor:
         """One update. RETURNS (Tensor): The mean loss per prediction, in nats."""
         settings, progress = self.config.pretraining, self.progress
-        set_learn_rate(self.optimizer, settings.optimizer, progress.step)
+        set_learn_rate(self.optimizer, self._optimizer_config, progress.step)
         random = numpy.random.default_rng((self.config.seed, progress.step))
         # Dropout depends on the step alone, so that a resumed run draws what the first one drew.
         torch.manual_seed(hash((self.config.seed, progress.step, rank())) % 2**63)

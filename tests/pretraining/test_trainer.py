@@ -583,6 +583,21 @@ def test_schedules():
     assert optimizer.param_groups[0]["lr"] == 2.0
 
 
+def test_a_schedule_ends_with_the_training(tmp_path, corpus):
+    optimizer = OptimizerConfig("adamw", learn_rate=1.0, schedule="cosine", total_steps=0)
+    config = run_config(corpus, max_steps=0, max_epochs=2, optimizer=optimizer)
+    trainer = Trainer(config, tmp_path / "run")
+    steps = trainer.train().step
+    assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(0.01, abs=0.02)
+    short = replace(config, pretraining=replace(config.pretraining, max_steps=steps // 2))
+    other = Trainer(short, tmp_path / "other")
+    other.train()
+    assert other.optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
+    endless = replace(config, pretraining=replace(config.pretraining, max_epochs=0))
+    with pytest.raises(ValueError, match="needs max_steps or max_epochs"):
+        Trainer(endless, tmp_path / "endless")
+
+
 # Bad input
 
 

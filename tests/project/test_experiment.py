@@ -22,8 +22,8 @@ from experiment import Size
 
 CONFIGS = sorted((PROJECT / "configs").glob("*.cfg"))
 KEYS = {
-    "task", "system", "size", "n_train", "fraction", "per_class", "seed", "scores", "mixes",
-    "seconds", "steps", "config", "weights", "hardware", "fingerprint",
+    "task", "system", "size", "n_train", "fraction", "per_class", "seed", "scores", "dev_scores",
+    "mixes", "seconds", "steps", "config", "weights", "hardware", "fingerprint",
 }  # fmt: skip
 
 

@@ -167,6 +167,10 @@ def test_command(corpus, tmp_path, weights_folder, monkeypatch, kind):
     assert result["layers"][-1]["accuracy"] == result["most_frequent"] == 1
     assert result["senses"]["first_sense"] == 1
     assert [row["f1"] for row in result["senses"]["layers"]] == [1, 1, 1, 1]
+    monkeypatch.setattr(probe, "probe", None)
+    run(monkeypatch, model, corpus, corpus, out, "--senses", senses, senses)  # Done already.
+    with pytest.raises(TypeError):
+        run(monkeypatch, model, corpus, corpus, out)
 
 
 def test_wrong_model_is_named(corpus, tmp_path, monkeypatch, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import sys
@@ -192,6 +193,23 @@ def test_same_run_twice_is_named(metrics):
     path.with_name("seed-7.json").write_text(path.read_text())
     with pytest.raises(ValueError, match=r"seed-1\.json and .*seed-7\.json both hold"):
         results.read_runs(metrics)
+
+
+def test_seeds_of_other_settings_are_refused(metrics):
+    for seed, fingerprint in ((0, "new"), (1, "old"), (2, "old")):
+        write(metrics, "elmo", 0.9, seed, fingerprint=fingerprint)
+    with pytest.raises(ValueError, match=r"seed-0\.json and .*seed-1\.json were run with other"):
+        results.read_runs(metrics)
+
+
+def test_one_seed_is_not_clear():
+    first, second = (
+        results.Run("t", name, "full", 9, 0, {"tag_acc": score})
+        for name, score in (("elmo", 0.9), ("baseline", 0.8))
+    )
+    assert not results.compare([first], [second], "tag_acc").is_clear
+    other = dataclasses.replace(second, seed=1)
+    assert not results.compare([first], [other], "tag_acc").is_clear
 
 
 def test_broken_log_is_named(tmp_path):

@@ -1,0 +1,44 @@
+"""Telling whether a result was made from what is there now."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import srsly
+
+from spacy_elmo import bundled
+from spacy_elmo.files import sha256
+
+# What lies beside weights and tells about them.
+_ABOUT = {"README.md", "meta.json"}
+
+
+def digest(what: Any) -> str:
+    """RETURNS (str): A hash of something that JSON can hold."""
+    return hashlib.sha256(json.dumps(what).encode("utf8")).hexdigest()
+
+
+def hash_weights(weights: str) -> str:
+    """RETURNS (str): Of the contents of all files that vectors depend on.
+    RAISES (ValueError): If there are none."""
+    path = bundled.FOLDER / weights if weights in bundled.names() else Path(weights)
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    hashes = [sha256(file) for file in files if file.is_file() and file.name not in _ABOUT]
+    if not hashes:
+        known = ", ".join(bundled.names()) or "none"
+        raise ValueError(
+            f"no weights {weights!r}: neither a path nor a name that comes with spacy-elmo "
+            f"({known}); `spacy project run pretrain` makes some"
+        )
+    return digest(hashes)
+
+
+def is_done(result: Path, fingerprint: str) -> bool:
+    """RETURNS (bool): Whether the result is there, complete and of this fingerprint."""
+    with contextlib.suppress(OSError, ValueError):
+        return srsly.read_json(result).get("fingerprint") == fingerprint
+    return False
