@@ -29,6 +29,7 @@ from spacy_elmo.neighbors import read_corpus
 from spacy_elmo.pretraining.reading import find_files
 
 BUNDLED = "en_elmo_sm"
+BLOCK = 10_000
 
 
 def main() -> None:
@@ -82,11 +83,11 @@ def build(corpus: str, index: Path, pipeline: Optional[str]) -> int:
     sentences, vectors = [], []
     for sentence in _sentences(nlp, corpus):
         sentences.append(" ".join(sentence.text.split()))
-        vectors.append(to_numpy(sentence._.elmo))
+        vectors.append(to_numpy(sentence._.elmo).astype(numpy.float16))
     if not sentences:
         raise ValueError(f"there are no sentences in {corpus}")
     array = numpy.stack(vectors)
-    mean = array.mean(axis=0)
+    mean = array.mean(axis=0, dtype=numpy.float32)
     manifest = {"pipeline": _absolute(pipeline), "n_sentences": len(sentences), "corpus": corpus}
     with atomic_folder(index) as new:
         (new / "sentences.txt").write_text("\n".join(sentences) + "\n", encoding="utf8")
@@ -105,11 +106,16 @@ def _sentences(nlp: Language, corpus: str) -> Iterator[Span]:
 def search(index: Path, query: str, n: int) -> list[tuple[float, str]]:
     """RETURNS (list): The best sentences, each with its cosine similarity.
     RAISES (OSError, ValueError): If there is no index, or its pipeline is gone."""
+    if n < 1:
+        raise ValueError(f"-n must be 1 or more, found {n}")
     manifest = srsly.read_json(index / "manifest.json")
     vectors = numpy.load(index / "vectors.npy", mmap_mode="r")
     sentences = (index / "sentences.txt").read_text(encoding="utf8").split("\n")
     vector = to_numpy(load(manifest["pipeline"])(query)._.elmo) - numpy.load(index / "mean.npy")
-    similarities = vectors @ normalised(vector)
+    vector = normalised(vector)
+    # In blocks: the file is mapped, and should not be in memory twice as wide.
+    blocks = (vectors[i : i + BLOCK] @ vector for i in range(0, len(vectors), BLOCK))
+    similarities = numpy.concatenate(list(blocks))
     return [(float(similarities[i]), sentences[i]) for i in numpy.argsort(-similarities)[:n]]
 
 
