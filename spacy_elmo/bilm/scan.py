@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .config import LSTMConfig
+from .precision import product_dtype
 from .transfer import to_device
 
 # Added to the forget gate's bias at run time (bilm-tf stores it without).
@@ -46,9 +47,8 @@ def lstm_scan(
         be of one length. No gradient flows into it. None: zeros.
     RETURNS (Tensor): The outputs, packed like x, shape (..., rows, P).
     """
-    kind = x.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-    with torch.autocast(kind, enabled=False):
+    dtype = product_dtype(x)
+    with torch.autocast(x.device.type, enabled=False):
         return _Scan.apply(
             x, list(sizes), gate_weight, gate_bias, projection_weight, config, state, dtype
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Optional
@@ -26,10 +26,12 @@ FREE_TO_CHANGE = {
 }
 
 
-def _check_not_negative(config: Any, where: str, *names: str) -> None:
+def _check_least(config: Any, where: str, least: int, names: Sequence[str]) -> None:
     for name in names:
-        if getattr(config, name) < 0:
-            raise ValueError(f"{where}.{name} must be 0 or more, found {getattr(config, name)}")
+        if getattr(config, name) < least:
+            raise ValueError(
+                f"{where}.{name} must be {least} or more, found {getattr(config, name)}"
+            )
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,8 @@ class OptimizerConfig:
             raise ValueError(
                 f"pretraining.optimizer.learn_rate must be positive, found {self.learn_rate}"
             )
-        _check_not_negative(self, "pretraining.optimizer", "grad_clip", "warmup_steps")
-        _check_not_negative(self, "pretraining.optimizer", "total_steps", "weight_decay")
+        not_negative = ("grad_clip", "warmup_steps", "total_steps", "weight_decay")
+        _check_least(self, "pretraining.optimizer", 0, not_negative)
 
 
 @dataclass(frozen=True)
@@ -116,20 +118,17 @@ class PretrainingConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
 
     def __post_init__(self) -> None:
-        for name in (
+        positive = (
             "batch_words",
             "unroll_steps",
             "accumulate_gradient",
             "eval_frequency",
             "checkpoint_frequency",
             "keep_checkpoints",
-        ):
-            if getattr(self, name) < 1:
-                raise ValueError(
-                    f"pretraining.{name} must be 1 or more, found {getattr(self, name)}"
-                )
-        _check_not_negative(self, "pretraining", "max_steps", "max_epochs", "max_minutes")
-        _check_not_negative(self, "pretraining", "eval_words", "patience")
+        )
+        _check_least(self, "pretraining", 1, positive)
+        not_negative = ("max_steps", "max_epochs", "max_minutes", "eval_words", "patience")
+        _check_least(self, "pretraining", 0, not_negative)
         if self.carry_state and self.batch_words < self.unroll_steps:
             raise ValueError(
                 f"pretraining.batch_words ({self.batch_words}) must be unroll_steps "

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from ..bilm.precision import product_dtype
 from ..bilm.transfer import to_device
 
 LossName = Literal["sampled", "full", "adaptive"]
@@ -132,9 +133,8 @@ def _cross_entropy(
 ) -> Tensor:
     """Products are in the type that `torch.autocast` asks for, if it is on; everything else is in
     that of the weights."""
-    kind = h.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else h.dtype
-    with torch.autocast(kind, enabled=False):
+    dtype = product_dtype(h)
+    with torch.autocast(h.device.type, enabled=False):
         return _CrossEntropy.apply(h, weight, bias, targets, own, dtype)
 
 

@@ -44,7 +44,7 @@ def estimate(config: RunConfig) -> Memory:
 
     assert config.corpus is not None
     with torch.device("meta"):
-        model, _ = build_model(config, open_corpus(config.corpus))
+        model, _ = build_model(config, open_corpus(config.corpus, check=False))
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
     settings, lstm = config.pretraining, model.bilm.config.lstm
     # AdamW keeps two numbers per weight, Adagrad one.
