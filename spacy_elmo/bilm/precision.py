@@ -184,6 +184,6 @@ def _fbgemm(linear: Callable[[Tensor], Tensor]) -> Product:
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """RETURNS (dtype): What `torch.autocast` asks for in products with x; that of x if it is off."""
+    """RETURNS (dtype): What `torch.autocast` asks for in products; that of x if it is off."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
