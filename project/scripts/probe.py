@@ -36,7 +36,7 @@ from wasabi import msg
 from spacy_elmo.bilm import BiLM
 from spacy_elmo.bilm.formats import native
 from spacy_elmo.bundled import load_weights
-from spacy_elmo.cli._util import clear_errors, find_elmo, is_pipeline, load_pipeline
+from spacy_elmo.cli._util import clear_errors, find_elmo, is_pipeline, load_pipeline, torch_device
 from spacy_elmo.files import atomic_file, sha256
 from spacy_elmo.segmenters import sentences
 
@@ -83,6 +83,7 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="the result (.json)")
     parser.add_argument("--attr", choices=ATTRIBUTES, default="pos", help="UPOS or XPOS")
     parser.add_argument("--max-tokens", type=int, help="of each file, up to the sentence's end")
+    parser.add_argument("--gpu-id", type=int, default=-1, help="of the biLM")
     parser.add_argument("--senses", type=Path, nargs=2, metavar=("TRAIN.jsonl", "TEST.jsonl"))
     args = parser.parse_args()
     with clear_errors():
@@ -91,6 +92,7 @@ def main() -> None:
         files = [args.train, args.test, *(args.senses or [])]
         if missing := [path for path in files if not path.is_file()]:
             raise ValueError(f"no such file: {missing[0]}")
+        device = torch_device(args.gpu_id)
         bilm = load_bilm(args.model)
         weights = hashlib.sha256(native.to_bytes(bilm)).hexdigest()
         hashes = [sha256(path) for path in files]
@@ -98,6 +100,7 @@ def main() -> None:
         if is_done(args.out, fingerprint):
             msg.info(f"{args.out}: done already")
             return
+        bilm.to(device)
         train = read_words(args.train, args.attr, args.max_tokens)
         test = read_words(args.test, args.attr, args.max_tokens)
         result = {"name": args.out.stem, "probe": args.attr, **probe(bilm, train, test)}
@@ -164,7 +167,7 @@ def untrained(bilm: BiLM) -> BiLM:
     """RETURNS (BiLM): What the pretraining of such a biLM starts from."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return BiLM(bilm.config, bilm.vocabulary)
+        return BiLM(bilm.config, bilm.vocabulary).to(bilm.device)
 
 
 def embed(bilm: BiLM, sequences: Sequence[list[str]], positions: Sequence[Sequence[int]]) -> Tensor:

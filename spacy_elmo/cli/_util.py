@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Optional
 
 import spacy
+import torch
 from spacy.language import Language
 from spacy.util import is_package
 from wasabi import msg
@@ -23,6 +24,17 @@ def clear_errors() -> Iterator[None]:
         yield
     except (ValueError, OSError) as error:
         msg.fail(str(error), exits=1)
+
+
+def torch_device(gpu_id: int) -> str:
+    """RETURNS (str): "cpu" for -1. RAISES (ValueError): If there is no such GPU."""
+    if gpu_id < 0:
+        return "cpu"
+    if gpu_id >= torch.cuda.device_count():
+        raise ValueError(
+            f"--gpu-id {gpu_id}: PyTorch finds {torch.cuda.device_count()} GPU(s); -1 is the CPU"
+        )
+    return f"cuda:{gpu_id}"
 
 
 def check_free(path: Path, force: bool) -> None:

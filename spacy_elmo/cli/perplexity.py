@@ -13,7 +13,7 @@ from ..pretraining.head import head_folder, load_language_model
 from ..pretraining.perplexity import perplexity, text_corpus
 from ..pretraining.reading import find_files, read_texts
 from ..pretraining.tokenize import tokenize
-from ._util import clear_errors, find_elmo, load_pipeline
+from ._util import clear_errors, find_elmo, load_pipeline, torch_device
 
 
 def perplexity_cli(
@@ -21,6 +21,7 @@ def perplexity_cli(
     texts: list[str] = typer.Argument(..., help="Text, as for `spacy elmo prepare`"),
     encoding: str = typer.Option("utf8", "--encoding", help="Of the text files"),
     errors: str = typer.Option("strict", "--errors", help="strict, replace or ignore"),
+    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="The GPU, -1 for the CPU"),
     as_json: bool = typer.Option(False, "--json", help="Print JSON"),
 ) -> None:
     """
@@ -30,8 +31,10 @@ def perplexity_cli(
     predictions of <UNK>.
     """
     with clear_errors():
+        device = torch_device(gpu_id)
         bilm = find_elmo(load_pipeline(model), None).bilm
         language_model, head = load_language_model(bilm, head_folder(model))
+        language_model.to(device)
         stream = read_texts(find_files(texts), encoding, errors)
 
         def sentences() -> Iterator[list[str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
 import typer
 from spacy.cli._util import parse_config_overrides
 from wasabi import msg
@@ -16,7 +15,7 @@ from ..pretraining.export import export
 from ..pretraining.loggers import reporting, resolve_logger
 from ..pretraining.memory import check_memory
 from ..pretraining.trainer import Trainer
-from ._util import clear_errors
+from ._util import clear_errors, torch_device
 
 
 def pretrain_cli(
@@ -35,11 +34,10 @@ def pretrain_cli(
     """
     with clear_errors():
         overrides = parse_config_overrides(ctx.args)
-        if gpu_id >= 0 and not torch.cuda.is_available():
-            raise ValueError(f"--gpu-id {gpu_id}: PyTorch finds no GPU")
+        named = torch_device(gpu_id)
         with process_group(gpu_id >= 0) as device:
-            if gpu_id > 0 and world_size() == 1:
-                device = f"cuda:{gpu_id}"
+            if world_size() == 1:
+                device = named
             run = read_config(config, overrides)
             logger = resolve_logger(run.logger)
             check_memory(run, device, world_size())
@@ -58,10 +56,11 @@ def pretrain_cli(
             finally:
                 finalize()
         draw_curves(progress.history, output / "curves.png")
+        if trainer.interrupted:
+            # Not a success: what comes next must not take half a training for a whole one.
+            msg.warn(f"Stopped at step {progress.step}; go on with --resume", exits=130)
         if progress.history:
             msg.good(
                 f"Best average perplexity {progress.best:.1f} at step {progress.best_step} "
                 f"(unigram {progress.history[-1]['unigram']:.1f}): {output / 'model-best'}"
             )
-        else:
-            msg.info(f"Stopped at step {progress.step}; go on with --resume")

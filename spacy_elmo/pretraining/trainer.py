@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from ..bilm.lstm import LayerState
-from ..files import try_lock
+from ..files import atomic_file, try_lock
 from . import checkpoint as checkpoints
 from .batches import CarriedRows, Epoch, SentenceBatches, plan_epoch
 from .config import OptimizerConfig, RunConfig, differences
@@ -98,6 +98,7 @@ class Trainer:
         if not self._optimizer_config.total_steps:
             self._optimizer_config = replace(self._optimizer_config, total_steps=self._n_steps())
         self._stop = False
+        self.interrupted = False
         self._data_ends = False
         self._has_checkpoint = bool(found)
         self._carried: list[LayerState] = []
@@ -110,7 +111,7 @@ class Trainer:
 
     def train(self, report: Optional[Report] = None, export: Optional[Export] = None) -> Progress:
         """Train until a limit is reached, or a signal (SIGTERM, SIGINT) asks to stop: then a
-        checkpoint is saved first.
+        checkpoint is saved first, and `interrupted` is set.
 
         report (Optional[Callable]): See `Report`.
         export (Optional[Callable]): Writes a model for use; see `Export`.
@@ -155,6 +156,7 @@ class Trainer:
                     limit = limit or self._has_no_patience_left()
                 if report is not None and rank() == 0:
                     report(progress, value, found)
+                self.interrupted = stop and not limit
                 if limit or stop or saves:
                     self.save()
                 if limit or stop:
@@ -410,4 +412,5 @@ def set_learn_rate(optimizer: torch.optim.Optimizer, config: OptimizerConfig, st
 def write_history(output: Path, progress: Progress) -> None:
     """Write `log.jsonl`, a record per evaluation."""
     lines = (json.dumps(record) + "\n" for record in progress.history)
-    (output / "log.jsonl").write_text("".join(lines), encoding="utf8")
+    with atomic_file(output / "log.jsonl") as temporary:
+        temporary.write_text("".join(lines), encoding="utf8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from spacy_elmo.pretraining.config import read_config
 from ..pretraining.conftest import sentences
 from ..pretraining.test_trainer import CONFIG
 from .conftest import fail, succeed
+from .conftest import run as main
 
 CONFIGS = Path(__file__).parents[2] / "project" / "configs" / "pretraining"
 
@@ -69,6 +71,20 @@ def test_going_on(run):
     assert "step-00000040" in {path.name for path in (run / "out").iterdir()}
 
 
+def test_an_interrupted_run_is_no_success(run, monkeypatch):
+    """Or a workflow would go on with half a training."""
+    monkeypatch.setattr(
+        "spacy_elmo.cli.pretrain.export", lambda *_: signal.raise_signal(signal.SIGTERM)
+    )
+    command = ("pretrain", run / "config.cfg", run / "killed", "--pretraining.eval_frequency", "5")
+    result = main(*command)
+    assert result.exit_code == 130, result.output
+    assert "go on with --resume" in result.output
+    assert len(list((run / "killed").glob("step-*"))) == 2  # The first one and that of the signal.
+    monkeypatch.undo()
+    succeed(*command, "--resume", "--pretraining.max_steps", "10")
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -79,7 +95,8 @@ def test_going_on(run):
         (["pretrain", "{run}/absent.cfg", "{run}/new"], "cannot read the config"),
         (["pretrain", "{run}/config.cfg", "{run}/new", "--paths.corpus", "no"], "no corpus in no"),
         (["pretrain", "{run}/config.cfg", "{run}/new", "--pretraining.x", "1"], "no setting 'x'"),
-        (["pretrain", "{run}/config.cfg", "{run}/new", "--gpu-id", "7"], "finds no GPU"),
+        (["pretrain", "{run}/config.cfg", "{run}/new", "--gpu-id", "7"], "PyTorch finds"),
+        (["perplexity", "{run}/out/model-best", "{run}/text.txt", "-g", "7"], "PyTorch finds"),
         (["perplexity", "{run}/absent", "{run}/text.txt"], "cannot load the pipeline"),
         (["perplexity", "{run}/out/model-best", "{run}/absent"], "no text in"),
     ],
