@@ -11,7 +11,7 @@ from wasabi import msg
 
 from ..bilm import BiLM
 from ..bilm.formats import detect, find_weights
-from ..bundled import load_weights
+from ..bundled import load_weights, names
 from ._util import clear_errors, elmo_components, is_pipeline, load_pipeline
 
 
@@ -37,7 +37,7 @@ def describe(path: Path) -> dict[str, dict[str, Any]]:
     RAISES (ValueError): If there is none or it cannot be read."""
     if not is_pipeline(path):
         bilm = load_weights(path)
-        if not path.exists():
+        if str(path) in names():
             kind = "bundled"
         else:
             kind = detect(find_weights(path) if path.is_dir() else path)

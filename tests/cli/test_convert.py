@@ -109,6 +109,13 @@ def test_info_of_every_format(pipeline: Path, hdf5_folder: Path, weights_folder:
         assert text in report
 
 
+def test_info_of_a_name_beside_a_folder(tmp_path, monkeypatch):
+    """The name goes first, as it does when weights are loaded."""
+    (tmp_path / "en_elmo_sm").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert json.loads(succeed("info", "en_elmo_sm", "--json"))["en_elmo_sm"]["format"] == "bundled"
+
+
 def test_swapped_files_are_named(tmp_path: Path, hdf5_folder: Path):
     options, weights = hdf5_folder / "options.json", hdf5_folder / "weights.hdf5"
     assert "swapped" in fail("convert", weights, options, tmp_path / "out")
