@@ -9,14 +9,13 @@ import argparse
 from pathlib import Path
 
 import numpy
+import plots
+import results
 import spacy
-import srsly
-from matplotlib.figure import Figure
 from spacy.tokens import DocBin
 from wasabi import msg
 
 from spacy_elmo.cli._util import clear_errors
-from spacy_elmo.files import atomic_file
 
 N_REVIEWS = 300
 QUERIES = ("movie", "acting", "funny", "dull")
@@ -30,11 +29,11 @@ def main() -> None:
     with clear_errors():
         [package] = folder.glob("en_elmo_demo-*/en_elmo_demo/en_elmo_demo-*")
         show_neighbours(package, folder / "corpus" / "test.spacy")
-        results = read_results(folder / "metrics" / "sentiment")
+        curves = read_curves(folder / "metrics")
         msg.divider("Sentiment of one-sentence film reviews: accuracy on 1,000 of them")
         rows = [
-            (f"{2 * size:,}", *(f"{found[name]:.1%}" for name in SYSTEMS))
-            for size, found in results.items()
+            (f"{points[0][0]:,}", *(f"{value.mean:.1%}" for _, value in points))
+            for points in zip(*curves.values())
         ]
         msg.table(
             rows,
@@ -42,7 +41,8 @@ def main() -> None:
             aligns=("r", "r", "r"),
             divider=True,
         )
-        draw(results, folder / "sentiment.png")
+        title = "Sentiment of film reviews"
+        plots.draw_sizes(folder / "sentiment.png", title, "accuracy", curves, plots.looks(curves))
         msg.good(f"Plot: {folder / 'sentiment.png'}")
         msg.divider("What to try next")
         print(f"- spacy.load({str(package)!r}) and doc._.elmo in your own code")
@@ -81,37 +81,25 @@ def nearest(words: list, similarities: numpy.ndarray, query: str, count: int = 6
     return list(found)
 
 
-def read_results(folder: Path) -> dict[int, dict[str, float]]:
-    """RETURNS (dict): The mean accuracy over seeds, by size per class and system.
-    RAISES (ValueError): If a system has no results."""
-    values: dict[int, dict[str, list[float]]] = {}
-    for path in sorted(folder.glob("*/*/seed-*.json")):
-        record = srsly.read_json(path)
-        by_system = values.setdefault(record["per_class"], {})
-        by_system.setdefault(record["system"], []).append(record["scores"]["cats_acc"])
-    if not values or any(set(found) != set(SYSTEMS) for found in values.values()):
-        raise ValueError(f"{folder} lacks results: run `spacy project run demo-train` first")
-    return {
-        size: {name: float(numpy.mean(found)) for name, found in values[size].items()}
-        for size in sorted(values)
-    }
-
-
-def draw(results: dict[int, dict[str, float]], path: Path) -> None:
-    figure = Figure(figsize=(5, 3.5), layout="constrained")
-    axes = figure.subplots()
-    sizes = [2 * size for size in results]
-    for name, label in SYSTEMS.items():
-        axes.plot(sizes, [100 * found[name] for found in results.values()], "o-", label=label)
-    axes.set_xscale("log")
-    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
-    axes.minorticks_off()
-    axes.set_xlabel("training reviews")
-    axes.set_ylabel("accuracy (%)")
-    axes.set_title("Sentiment of film reviews")
-    axes.legend()
-    with atomic_file(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
+def read_curves(folder: Path) -> dict[str, list[tuple[int, results.Spread]]]:
+    """RETURNS (dict): For each system, pairs of training reviews and accuracy, of the same sizes.
+    RAISES (ValueError): If a system has no results, or not of all sizes."""
+    runs = results.read_runs(folder)
+    curves = {}
+    for system in SYSTEMS:
+        curves[system] = []
+        for size in results.sizes(runs):
+            found = [run for run in runs if (run.system, run.size) == (system, size)]
+            accuracy = results.spread(run.scores.get("cats_acc") for run in found)
+            if accuracy is None:
+                raise ValueError(
+                    f"{folder}: no results of {system} with {size} reviews per class; "
+                    "`spacy project run demo-train` makes them"
+                )
+            curves[system].append((found[0].n_train, accuracy))
+    if not runs:
+        raise ValueError(f"no results in {folder}: `spacy project run demo-train` makes some")
+    return curves
 
 
 if __name__ == "__main__":

@@ -18,16 +18,17 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy
 import spacy
 import srsly
 from baseline import without_elmo
+from click import ClickException
 from fingerprints import digest, hash_weights, is_done
 from spacy.cli._util import parse_config_overrides
 from spacy.tokens import Doc, DocBin
@@ -38,12 +39,10 @@ from wasabi import msg
 
 import spacy_elmo
 from spacy_elmo.cli._util import clear_errors
-from spacy_elmo.files import atomic_file, atomic_folder, sha256
+from spacy_elmo.files import atomic_file, atomic_folder, sha256, try_lock
 from spacy_elmo.training import task_mixes
 
 BASELINE = "baseline"
-# Temporary folders, with the process that uses them in the name.
-_WORK = ".run-"
 MIXES: dict[str, dict[str, Any]] = {
     # To compare: no dropout in any of them, and (for a biLM of 128 per direction) of one width.
     "scalar": {"@layers": "spacy-elmo.ScalarMix.v1", "l2": 0.001},
@@ -56,11 +55,16 @@ MIXES: dict[str, dict[str, Any]] = {
 def main() -> None:
     args, rest = parse_arguments()
     with clear_errors():
-        experiment = Experiment(args, parse_config_overrides(rest))
         try:
-            for size in args.sizes:
-                for seed in args.seeds:
-                    experiment.run(size, seed)
+            overrides = parse_config_overrides(rest)
+        except ClickException as error:
+            raise ValueError(error.format_message()) from error
+        experiment = Experiment(args, overrides)
+        try:
+            with experiment.lock():
+                for size in args.sizes:
+                    for seed in args.seeds:
+                        experiment.run(size, seed)
         except KeyboardInterrupt:
             msg.fail("Stopped; the same command goes on with the runs that are missing", exits=130)
 
@@ -133,11 +137,13 @@ class Experiment:
 
     args (Namespace): See `parse_arguments`.
     overrides (dict): Settings of the config.
+    locked (IO): See `lock`.
     RAISES (ValueError): If something is missing.
     """
 
     args: argparse.Namespace
     overrides: dict[str, Any]
+    locked: IO = field(init=False)
 
     def __post_init__(self) -> None:
         args = self.args
@@ -150,6 +156,8 @@ class Experiment:
             raise ValueError(f"system {args.system}: give the biLM's --weights")
         if self.has_elmo:
             self.weights_hash = hash_weights(args.weights)
+        if args.gpu_id >= 0:
+            spacy.require_gpu(args.gpu_id)  # Says so if there is none.
         self.data_hashes = [sha256(path) for path in self.files.values()]
 
     def config(self, seed: int) -> Config:
@@ -176,6 +184,32 @@ class Experiment:
             what.append(self.weights_hash)
         return digest(what)
 
+    def baseline_fingerprint(self) -> str:
+        """RETURNS (str): The same for all runs that can be compared: it changes with whatever they
+        depend on, but for ELMo, size and seed."""
+        config = self.config(seed=0)
+        if self.has_elmo:
+            config = without_elmo(config)
+        versions = [spacy.__version__, spacy_elmo.__version__]
+        return digest([config.to_str(interpolate=False), self.data_hashes, versions])
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Let no other process run this system on this task.
+
+        RAISES (ValueError): If one does, such as the training that a killed process has left.
+        """
+        folder = self.args.metrics / self.args.task / self.args.system
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ".lock").open("w") as file:
+            if not try_lock(file):
+                raise ValueError(
+                    f"another process runs {folder}: wait for it, or stop it (its command has "
+                    f"`experiment.py {self.args.task}` or `spacy train` in it)"
+                )
+            self.locked = file
+            yield
+
     def run(self, size: Size, seed: int) -> None:
         """Train and test, unless that has been done."""
         args = self.args
@@ -187,16 +221,17 @@ class Experiment:
             return
         msg.divider(str(name))
         start = time.monotonic()
-        args.models.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(args.models)
-        prefix = f"{_WORK}{os.getpid()}-"
-        with tempfile.TemporaryDirectory(dir=args.models, prefix=prefix) as folder:
-            work = Path(folder)
+        work = args.models / args.task / args.system / ".work"
+        # A killed run leaves its cache, which is large.
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        try:
             train, n_train, n_all = self.select(size, seed, work)
             steps = self.train(self.config(seed), train, work)
             best = work / "model" / "model-best"
             forget_cache_folder(best / "config.cfg")
             scores = self.evaluate(best, work / "scores.json")
+            dev_scores = numbers(srsly.read_json(best / "meta.json")["performance"])
             record = {
                 "task": args.task,
                 "system": args.system,
@@ -207,7 +242,7 @@ class Experiment:
                 "seed": seed,
                 "scores": scores,
                 # To choose settings by: the test set is for what has been chosen.
-                "dev_scores": numbers(srsly.read_json(best / "meta.json")["performance"]),
+                "dev_scores": {k: v for k, v in dev_scores.items() if k in scores},
                 "mixes": read_mixes(best) if self.has_elmo else {},
                 "seconds": round(time.monotonic() - start, 1),
                 "steps": steps,
@@ -215,6 +250,7 @@ class Experiment:
                 "weights": args.weights if self.has_elmo else None,
                 "hardware": hardware(args.gpu_id),
                 "fingerprint": fingerprint,
+                "baseline_fingerprint": self.baseline_fingerprint(),
             }
             if size.name == "full":
                 with atomic_folder(args.models / name) as target:
@@ -222,6 +258,8 @@ class Experiment:
             # Last, because it says that all is there.
             with atomic_file(result) as temporary:
                 srsly.write_json(temporary, record)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
         msg.good(f"{result}: {', '.join(f'{k} {v:.3f}' for k, v in scores.items())}")
 
     def select(self, size: Size, seed: int, work: Path) -> tuple[Path, int, int]:
@@ -248,15 +286,23 @@ class Experiment:
                 cache.update(half_precision=True, folder=str(work), folder_mb=round(free / 2))
         config.to_disk(work / "config.cfg")
         arguments = [work / "config.cfg", "--output", work / "model"]
-        run_spacy("train", *arguments, "--gpu-id", self.args.gpu_id)
+        self.spacy("train", *arguments, "--gpu-id", self.args.gpu_id)
         return list(srsly.read_jsonl(work / "log.jsonl"))[-1]["step"]
 
     def evaluate(self, pipeline: Path, output: Path) -> dict[str, float]:
         """Run `spacy evaluate`. RETURNS (dict): The scores that are numbers."""
         options = ["--gold-preproc"] if self.args.gold_preproc else []
         options += ["--output", output, "--gpu-id", self.args.gpu_id]
-        run_spacy("evaluate", pipeline, self.files["test"], *options)
+        self.spacy("evaluate", pipeline, self.files["test"], *options)
         return numbers(srsly.read_json(output))
+
+    def spacy(self, *arguments: object) -> None:
+        """RAISES (ValueError): If it fails; what it prints has said why."""
+        command = [sys.executable, "-m", "spacy", *map(str, arguments)]
+        # A child that outlives this process keeps the lock.
+        inherited = [self.locked.fileno()] if os.name == "posix" else []
+        if code := subprocess.run(command, pass_fds=inherited).returncode:
+            raise ValueError(f"spacy {arguments[0]} failed (exit code {code}), see above")
 
 
 def numbers(scores: dict[str, Any]) -> dict[str, float]:
@@ -265,24 +311,6 @@ def numbers(scores: dict[str, Any]) -> dict[str, float]:
     if "cats_micro_f" in found:  # Which is the accuracy, as every doc has one class.
         found["cats_acc"] = found["cats_micro_f"]
     return found
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove what killed processes have left, whose caches are large."""
-    for path in folder.glob(f"{_WORK}*"):
-        process = path.name.removeprefix(_WORK).split("-")[0]
-        if process.isdigit() and not is_running(int(process)):
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def keep_components(config: Config, names: list[str]) -> None:
@@ -320,13 +348,6 @@ def read_docs(path: Path) -> list[Doc]:
 def count(docs: list[Doc]) -> int:
     """RETURNS (int): Sentences, or docs where sentences are not marked."""
     return sum(len(list(doc.sents)) if doc.has_annotation("SENT_START") else 1 for doc in docs)
-
-
-def run_spacy(*arguments: object) -> None:
-    """RAISES (ValueError): If it fails; what it prints has said why."""
-    command = [sys.executable, "-m", "spacy", *map(str, arguments)]
-    if code := subprocess.run(command).returncode:
-        raise ValueError(f"spacy {arguments[0]} failed (exit code {code}), see above")
 
 
 def read_mixes(pipeline: Path) -> dict[str, dict[str, dict[str, Any]]]:

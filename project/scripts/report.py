@@ -284,7 +284,7 @@ class Report:
         if not found:
             yield missing(
                 f"results of its systems (`{'`, `'.join(sorted(systems))}`)",
-                "`python scripts/experiment.py ag-news --system words-scalar --mix scalar ...`",
+                "`python scripts/experiment.py agnews --system words-scalar --mix scalar ...`",
             )
 
     def learning_curves(self) -> Iterator[str]:

@@ -40,6 +40,7 @@ class Run:
     seconds, steps: What the training took.
     weights, hardware: What it was run with, in words.
     fingerprint (Optional[str]): Of all that the result depends on, but for the seed.
+    baseline_fingerprint (Optional[str]): The same, but for ELMo and the size, too.
     """
 
     task: str
@@ -55,6 +56,7 @@ class Run:
     weights: Optional[str] = None
     hardware: Optional[str] = None
     fingerprint: Optional[str] = None
+    baseline_fingerprint: Optional[str] = None
 
 
 _TYPES: dict[str, tuple] = {
@@ -71,17 +73,20 @@ _TYPES: dict[str, tuple] = {
     "weights": (str, type(None)),
     "hardware": (str, type(None)),
     "fingerprint": (str, type(None)),
+    "baseline_fingerprint": (str, type(None)),
 }
 
 
 def read_runs(folder: Path) -> list[Run]:
     """Read `folder/<task>/<system>/<size>/seed-<seed>.json`.
 
-    RAISES (ValueError): If a file is broken, two are about the same run, or the seeds of a system
-        were run with other settings, data or weights.
+    RAISES (ValueError): If a file is broken, two are about the same run, the seeds of a system were
+        run with other settings, data or weights, or the systems of a task with other settings or
+        data.
     """
     runs: dict[tuple, tuple[Run, Path]] = {}
     first: dict[tuple, tuple[Run, Path]] = {}
+    first_of_task: dict[str, tuple[Run, Path]] = {}
     for path in sorted(folder.glob("*/*/*/seed-*.json")):
         run = _to_run(read_json(path), path)
         key = (run.task, run.system, run.size, run.seed)
@@ -95,6 +100,13 @@ def read_runs(folder: Path) -> list[Run]:
             raise ValueError(
                 f"{other_path} and {path} were run with other settings, data or weights: run "
                 "experiment.py with the same ones and all seeds again"
+            )
+        other, other_path = first_of_task.setdefault(run.task, (run, path))
+        if run.baseline_fingerprint != other.baseline_fingerprint:
+            raise ValueError(
+                f"{other_path} and {path} cannot be compared: they were run with other settings or "
+                "data, ELMo aside. Run all systems and sizes of the task with the same ones, or "
+                "remove the files of one"
             )
         runs[key] = run, path
     return [run for run, _ in runs.values()]
@@ -164,7 +176,8 @@ def read_logs(folder: Path) -> list[tuple[str, list[dict[str, Any]]]]:
     """
     if not folder.is_dir():
         raise ValueError(f"no folder {folder}: give the output of `spacy elmo pretrain`")
-    runs = sorted(path.parent for path in folder.rglob("log.jsonl"))
+    # Before the first evaluation, a log is empty.
+    runs = sorted(path.parent for path in folder.rglob("log.jsonl") if path.stat().st_size)
     # The name of "." is that of the folder it is.
     names = [
         folder.resolve().name if run == folder else str(run.relative_to(folder)) for run in runs
@@ -185,8 +198,6 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
         if missing := needed - {*record}:
             raise ValueError(f"{path}, line {number} has no {min(missing)}")
         records.append(record)
-    if not records:
-        raise ValueError(f"{path} is empty: wait for the first evaluation")
     return records
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -18,12 +21,13 @@ from .conftest import PROJECT, SCRIPTS, script
 
 sys.path.insert(0, SCRIPTS)
 from baseline import without_elmo
-from experiment import Size
+from experiment import Experiment, Size
 
 CONFIGS = sorted((PROJECT / "configs").glob("*.cfg"))
 KEYS = {
     "task", "system", "size", "n_train", "fraction", "per_class", "seed", "scores", "dev_scores",
     "mixes", "seconds", "steps", "config", "weights", "hardware", "fingerprint",
+    "baseline_fingerprint",
 }  # fmt: skip
 
 
@@ -114,7 +118,7 @@ def test_a_run(folder):
     assert small["steps"] == 2 and 0 <= small["scores"]["cats_acc"] <= 1
     assert len(small["mixes"]["textcat"]["output"]["weights"]) == 3
     assert [path.name for path in folder.glob("training/films/elmo/*")] == ["full"]
-    assert not list(folder.glob("training/.run*"))
+    assert set(small["dev_scores"]) <= set(small["scores"])
     assert spacy.load(folder / "training/films/elmo/full/seed-0")("A film").cats
     before = results["3"].read_bytes()
     assert script("experiment", *ARGUMENTS, *elmo).count("done already") == 2
@@ -125,9 +129,56 @@ def test_a_run(folder):
 
 
 def test_a_baseline(folder):
+    work = folder / "training/films/baseline/.work"
+    work.mkdir(parents=True)
+    (work / "cache").write_bytes(b"what a killed run has left")
     script("experiment", *ARGUMENTS, "--system", "baseline", "--sizes", "3")
     found = json.loads((folder / "metrics/films/baseline/3/seed-0.json").read_text("utf8"))
     assert found["mixes"] == {} and found["weights"] is None
+    assert not work.exists()
+
+
+def experiment(**settings) -> Experiment:
+    names = {"task": "films", "system": "elmo", "weights": "bilm", "mix": None, "components": None}
+    paths = {"config": ARGUMENTS[2], "corpus": Path(), "metrics": Path("metrics")}
+    args = {**names, **paths, "gold_preproc": False, "gpu_id": -1}
+    overrides = settings.pop("overrides", {})
+    return Experiment(Namespace(**{**args, **settings}), overrides)
+
+
+def test_fingerprints(folder):
+    """One says that a result is up to date, the other that results can be compared."""
+
+    def fingerprints(size="full", **settings) -> tuple[str, str]:
+        found = experiment(**settings)
+        return found.fingerprint(Size(size)), found.baseline_fingerprint()
+
+    before, comparable = fingerprints()
+    assert fingerprints() == (before, comparable)
+    native.write(random_bilm(seed=1), folder / "other")
+    for same in ({"weights": "other"}, {"mix": "learned"}, {"system": "baseline"}, {"size": "3"}):
+        found = fingerprints(**same)
+        assert found[0] != before and found[1] == comparable, same
+    for other in ({"overrides": {"training.max_steps": 3}}, {"gold_preproc": True}):
+        found = fingerprints(**other)
+        assert found[0] != before and found[1] != comparable, other
+    DocBin(docs=docs(7)).to_disk(folder / "dev.spacy")
+    found = fingerprints()
+    assert found[0] != before and found[1] != comparable
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no such locks")
+def test_one_process_at_a_time(folder):
+    """Also while a child of a killed process lives on."""
+    first = experiment()
+    with first.lock():
+        inherited = first.locked.fileno()
+        child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[inherited])
+    output = script("experiment", *ARGUMENTS, "--weights", "bilm", fails=True)
+    assert "another process runs metrics/films/elmo" in output
+    child.communicate(timeout=60)
+    with experiment().lock():
+        pass
 
 
 @pytest.mark.parametrize(
@@ -139,6 +190,8 @@ def test_a_baseline(folder):
         (["--weights", "bilm", "--components", "tagger"], "no component 'tagger'"),
         (["--weights", "bilm", "--training.steps.x", "1"], "training.steps.x"),
         (["--weights", "bilm", "--training.max_steps", "many"], "failed (exit code 1)"),
+        (["--weights", "bilm", "--seed", "3"], "--seed"),
+        (["--weights", "bilm", "--gpu-id", "99"], "GPU"),
     ],
 )
 def test_errors(arguments, message, folder):

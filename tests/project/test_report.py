@@ -202,6 +202,14 @@ def test_seeds_of_other_settings_are_refused(metrics):
         results.read_runs(metrics)
 
 
+def test_systems_of_other_settings_are_refused(metrics):
+    """Another size with the same mistake is found, too."""
+    for seed in range(3):
+        write(metrics, "elmo", 0.9, seed, baseline_fingerprint="new")
+    with pytest.raises(ValueError, match=r"baseline.*json and .*elmo.*json cannot be compared"):
+        results.read_runs(metrics)
+
+
 def test_one_seed_is_not_clear():
     first, second = (
         results.Run("t", name, "full", 9, 0, {"tag_acc": score})
@@ -227,6 +235,27 @@ def test_runs_are_found_in_a_folder(tmp_path):
         (tmp_path / name / "log.jsonl").write_text(json.dumps(RECORD) + "\n")
     assert results.read_logs(tmp_path) == [("imdb", [RECORD]), ("tiny/run", [RECORD])]
     assert results.read_logs(tmp_path / "imdb") == [("imdb", [RECORD])]
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "log.jsonl").touch()  # Before its first evaluation.
+    assert len(results.read_logs(tmp_path)) == 2
+
+
+def test_curves_of_the_demo(tmp_path):
+    demo = import_module("demo")
+    for size, n_train in (("full", 2000), ("100", 200)):
+        for seed, accuracy in enumerate((0.7, 0.8)):
+            for system in ("elmo", "baseline"):
+                scores = {"cats_acc": accuracy}
+                write(tmp_path, system, 0, seed, "s", size, n_train=n_train, scores=scores)
+    curves = demo.read_curves(tmp_path)
+    assert list(curves) == ["elmo", "baseline"]
+    assert [(n, round(value.mean, 6)) for n, value in curves["elmo"]] == [(200, 0.75), (2000, 0.75)]
+    (tmp_path / "s" / "baseline" / "100" / "seed-0.json").unlink()
+    (tmp_path / "s" / "baseline" / "100" / "seed-1.json").unlink()
+    with pytest.raises(ValueError, match="no results of baseline with 100"):
+        demo.read_curves(tmp_path)
+    with pytest.raises(ValueError, match="no results in"):
+        demo.read_curves(tmp_path / "nothing")
 
 
 def test_missing_folder_and_library_are_named(metrics, tmp_path, monkeypatch, capsys):
