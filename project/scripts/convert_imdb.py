@@ -13,6 +13,7 @@ import gzip
 import json
 import re
 import tarfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -80,7 +81,11 @@ def _read_archive(path: Path, broken: BrokenRows) -> Iterator[Review]:
                     yield from _review(
                         f"{path}, {member.name}", *found.groups(), file.read(), broken
                     )
-    except (tarfile.TarError, EOFError) as error:
+        with gzip.open(path) as file:
+            # Damage can look like the archive's end: only the checksum at the real end tells.
+            while file.read(1 << 20):
+                pass
+    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise ValueError(f"{path} is damaged ({error}): fetch it again") from error
 
 
@@ -113,7 +118,7 @@ def _read_json(path: Path, part: str, broken: BrokenRows) -> Iterator[Review]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for where, line in lines(path, file, broken):
                 yield from _read_record(where, line, part, broken)
-    except (gzip.BadGzipFile, EOFError) as error:
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise ValueError(f"{path} is damaged ({error}): fetch it again") from error
 
 

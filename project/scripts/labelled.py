@@ -47,7 +47,8 @@ class BrokenRows:
             msg.warn(f"... and {count - _SHOWN} more")
         if count and not self.skip:
             raise ValueError(
-                f"{count} broken row(s): correct them, or leave them out with --skip-broken"
+                f"{count} broken row(s): correct them, or leave them out with --skip-broken (of "
+                "the project: --vars.convert=--skip-broken)"
             )
         if count:
             msg.warn(f"{count} broken row(s) left out")

