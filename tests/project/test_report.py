@@ -203,7 +203,7 @@ def test_seeds_of_other_settings_are_refused(metrics):
 
 
 def test_systems_of_other_settings_are_refused(metrics):
-    """Another size with the same mistake is found, too."""
+    """What a system and its baseline share must be the same."""
     for seed in range(3):
         write(metrics, "elmo", 0.9, seed, baseline_fingerprint="new")
     with pytest.raises(ValueError, match=r"baseline.*json and .*elmo.*json cannot be compared"):
