@@ -116,7 +116,7 @@ def test_a_run(folder):
     assert (small["n_train"], small["fraction"], small["per_class"]) == (6, 0.3, 3)
     assert (full["n_train"], full["fraction"], full["per_class"]) == (20, 1.0, None)
     assert small["steps"] == 2 and 0 <= small["scores"]["cats_acc"] <= 1
-    assert len(small["mixes"]["textcat"]["output"]["weights"]) == 3
+    assert len(small["mixes"]["textcat"]["input"]["weights"]) == 3
     assert [path.name for path in folder.glob("training/films/elmo/*")] == ["full"]
     assert set(small["dev_scores"]) <= set(small["scores"])
     assert spacy.load(folder / "training/films/elmo/full/seed-0")("A film").cats
