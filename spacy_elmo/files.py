@@ -89,6 +89,15 @@ def try_lock(file: IO) -> bool:
     return True
 
 
+@contextlib.contextmanager
+def locked(path: Path, otherwise: str) -> Iterator[IO]:
+    """Keep a file locked, see `try_lock`. RAISES (ValueError): Saying `otherwise`, if it is."""
+    with path.open("w") as file:
+        if not try_lock(file):
+            raise ValueError(otherwise)
+        yield file
+
+
 def save_tensors(
     tensors: Mapping[str, Tensor], path: Path, metadata: Optional[dict[str, str]] = None
 ) -> None:

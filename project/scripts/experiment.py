@@ -39,7 +39,7 @@ from wasabi import msg
 
 import spacy_elmo
 from spacy_elmo.cli._util import clear_errors
-from spacy_elmo.files import atomic_file, atomic_folder, sha256, try_lock
+from spacy_elmo.files import atomic_file, atomic_folder, locked, sha256
 from spacy_elmo.training import task_mixes
 
 BASELINE = "baseline"
@@ -201,13 +201,11 @@ class Experiment:
         """
         folder = self.args.metrics / self.args.task / self.args.system
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / ".lock").open("w") as file:
-            if not try_lock(file):
-                raise ValueError(
-                    f"another process runs {folder}: wait for it, or stop it (its command has "
-                    f"`experiment.py {self.args.task}` or `spacy train` in it)"
-                )
-            self.locked = file
+        otherwise = (
+            f"another process runs {folder}: wait for it, or stop it (its command has "
+            f"`experiment.py {self.args.task}` or `spacy train` in it)"
+        )
+        with locked(folder / ".lock", otherwise) as self.locked:
             yield
 
     def run(self, size: Size, seed: int) -> None:

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from ..bilm.lstm import LayerState
-from ..files import atomic_file, try_lock
+from ..files import atomic_file, locked
 from . import checkpoint as checkpoints
 from .batches import CarriedRows, Epoch, SentenceBatches, plan_epoch
 from .config import OptimizerConfig, RunConfig, differences
@@ -360,13 +360,9 @@ class Trainer:
                 signal.signal(number, handler)
 
 
-@contextlib.contextmanager
-def _only_run_in(output: Path) -> Iterator[None]:
+def _only_run_in(output: Path) -> contextlib.AbstractContextManager:
     """RAISES (ValueError): If another process trains in this folder."""
-    with (output / ".lock").open("w") as file:
-        if not try_lock(file):
-            raise ValueError(f"another run is using {output}: give another folder")
-        yield
+    return locked(output / ".lock", f"another run is using {output}: give another folder")
 
 
 def _check_empty(output: Path) -> None:
