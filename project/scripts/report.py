@@ -175,10 +175,10 @@ class Report:
             if others:
                 yield "Other scores (%):"
                 yield table(
-                    ["Score", *systems],
+                    ["System", *others],
                     [
-                        [score, *(percent(mean_score(full[name], score)) for name in systems)]
-                        for score in others
+                        [name, *(percent(mean_score(full[name], score)) for score in others)]
+                        for name in systems
                     ],
                 )
 
@@ -204,28 +204,31 @@ class Report:
 
         drawn = False
         for number, (task, runs) in enumerate(self.tasks.items()):
-            sizes = results.by(lambda run: run.size, runs)
-            if len(sizes) < 2:
+            # A single size is among the scores above.
+            by_system = results.by(lambda run: run.system, runs)
+            runs = [run for run in runs if len({r.size for r in by_system[run.system]}) > 1]
+            if not runs:
                 continue
             drawn = True
             main = results.main_score(runs)
+            sizes = results.by(lambda run: run.size, runs)
             systems = results.system_order(run.system for run in runs)
-            rows, curves = [], {name: [] for name in systems}
+            header, rows = ["System"], {name: [name] for name in systems}
+            curves = {name: [] for name in systems}
             for size in results.sizes(runs):
                 # A percentage of docs is another number of sentences with each seed.
                 n_train = round(sum(run.n_train for run in sizes[size]) / len(sizes[size]))
-                row = [describe_size(sizes[size][0]), f"{n_train:,}"]
+                header.append(f"{describe_size(sizes[size][0])} ({n_train:,})")
                 for name in systems:
                     value = mean_score([r for r in sizes[size] if r.system == name], main)
-                    row.append(percent(value))
+                    rows[name].append(percent(value))
                     if value is not None:
                         curves[name].append((n_train, value))
-                rows.append(row)
             file = f"sizes-{number}.png"
             plots.draw_sizes(self.out / file, task, main, curves, self.looks)
             yield f"### {escape(task)}"
             yield figure(file, f"{task}: {main} against training examples; numbers are below")
-            yield table(["Training data", "Examples", *systems], rows)
+            yield table(header, list(rows.values()))
         if not drawn:
             yield missing(
                 "tasks with several sizes of training data",
