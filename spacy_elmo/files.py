@@ -91,7 +91,11 @@ def try_lock(file: IO) -> bool:
 
 @contextlib.contextmanager
 def locked(path: Path, otherwise: str) -> Iterator[IO]:
-    """Keep a file locked, see `try_lock`. RAISES (ValueError): Saying `otherwise`, if it is."""
+    """Create a file and keep it locked, see `try_lock`.
+
+    otherwise (str): What to say if another process has locked it.
+    RAISES (ValueError): If one has.
+    """
     with path.open("w") as file:
         if not try_lock(file):
             raise ValueError(otherwise)

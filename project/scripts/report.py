@@ -206,7 +206,8 @@ class Report:
         for number, (task, runs) in enumerate(self.tasks.items()):
             # A single size is among the scores above.
             by_system = results.by(lambda run: run.system, runs)
-            runs = [run for run in runs if len({r.size for r in by_system[run.system]}) > 1]
+            several = {name for name in by_system if len({r.size for r in by_system[name]}) > 1}
+            runs = [run for run in runs if run.system in several]
             if not runs:
                 continue
             drawn = True

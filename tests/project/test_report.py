@@ -100,6 +100,7 @@ def test_tables(metrics, tmp_path):
     assert main in rows_of(markdown, "elmo")
     assert ["System", "10% (100)", "all (1,000)"] in rows_of(markdown, "System")
     assert ["elmo", "65.00 ± 1.00", "93.00 ± 1.00"] in rows_of(markdown, "elmo")
+    assert ["baseline", "70.00 ± 1.00", "90.00 ± 1.00"] in rows_of(markdown, "baseline")
     mix = ["0.200 ± 0.000", "0.500 ± 0.000", "0.300 ± 0.000", "1.500 ± 0.000"]
     assert ["ewt-tagger", "elmo", "tagger/input", *mix] in rows_of(markdown, "ewt-tagger")
     weak = ["ewt-tagger", "elmo", "10%", "tag_acc", "−5.00 ± 0.00", "0 of 3"]
