@@ -26,7 +26,7 @@ from spacy.tokens import Doc, DocBin
 from thinc.api import to_numpy
 
 from .component import Elmo
-from .files import atomic_file, sha256, try_lock
+from .files import atomic_file, locked, sha256
 
 # A part is written when it holds this much: what a kill can lose.
 _PART_BYTES = 32 << 20
@@ -136,11 +136,7 @@ class Dump:
         RAISES (ValueError): If there is one."""
         self.out.parent.mkdir(parents=True, exist_ok=True)
         path = self.out.with_name(f".{self.out.name}.lock")
-        with path.open("w") as file:
-            if not try_lock(file):
-                raise ValueError(
-                    f"another run is writing {self.out}: wait for it, or choose another"
-                )
+        with locked(path, f"another run is writing {self.out}: wait for it, or choose another"):
             try:
                 yield
             finally:
