@@ -72,33 +72,23 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def try_lock(file: IO) -> bool:
-    """Lock an open file until it is closed, so that one process at a time uses what it stands for.
-
-    RETURNS (bool): False if another process has locked it. Always True where the system has no
-        such locks: there, two runs are the user's to avoid.
-    """
-    if os.name != "posix":
-        return True
-    import fcntl
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 @contextlib.contextmanager
 def locked(path: Path, otherwise: str) -> Iterator[IO]:
-    """Create a file and keep it locked, see `try_lock`.
+    """Create a file and keep it locked, so that one process at a time uses what it stands for.
+
+    Where the system has no such locks, two runs are the user's to avoid.
 
     otherwise (str): What to say if another process has locked it.
     RAISES (ValueError): If one has.
     """
     with path.open("w") as file:
-        if not try_lock(file):
-            raise ValueError(otherwise)
+        if os.name == "posix":
+            import fcntl
+
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(otherwise) from None
         yield file
 
 
