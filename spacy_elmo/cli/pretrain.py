@@ -46,9 +46,10 @@ def pretrain_cli(
                 trainer.train()
                 return
             n_parameters = sum(p.numel() for p in trainer.model.parameters())
+            step = trainer.progress.step
             msg.info(
                 f"{n_parameters:,} parameters on {device}, {world_size()} process(es); "
-                f"{'resumed at step ' + str(trainer.progress.step) if resume else trainer.origin}"
+                f"{f'resumed at step {step}' if step else trainer.origin}"
             )
             report, finalize = reporting(trainer, logger)
             try:
