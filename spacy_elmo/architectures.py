@@ -54,9 +54,7 @@ def PretrainedBiLM(
     """
     settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful, mixed_precision)
     load = None if weights is None else partial(load_weights, weights)
-    encoder = ElmoEncoder(NoWeights(load), segmenter or sentences(), settings)
-    encoder.attrs["language"] = language_of(weights)
-    return encoder
+    return ElmoEncoder(NoWeights(load, language_of(weights)), segmenter or sentences(), settings)
 
 
 @registry.architectures("spacy-elmo.BiLM.v1")

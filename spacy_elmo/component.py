@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from math import isfinite
@@ -22,7 +21,15 @@ from . import extensions
 from .bilm import BiLM
 from .bundled import load_weights
 from .layers.activation_cache import ActivationCache
-from .layers.encoder import Activations, DocLayers, encode, encode_layers, get_bilm, set_bilm
+from .layers.encoder import (
+    Activations,
+    DocLayers,
+    encode,
+    encode_layers,
+    get_bilm,
+    get_no_weights,
+    set_bilm,
+)
 from .layers.listener import (
     TrainingBatch,
     is_listener,
@@ -90,12 +97,12 @@ def make_elmo(
     optimizer: Optional[Optimizer],
     activation_cache: Optional[ActivationCache],
 ) -> Elmo:
-    language = model.attrs.get("language")
-    if language is not None and nlp.lang not in (language, "xx"):
-        warnings.warn(
-            f"the weights of {name!r} were trained on text in {language!r}, but the pipeline's "
-            f"language is {nlp.lang!r}: name others in the config (model.weights)",
-            stacklevel=2,
+    no_weights = get_no_weights(model)
+    if no_weights is not None and no_weights.language not in (None, nlp.lang) and nlp.lang != "xx":
+        # A saved pipeline has its own weights: these may never be needed.
+        no_weights.warning = (
+            f"the weights of {name!r} were trained on text in {no_weights.language!r}, but the "
+            f"pipeline's language is {nlp.lang!r}: name others in the config (model.weights)"
         )
     return Elmo(
         nlp.vocab,

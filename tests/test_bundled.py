@@ -115,10 +115,23 @@ def test_the_default_fits_into_a_wheel(default):
     assert all(word in card for word in ("Licence", "Perplexity", "Limits"))
 
 
-def test_another_language_is_told(default):
+def test_another_language_is_told(default, weights_folder):
+    nlp = spacy.blank("de")
+    nlp.add_pipe("elmo")
     with pytest.warns(UserWarning, match="trained on text in 'en', but .* is 'de'"):
-        spacy.blank("de").add_pipe("elmo")
+        nlp("Die Bank am Fluss")
+    for lang, config in (("xx", {}), ("de", {"model": {"weights": str(weights_folder)}})):
+        nlp = spacy.blank(lang)
+        nlp.add_pipe("elmo", config=config)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            nlp("Die Bank am Fluss")
+
+
+def test_a_saved_pipeline_with_other_weights_is_not_told(default, weights_folder, tmp_path):
+    nlp = spacy.blank("de")
+    nlp.add_pipe("elmo").load_weights(weights_folder)
+    nlp.to_disk(tmp_path / "de")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        spacy.blank("xx").add_pipe("elmo")
-        spacy.blank("de").add_pipe("elmo", config={"model": {"weights": None}})
+        spacy.load(tmp_path / "de")("Die Bank am Fluss")

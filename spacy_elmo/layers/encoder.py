@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -68,11 +69,16 @@ class NoWeights(torch.nn.Module):
     """Stands in for the biLM until it is needed: loading a saved pipeline replaces it unread.
 
     load (Optional[Callable]): Makes the biLM. None: the weights are yet to come.
+    language (Optional[str]): The language of the text that they were trained on, if known.
+
+    The attribute `warning` is what to say when they are needed after all.
     """
 
-    def __init__(self, load: Optional[Callable[[], BiLM]]) -> None:
+    def __init__(self, load: Optional[Callable[[], BiLM]], language: Optional[str] = None) -> None:
         super().__init__()
         self.load = load
+        self.language = language
+        self.warning: Optional[str] = None
         self.loaded: Optional[BiLM] = None
 
     def get(self) -> BiLM:
@@ -86,6 +92,8 @@ class NoWeights(torch.nn.Module):
         with _LOADING:
             if self.loaded is None:
                 self.loaded = self.load()
+                if self.warning is not None:
+                    warnings.warn(self.warning, stacklevel=2)
         return self.loaded
 
 
@@ -257,6 +265,12 @@ def _per_doc(arrays: Iterable[Any], lengths: list[int]) -> list[Activations]:
         for array in arrays
     )
     return [Activations(*pair) for pair in zip(*parts)]
+
+
+def get_no_weights(model: Model[list[Doc], DocLayers]) -> Optional[NoWeights]:
+    """RETURNS (Optional[NoWeights]): What stands in for the encoder's biLM, if there is none."""
+    module = cast(PyTorchShim, model.layers[0].shims[0])._model
+    return module if isinstance(module, NoWeights) else None
 
 
 def get_bilm(model: Model[list[Doc], DocLayers]) -> BiLM:
