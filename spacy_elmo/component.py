@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from math import isfinite
@@ -116,6 +117,27 @@ def make_elmo(
         optimizer=optimizer,
         activation_cache=activation_cache,
     )
+
+
+@contextlib.contextmanager
+def running_until(nlp: Language, elmo: Elmo, *, keep_layers: bool = True) -> Iterator[None]:
+    """Meanwhile, the pipeline ends with the component: what stands on docs is the component's own,
+    and nobody cleans it away.
+
+    nlp (Language): The pipeline.
+    elmo (Elmo): One of its components.
+    keep_layers (bool): Whether the component keeps its layers meanwhile.
+    RAISES (ValueError): If the component is disabled.
+    """
+    if elmo.name not in nlp.pipe_names:
+        raise ValueError(f"the component {elmo.name!r} is disabled, only {nlp.pipe_names} run")
+    after = nlp.pipe_names[nlp.pipe_names.index(elmo.name) + 1 :]
+    before, elmo.keep_layers = elmo.keep_layers, keep_layers
+    try:
+        with nlp.select_pipes(disable=after):
+            yield
+    finally:
+        elmo.keep_layers = before
 
 
 class _Training:

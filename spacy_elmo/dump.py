@@ -12,7 +12,7 @@ import hashlib
 import shutil
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from enum import Enum
 from itertools import islice
 from pathlib import Path
@@ -25,7 +25,7 @@ from spacy.language import Language
 from spacy.tokens import Doc, DocBin
 from thinc.api import to_numpy
 
-from .component import Elmo
+from .component import Elmo, running_until
 from .files import atomic_file, locked, sha256
 
 # A part is written when it holds this much: what a kill can lose.
@@ -101,9 +101,10 @@ class Dump:
 
     out (Path): The file; .hdf5, .h5, .npz or .spacy.
     source (Optional[Path]): The input, None for stdin.
+    nlp (Language): The pipeline. What comes after the elmo component does not run.
     elmo (Elmo): The component whose vectors are written.
     layers (Layers): Which vectors.
-    whitespace (bool): How the input is read; only to tell runs apart.
+    whitespace (bool): Lines are tokens separated by spaces.
     RAISES (ValueError): If the file's format is not known, or the input does not exist.
     """
 
@@ -111,6 +112,7 @@ class Dump:
         self,
         out: Path,
         source: Optional[Path],
+        nlp: Language,
         elmo: Elmo,
         layers: Layers,
         *,
@@ -122,13 +124,13 @@ class Dump:
             raise ValueError(f"no such file: {source}")
         self.out = out
         self.source = source
+        self.nlp = nlp
         self.elmo = elmo
         self.layers = layers
         self.format = _FORMATS[out.suffix]
         self.folder = out.with_name(f"{out.name}.parts")
         self._whitespace = whitespace
         self._suffix = ".spacy" if self.format == "spacy" else ".hdf5"
-        elmo.keep_layers = layers != Layers.mixed
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -147,7 +149,7 @@ class Dump:
         RAISES (ValueError): If they had another input, other weights or other settings."""
         manifest = self._manifest()
         path = self.folder / _MANIFEST
-        done = self._parts()[1]
+        parts, done = self._parts()
         if not done or not path.exists():
             self.discard()
             with atomic_file(path) as temporary:
@@ -161,28 +163,41 @@ class Dump:
                 f"{self.folder} holds parts of a run that differs in {told}: "
                 "start afresh with --force"
             )
+        for stray in set(self._all_parts()) - set(parts):
+            stray.unlink()  # After a gap.
         return done
 
-    def write(self, docs: Iterable[Doc]) -> Iterator[Doc]:
-        """Write processed docs as they come. YIELDS (Doc): The same docs."""
+    def write(self) -> Iterator[Doc]:
+        """Write the vectors of all records that no earlier run has written. YIELDS (Doc): Each
+        one's doc, when it is processed."""
         number = first = self._parts()[1]
+        texts = hashlib.sha256()
         records: list[Any] = []
         n_bytes = 0
-        for doc in docs:
-            vectors = self._vectors(doc)
-            n_bytes += vectors.nbytes
-            records.append(doc if self.format == "spacy" else vectors)
-            number += 1
-            if n_bytes >= _PART_BYTES or len(records) >= _PART_RECORDS:
-                self._write_part(first, records)
-                first, records, n_bytes = number, [], 0
-            yield doc
+        keep_layers = self.layers != Layers.mixed
+        with running_until(self.nlp, self.elmo, keep_layers=keep_layers):
+            for doc in self.nlp.pipe(self._unwritten()):
+                vectors = self._vectors(doc)
+                n_bytes += vectors.nbytes
+                records.append(doc if self.format == "spacy" else vectors)
+                _add(texts, doc)
+                number += 1
+                if n_bytes >= _PART_BYTES or len(records) >= _PART_RECORDS:
+                    self._write_part(first, records, texts)
+                    first, records, texts, n_bytes = number, [], hashlib.sha256(), 0
+                yield doc
         if records:
-            self._write_part(first, records)
+            self._write_part(first, records, texts)
 
     def finish(self) -> int:
-        """Put the parts together. RETURNS (int): The number of records."""
+        """Put the parts together. RETURNS (int): The number of records.
+        RAISES (ValueError): If one is missing."""
         parts, total = self._parts()
+        if len(parts) < len(self._all_parts()):
+            raise ValueError(
+                f"the records from {total} on are missing in {self.folder}: somebody removed them; "
+                "run the same command again"
+            )
         with atomic_file(self.out) as temporary:
             if self.format == "spacy":
                 merged = DocBin(store_user_data=True)
@@ -214,19 +229,42 @@ class Dump:
         with self.source.open("rb") as file:
             return sum(1 for _ in file)
 
+    def _unwritten(self) -> Iterator[Doc]:
+        """The docs of the records that no earlier run has written.
+
+        RAISES (ValueError): If stdin does not begin with the records that one has written: unlike a
+            file, it cannot be compared before.
+        """
+        parts, done = self._parts()
+        skip = 0 if self.source is None else done
+        docs = read_docs(self.nlp, self.source, whitespace=self._whitespace, skip=skip)
+        for part in parts if self.source is None else []:
+            first, end, before = _range_of(part)
+            texts = hashlib.sha256()
+            for doc in islice(docs, end - first):
+                _add(texts, doc)
+            if _short(texts) != before:
+                raise ValueError(
+                    f"stdin differs from that of the run whose parts are in {self.folder}, between "
+                    f"records {first} and {end}: start afresh with --force"
+                )
+        return docs
+
     def _vectors(self, doc: Doc) -> numpy.ndarray:
-        layers = None if doc._.elmo_layers is None else to_numpy(doc._.elmo_layers)
-        if self.layers == Layers.mixed or layers is None:
-            return to_numpy(doc._.elmo_tokens)
         if self.layers == Layers.all:
-            return layers
-        chosen = layers[-1] if self.layers == Layers.top else layers.mean(axis=0)
+            return to_numpy(doc._.elmo_layers)
+        if self.layers == Layers.mixed:
+            chosen = to_numpy(doc._.elmo_tokens)
+        else:
+            layers = to_numpy(doc._.elmo_layers)
+            chosen = layers[-1] if self.layers == Layers.top else layers.mean(axis=0)
         if self.format == "spacy":
             doc._.elmo_layers, doc._.elmo_tokens = None, chosen
         return chosen
 
-    def _write_part(self, first: int, records: list[Any]) -> None:
-        path = self.folder / f"{first:012}-{first + len(records):012}{self._suffix}"
+    def _write_part(self, first: int, records: list[Any], texts: Any) -> None:
+        name = f"{first:012}-{first + len(records):012}-{_short(texts)}{self._suffix}"
+        path = self.folder / name
         with atomic_file(path) as temporary:
             if self.format == "spacy":
                 DocBin(docs=records, store_user_data=True).to_disk(temporary)
@@ -238,26 +276,52 @@ class Dump:
     def _parts(self) -> tuple[list[Path], int]:
         """The parts without a gap from the first record on, and the number of their records."""
         parts, total = [], 0
-        for path in sorted(self.folder.glob(f"[0-9]*{self._suffix}")):
-            first, end = map(int, path.stem.split("-"))
+        for path in self._all_parts():
+            first, end, _ = _range_of(path)
             if first != total:
                 break
             parts.append(path)
             total = end
         return parts, total
 
+    def _all_parts(self) -> list[Path]:
+        return sorted(self.folder.glob(f"[0-9]*{self._suffix}"))
+
     def _manifest(self) -> dict[str, Any]:
         weights = hashlib.sha256()
         for parameter in self.elmo.bilm.parameters():
             weights.update(parameter.detach().cpu().numpy().tobytes())
+        config = self.nlp.config.interpolate()
+        with running_until(self.nlp, self.elmo):
+            components = [config["components"][name] for name in self.nlp.pipe_names]
+        made_by = [config["nlp"]["lang"], config["nlp"]["tokenizer"], components]
         return {
             "input": None if self.source is None else sha256(self.source),
             "weights": weights.hexdigest(),
+            # What makes tokens and sentences, and the mix.
+            "pipeline": hashlib.sha256(
+                srsly.json_dumps(made_by, sort_keys=True).encode()
+            ).hexdigest(),
             "precision": self.elmo.bilm.precision,
             "layers": self.layers.value,
             "format": self.format,
             "whitespace": self._whitespace,
         }
+
+
+def _add(texts: Any, doc: Doc) -> None:
+    texts.update(doc.text.encode("utf8", "surrogatepass") + b"\n")
+
+
+def _short(texts: Any) -> str:
+    return texts.hexdigest()[:16]
+
+
+def _range_of(part: Path) -> tuple[int, int, str]:
+    """RETURNS (tuple): The records of a part from the first to before the last, and a checksum of
+    their texts."""
+    first, end, texts = part.stem.split("-")
+    return int(first), int(end), texts
 
 
 def _datasets(parts: list[Path]) -> Iterator[tuple[str, h5py.Dataset]]:

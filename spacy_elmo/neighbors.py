@@ -9,7 +9,6 @@ A query marks one or more tokens with square brackets; `\[` and `\]` are literal
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import math
 import re
@@ -23,9 +22,8 @@ from spacy.language import Language
 from spacy.tokens import Doc, Span
 from thinc.api import to_numpy
 
-from .component import Elmo
+from .component import Elmo, running_until
 from .dump import read_docs
-from .extensions import layers_of
 from .pretraining.reading import read_texts
 
 # Longer texts are cut, so that the layers of one fit in memory, and below spaCy's own limit.
@@ -144,20 +142,18 @@ def find_neighbors(
     n_layers = elmo.layer_shape[0]
     if layer is not None and not -n_layers <= layer < n_layers:
         raise ValueError(f"no layer {layer}: the model has layers 0 to {n_layers - 1}")
-    with _only_vectors(nlp, elmo):
+    with running_until(nlp, elmo, keep_layers=layer is not None):
         spans = [query_span(nlp, query) for query in queries]
         if same_word and any(len(span) > 1 for span in spans):
             raise ValueError("same_word is for queries with one token in the brackets")
-        means = [
-            _vectors(span.doc, elmo, layer)[span.start : span.end].mean(axis=0) for span in spans
-        ]
+        means = [_vectors(span.doc, layer)[span.start : span.end].mean(axis=0) for span in spans]
         wanted = _normalised(numpy.stack(means))
         best: list[list[tuple[float, int, Neighbor]]] = [[] for _ in spans]
         n_tokens = 0
         for doc, source in nlp.pipe(docs, as_tuples=True):
             if not len(doc):
                 continue
-            similarities = wanted @ _normalised(_vectors(doc, elmo, layer)).T
+            similarities = wanted @ _normalised(_vectors(doc, layer)).T
             findable = doc.to_array(IS_SPACE) == 0
             if not punctuation:
                 findable &= doc.to_array(IS_PUNCT) == 0
@@ -180,27 +176,9 @@ def find_neighbors(
     return [[neighbor for _, _, neighbor in sorted(heap, reverse=True)] for heap in best]
 
 
-@contextlib.contextmanager
-def _only_vectors(nlp: Language, elmo: Elmo) -> Iterator[None]:
-    """Run the pipeline as far as the component, which keeps its layers meanwhile."""
-    if elmo.name not in nlp.pipe_names:
-        raise ValueError(f"the component {elmo.name!r} is disabled, only {nlp.pipe_names} run")
-    after = nlp.pipe_names[nlp.pipe_names.index(elmo.name) + 1 :]
-    keep_layers = elmo.keep_layers
-    elmo.keep_layers = True
-    try:
-        with nlp.select_pipes(disable=after):
-            yield
-    finally:
-        elmo.keep_layers = keep_layers
-
-
-def _vectors(doc: Doc, elmo: Elmo, layer: Optional[int]) -> numpy.ndarray:
-    """Shape (tokens, width). From the layers, because with several components the mix that stands
-    on the doc may be another one's."""
-    layers = layers_of(doc, elmo.name)
-    assert layers is not None
-    return to_numpy(elmo.mix.predict(layers) if layer is None else layers[layer])
+def _vectors(doc: Doc, layer: Optional[int]) -> numpy.ndarray:
+    """Shape (tokens, width)."""
+    return to_numpy(doc._.elmo_tokens if layer is None else doc._.elmo_layers[layer])
 
 
 def _normalised(vectors: numpy.ndarray) -> numpy.ndarray:

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from wasabi import msg
 
 from ..bilm.precision import Precision, check_precision
-from ..dump import Dump, Layers, read_docs
+from ..dump import Dump, Layers
 from ._util import check_free, clear_errors, find_elmo, is_pipeline, load_pipeline
 
 
@@ -51,15 +51,14 @@ def embed_cli(
         if precision is not None:
             check_precision(precision, elmo.bilm.device)
             elmo.bilm.precision = cast(Precision, precision)
-        from_stdin = str(source) == "-"
-        dump = Dump(out, None if from_stdin else source, elmo, layers, whitespace=whitespace)
-        if force:
-            dump.discard()
+        file = None if str(source) == "-" else source
+        dump = Dump(out, file, nlp, elmo, layers, whitespace=whitespace)
         with dump.lock():
+            if force:
+                dump.discard()
             done = dump.start()
             if done:
                 msg.info(f"Going on after the {done} records that an earlier run wrote")
-            docs = read_docs(nlp, None if from_stdin else source, whitespace=whitespace, skip=done)
             n_tokens = 0
             with tqdm(
                 total=dump.count_records(),
@@ -68,7 +67,7 @@ def embed_cli(
                 disable=quiet,
                 file=sys.stderr,
             ) as bar:
-                for doc in dump.write(nlp.pipe(docs)):
+                for doc in dump.write():
                     n_tokens += len(doc)
                     bar.update()
                     seconds = bar.format_dict["elapsed"]

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import islice
 from pathlib import Path
 
 import h5py
@@ -15,9 +16,11 @@ import pytest
 import spacy
 from spacy.tokens import DocBin
 
+from spacy_elmo import dump
 from spacy_elmo.bilm import BiLM
+from spacy_elmo.bilm.formats import native
 
-from ..conftest import max_difference
+from ..conftest import add_tagger, elmo_pipeline, listener, max_difference, random_bilm, tagged
 from .conftest import fail, run, succeed
 
 LINES = ["the bank of the river .", "", "🙂 e\u0301 שלום 銀行", "money"]
@@ -128,19 +131,21 @@ def test_resumes_after_kills_without_loss(pipeline: Path, tmp_path: Path):
 
 
 def read_part(path: Path) -> None:
-    first, end = map(int, path.stem.split("-"))
+    first, end = map(int, path.stem.split("-")[:2])
     with h5py.File(path) as file:
         assert sorted(map(int, file)) == list(range(first, end))
 
 
-def interrupted(text: Path, out: Path, pipeline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the parts of a run that found a bad line."""
+def interrupted(
+    text: Path, out: Path, pipeline: Path, monkeypatch: pytest.MonkeyPatch, *options: str
+) -> None:
+    """Leave the parts of a run that found a bad line after the good ones."""
     good = text.read_bytes()
     text.write_bytes(good + b"\xff\n")
     with monkeypatch.context() as patch:
         patch.setattr("spacy_elmo.dump._PART_RECORDS", 1)
         patch.setattr("spacy_elmo.component._BATCHES_PER_BUFFER", 0)
-        fail("embed", text, out, "-m", pipeline, "-q")
+        fail("embed", text, out, "-m", pipeline, "-q", *options)
     text.write_bytes(good)
 
 
@@ -153,6 +158,65 @@ def test_other_input_is_not_mixed_with_parts_of_an_earlier_run(
     assert "input" in message and "layers (was all)" in message and "--force" in message
     succeed("embed", text, out, "-m", pipeline, "--layers", "top", "--force")
     assert read(out)[0].ndim == 2
+
+
+def test_another_mix_is_not_mixed_with_parts_of_an_earlier_run(
+    text: Path, weights_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for layer in (0, 2):
+        mix = {"@layers": "spacy-elmo.SingleLayer.v1", "layer": layer}
+        elmo_pipeline(weights_folder, mix=mix).to_disk(tmp_path / f"layer{layer}")
+    out = tmp_path / "out.hdf5"
+    interrupted(text, out, tmp_path / "layer0", monkeypatch, "--layers", "mixed")
+    message = fail("embed", text, out, "-m", tmp_path / "layer2", "--layers", "mixed")
+    assert "pipeline (was" in message and "weights (was" not in message
+
+
+def test_stdin_goes_on_only_where_it_was(
+    pipeline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    lines = [f"the {word}\n" for word in ("bank", "river", "money", "end")]
+    out = tmp_path / "out.hdf5"
+
+    def broken_off(documents):
+        yield from islice(documents, 2)
+        raise ValueError("broken off")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("spacy_elmo.dump._PART_RECORDS", 1)
+        read_docs = dump.read_docs
+        patch.setattr(dump, "read_docs", lambda *a, **k: broken_off(read_docs(*a, **k)))
+        patch.setattr("spacy_elmo.component._BATCHES_PER_BUFFER", 0)
+        fail("embed", "-", out, "-m", pipeline, "-q", stdin="".join(lines))
+    other = ["another\n", *lines[1:]]
+    message = fail("embed", "-", out, "-m", pipeline, "-q", stdin="".join(other))
+    assert "stdin differs" in message and "between records 0 and 1" in message
+    assert "stdin differs" in fail("embed", "-", out, "-m", pipeline, "-q", stdin=lines[0])
+    assert "2 records that" in succeed("embed", "-", out, "-m", pipeline, stdin="".join(lines))
+    succeed("embed", "-", tmp_path / "all.hdf5", "-m", pipeline, "-q", stdin="".join(lines))
+    assert max(map(max_difference, read(out), read(tmp_path / "all.hdf5"))) <= 1e-6
+
+
+def test_vectors_are_those_of_the_component_that_is_named(text: Path, tmp_path: Path):
+    """Whatever else is in the pipeline: others with other weights, tasks, and a cleaner."""
+    nlp = spacy.blank("en")
+    expected = {}
+    for number, name in enumerate("ab"):
+        bilm = random_bilm(seed=number)
+        native.write(bilm, tmp_path / name)
+        nlp.add_pipe("elmo", name=name, config={"model": {"weights": str(tmp_path / name)}})
+        embedded = bilm.embed([line.split() for line in LINES])
+        expected[name] = [layers.numpy() for layers in embedded]
+    add_tagger(nlp, listener(upstream="a"))
+    nlp.initialize(lambda: tagged(nlp))
+    nlp.add_pipe("doc_cleaner", config={"attrs": {"_.elmo_layers": None, "_.elmo_tokens": None}})
+    nlp.to_disk(tmp_path / "pipeline")
+    for name in "ab":
+        for layers, choose in (("all", lambda x: x), ("mixed", lambda x: x.mean(0))):
+            out = tmp_path / f"{name}-{layers}.hdf5"
+            options = ("--name", name, "--layers", layers, "--whitespace")
+            succeed("embed", text, out, "-m", tmp_path / "pipeline", *options)
+            assert max(map(max_difference, read(out), map(choose, expected[name]))) <= 1e-6
 
 
 def test_bad_lines_are_named(text: Path, pipeline: Path, tmp_path: Path):
@@ -186,7 +250,31 @@ def test_second_run_on_one_output_is_refused(text: Path, pipeline: Path, tmp_pat
 
     with (tmp_path / ".out.hdf5.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert "another run" in fail("embed", text, tmp_path / "out.hdf5", "-m", pipeline)
+        part = tmp_path / "out.hdf5.parts" / "000000000000-000000000001-0.hdf5"
+        part.parent.mkdir()
+        part.touch()
+        for options in ([], ["--force"]):
+            message = fail("embed", text, tmp_path / "out.hdf5", "-m", pipeline, *options)
+            assert "another run" in message
+        assert part.exists()
+
+
+def test_a_part_that_is_gone(text: Path, pipeline: Path, tmp_path: Path, monkeypatch):
+    out = tmp_path / "out.hdf5"
+    monkeypatch.setattr("spacy_elmo.dump._PART_RECORDS", 1)
+    nlp = spacy.load(pipeline)
+    made = dump.Dump(out, text, nlp, nlp.get_pipe("elmo"), dump.Layers.all)
+    with made.lock():
+        made.start()
+        list(made.write())
+        next(made.folder.glob("000000000001-*")).unlink()
+        with pytest.raises(ValueError, match="records from 1 on are missing"):
+            made.finish()
+        assert not out.exists()
+        assert made.start() == 1
+        list(made.write())
+        assert made.finish() == len(LINES)
+    assert len(read(out)) == len(LINES)
 
 
 def test_spacy_finds_the_commands():
