@@ -426,7 +426,6 @@ class Elmo(Tok2Vec):
         self.model.finish_update(self.optimizer or sgd)
         if self.optimizer is not None:
             self.optimizer.step_schedules()
-        self.bilm.invalidate()  # thinc writes to the weights behind PyTorch's back.
 
     def _cache(self) -> Optional[ActivationCache]:
         """The cache, if there is training for which it may be used."""

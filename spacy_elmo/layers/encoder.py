@@ -14,7 +14,7 @@ import numpy
 import torch
 from spacy.attrs import ORTH
 from spacy.tokens import Doc
-from thinc.api import Model, PyTorchShim, PyTorchWrapper_v3, torch2xp, xp2torch
+from thinc.api import Model, Optimizer, PyTorchShim, PyTorchWrapper_v3, torch2xp, xp2torch
 from thinc.types import ArgsKwargs, Floats2d, Floats3d
 from thinc.util import get_torch_default_device
 
@@ -97,6 +97,13 @@ class NoWeights(torch.nn.Module):
         return self.loaded
 
 
+class _Shim(PyTorchShim):
+    def finish_update(self, optimizer: Optimizer) -> None:
+        super().finish_update(optimizer)
+        if isinstance(self._model, BiLM):
+            self._model.invalidate()  # thinc writes to the weights behind PyTorch's back.
+
+
 class DocLayers(NamedTuple):
     """Activations of a batch of docs, one doc after the other.
 
@@ -145,6 +152,7 @@ def ElmoEncoder(
         serialize_model=_serialize,
         deserialize_model=partial(_deserialize, settings=settings),
     )
+    bilm.shims[0].__class__ = _Shim  # The wrapper has no parameter for it.
     return Model(
         NAME,
         forward,

@@ -10,6 +10,7 @@ import spacy
 import torch
 from spacy.tokens import Doc
 from spacy.vocab import Vocab
+from thinc.api import Adam
 
 from spacy_elmo.bundled import load_weights
 from spacy_elmo.layers.encoder import (
@@ -135,6 +136,19 @@ def test_training_on_nothing_to_read(encoder, bilm, words):
 def test_prediction_leaves_no_gradient(encoder, bilm):
     encoder.predict(make_docs())
     assert all(gradient is None for gradient in gradients(bilm).values())
+
+
+def test_a_prediction_amid_a_training_step_leaves_nothing_behind(encoder, bilm):
+    """As that of a component that annotates, before the weights are updated."""
+    docs = make_docs()
+    outputs, backprop = encoder.begin_update(docs)
+    before = encoder.predict(docs).layers
+    backprop(numpy.ones_like(outputs.layers))
+    encoder.finish_update(Adam(0.01))
+    after = encoder.predict(docs).layers
+    assert max_difference(before, after) > 1e-3
+    bilm.invalidate()
+    assert max_difference(encoder.predict(docs).layers, after) < 1e-6
 
 
 def test_prediction_follows_a_training_step(encoder, bilm):
