@@ -137,11 +137,13 @@ class BiLM(nn.Module):
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed_precision):
             vectors = self.token_encoder([*types, BOS, EOS]).to(self.dtype)
             layers = vectors.new_zeros(self.config.n_activations, n_rows, self.config.output_dim)
-            layers = layers + vectors[:0].sum()  # Has a gradient even if there is no token.
             for batch in pack_batches(lengths, 0):
                 result = self._encode_batch(batch, vectors, index, self.lstm)
                 kept, at = _kept(targets[batch.tokens], layers.device)
                 layers = layers.index_copy(1, at, result[:, kept])
+        if not layers.requires_grad:  # There is no token: the gradient is zero, but it is there.
+            weights = [weight for weight in self.parameters() if weight.requires_grad]
+            layers = layers + sum(weight.flatten()[:0].sum() for weight in weights)
         return layers
 
     @torch.inference_mode()

@@ -138,6 +138,13 @@ def test_prediction_leaves_no_gradient(encoder, bilm):
     assert all(gradient is None for gradient in gradients(bilm).values())
 
 
+def test_training_on_nothing_to_read_with_frozen_layers(encoder, bilm):
+    bilm.unfreeze(1)
+    outputs, backprop = encoder.begin_update(make_docs([["\n"]]))
+    backprop(numpy.ones_like(outputs.layers))
+    assert all(g is None or not g.any() for g in gradients(bilm).values())
+
+
 def test_a_prediction_amid_a_training_step_leaves_nothing_behind(encoder, bilm):
     """As that of a component that annotates, before the weights are updated."""
     docs = make_docs()
