@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -215,7 +216,8 @@ def _with_cache(
     model: Model[list[Doc], DocLayers], sequences: _Sequences, cache: ActivationCache
 ) -> Floats3d:
     bilm = get_bilm(model)
-    cache.bind((fingerprint(bilm), bilm.precision))
+    # Other weights may come to lie where freed ones lay, which a fingerprint cannot tell.
+    cache.bind((weakref.ref(bilm), fingerprint(bilm), bilm.precision))
     keys = sequences.keys()
     found = [cache.get(key) for key in keys]
     missing = [i for i, activations in enumerate(found) if activations is None]

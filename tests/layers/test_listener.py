@@ -512,7 +512,11 @@ def test_augmented_texts_are_read_anew(weights_folder):
         assert max_difference(link.batch.layers.layers, expected) < 1e-5
 
 
-def test_new_weights_empty_the_cache(tmp_path, weights_folder):
+@pytest.mark.parametrize("same_place", [False, True])
+def test_new_weights_empty_the_cache(tmp_path, weights_folder, same_place, monkeypatch):
+    """Also if they come to lie where the old ones lay, which have been freed."""
+    if same_place:
+        monkeypatch.setattr("spacy_elmo.layers.encoder.fingerprint", lambda bilm: 0)
     nlp = elmo_pipeline(weights_folder)
     add_tagger(nlp)
     nlp.initialize(lambda: tagged(nlp))
