@@ -352,7 +352,7 @@ class Elmo(Tok2Vec):
         docs = [example.predicted for example in examples]
         links = [listener.attrs["link"] for listener in self.listeners]
         if self.frozen:
-            batch = TrainingBatch(docs, encode_layers(self.model, docs, self._cache()))
+            batch = TrainingBatch(docs, encode_layers(self.model, docs, self._cache()), links)
         else:
             layers, backprop_model = self.model(docs, is_train=True)
 

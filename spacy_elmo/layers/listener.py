@@ -45,7 +45,7 @@ class TrainingBatch:
 
     docs (Sequence[Doc]): The docs.
     layers (DocLayers): What the upstream computed for them.
-    links (Sequence[Link]): The listeners that may send a gradient.
+    links (Sequence[Link]): The listeners that may take them, and send a gradient.
     backprop (Optional[Callable]): Takes the sum of the gradients (L+1, tokens, 2P). None if the
         biLM is frozen.
     """
@@ -54,7 +54,7 @@ class TrainingBatch:
         self,
         docs: Sequence[Doc],
         layers: DocLayers,
-        links: Sequence[Link] = (),
+        links: Sequence[Link],
         backprop: Optional[Callable[[Floats3d], Any]] = None,
     ) -> None:
         self.keys = [_key(doc) for doc in docs]
@@ -73,6 +73,9 @@ class TrainingBatch:
         self._not_returned += 1
         self.started = True
         return self._add
+
+    def was_taken_by(self, link: Link) -> bool:
+        return link not in self._not_taken
 
     def _add(self, gradient: Floats3d) -> None:
         if self._backprop is None:
@@ -112,7 +115,8 @@ class Link:
         """Forget everything but the upstream."""
         self.batch: Optional[TrainingBatch] = None
         # Zeros for the docs that a component is initialised with: other layers read off the width
-        # of their input from a prediction, for which the biLM need not run.
+        # of their input from a prediction, for which the biLM need not run. `spacy debug model`
+        # predicts such docs also after it has trained on them.
         self.sample: Optional[TrainingBatch] = None
         # An upstream that only annotates would not know.
         self.is_training = False
@@ -180,7 +184,7 @@ def init(model: Model[list[Doc], DocLayers], X: Any = None, Y: Any = None) -> No
     n_layers, width = link.upstream.layer_shape
     lengths = [len(doc) for doc in X]
     layers = model.ops.alloc3f(n_layers, sum(lengths), width)
-    link.sample = TrainingBatch(X, DocLayers(layers, lengths))
+    link.sample = TrainingBatch(X, DocLayers(layers, lengths), [link])
 
 
 def forward(
@@ -189,17 +193,17 @@ def forward(
     link: Link = model.attrs["link"]
     link.is_training = link.is_training or is_train
     batch = link.batch
-    if is_train and batch is None and link.upstream is not None:
-        # Somebody trains the component alone, as `spacy debug model` does.
-        layers_now = link.upstream.layers_on_demand(docs)
-        if layers_now is not None:
-            return layers_now, lambda d_layers: []
     if not is_train or batch is None or batch.keys != [_key(doc) for doc in docs]:
+        if is_train and link.upstream is not None and (batch is None or batch.was_taken_by(link)):
+            # Somebody trains the component alone, as `spacy debug model` does.
+            layers_now = link.upstream.layers_on_demand(docs)
+            if layers_now is not None:
+                return layers_now, lambda d_layers: []
         layers = [_layers(model, doc, is_train) for doc in docs]
         return _join(model, layers), lambda d_layers: []
+    give_back = batch.take(link)
     if batch.frozen:
         return batch.layers, lambda d_layers: []
-    give_back = batch.take(link)
     factor = model.attrs["grad_factor"]
 
     def backprop(d_layers: Floats3d) -> list:

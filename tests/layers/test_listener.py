@@ -589,6 +589,16 @@ def test_trained_alone(weights_folder):
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
+def test_trained_alone_for_a_while(weights_folder):
+    nlp = initialized(weights_folder)
+    losses = []
+    for exclude in ([], ["elmo"], []):
+        losses.append({})
+        examples = tagged(nlp)[: len(losses)]
+        nlp.update(examples, exclude=exclude, losses=losses[-1], sgd=SGD(0.0))
+    assert all(loss["tagger"] > 0 for loss in losses)
+
+
 def test_fine_tuning_a_frozen_component(weights_folder):
     nlp = initialized(weights_folder, frozen=False)
     with pytest.raises(ValueError, match=r"'elmo' is to be fine-tuned .* training.frozen_comp"):
