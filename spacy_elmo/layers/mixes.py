@@ -72,8 +72,7 @@ def _scalar_forward(model: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, 
     xp = model.ops.xp
     raw, gamma = model.get_param("weights"), model.get_param("gamma")
     _one_per_layer("ScalarMix", raw, X.shape[0])
-    exp = xp.exp(raw - raw.max())
-    shares = exp / exp.sum()
+    shares = _softmax(xp, raw)
     backprop_norm = None
     if model.attrs["layer_norm"]:
         X, backprop_norm = _normalize(X)
@@ -84,7 +83,7 @@ def _scalar_forward(model: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, 
         dY = backprop_dropout(dY)
         model.inc_grad("gamma", xp.vdot(dY, mean).reshape(1))
         d_mean = gamma * dY
-        d_shares = X.reshape(len(shares), -1) @ d_mean.reshape(-1)
+        d_shares = X.reshape((len(shares), -1)) @ d_mean.reshape((-1,))
         d_raw = shares * (d_shares - shares @ d_shares)
         model.inc_grad("weights", d_raw + 2 * model.attrs["l2"] * raw)
         dX = shares[:, None, None] * d_mean
@@ -125,8 +124,7 @@ def _frozen_weights(model: Mix, n_layers: int) -> list[float]:
         return _one_per_layer("FrozenMix", weights, n_layers)
     if seed is None:
         return [1.0 / n_layers] * n_layers
-    exp = numpy.exp(numpy.random.default_rng(seed).normal(size=n_layers))
-    return (exp / exp.sum()).tolist()
+    return _softmax(numpy, numpy.random.default_rng(seed).normal(size=n_layers)).tolist()
 
 
 def _frozen_forward(model: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, Callable]:
@@ -247,16 +245,18 @@ def mix_state(model: Mix, n_layers: int) -> Optional[MixState]:
     """Tell what a mix does now.
 
     model (Mix): One of the mixes of this module.
-    n_layers (int): L+1.
+    n_layers (int): L+1; 0 if nobody knows, as without an upstream.
     RETURNS (Optional[MixState]): None for a model that is not one of these mixes.
     """
     ops = model.ops
     if model.name == "scalar_mix":
         if not model.has_param("weights"):
             return MixState(None, None)
-        exp = numpy.exp(ops.to_numpy(model.get_param("weights")).astype("float64"))
+        raw = ops.to_numpy(model.get_param("weights")).astype("float64")
         gamma = ops.to_numpy(model.get_param("gamma"))
-        return MixState((exp / exp.sum()).tolist(), float(gamma[0]))
+        return MixState(_softmax(numpy, raw).tolist(), float(gamma[0]))
+    if not n_layers:
+        return MixState(None, None)
     if model.name == "frozen_mix":
         return MixState(_frozen_weights(model, n_layers), model.attrs["gamma"])
     if model.name == "single_layer":
@@ -273,6 +273,11 @@ def mix_state(model: Mix, n_layers: int) -> Optional[MixState]:
         norms = numpy.linalg.norm(W.reshape(len(W), n_layers, -1), axis=(0, 2))
         return MixState((norms / norms.sum()).tolist(), None)
     return None
+
+
+def _softmax(xp: Any, raw: Any) -> Any:
+    exp = xp.exp(raw - raw.max())
+    return exp / exp.sum()
 
 
 def _checked_weights(name: str, weights: Optional[Sequence[float]]) -> Optional[list[float]]:

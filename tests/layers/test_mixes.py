@@ -324,6 +324,20 @@ def test_state(case):
         assert sum(state.weights) == pytest.approx(1)
 
 
+def test_state_of_large_weights():
+    mix = ScalarMix([1000, 0, 0])
+    mix.initialize()
+    assert mix_state(mix, N_LAYERS).weights == [1, 0, 0]
+
+
+@every_mix
+def test_state_without_an_upstream(case):
+    """Where nobody knows the number of layers."""
+    mix = ready(case)
+    known = mix_state(mix, N_LAYERS) if mix.name == "scalar_mix" else (None, None)
+    assert mix_state(mix, 0) == known
+
+
 @pytest.mark.parametrize("build", [ScalarMix, lambda: LearnedMix(2)])
 def test_state_before_initialisation(build):
     assert mix_state(build(), N_LAYERS) == (None, None)
