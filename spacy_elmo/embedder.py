@@ -20,7 +20,7 @@ class Embedder:
     precision (str): Arithmetic; see `spacy-elmo.PretrainedBiLM.v1`.
     device (str): Where to compute, "cpu" or "cuda".
     stateful (bool): Carry LSTM states from batch to batch, row by row, as AllenNLP does.
-    RAISES (ValueError): If the weights cannot be read.
+    RAISES (ValueError): If the weights cannot be read, or there is no such device.
     """
 
     def __init__(
@@ -31,7 +31,13 @@ class Embedder:
         device: str = "cpu",
         stateful: bool = False,
     ) -> None:
-        self.bilm = load_weights(weights).to(device)
+        bilm = load_weights(weights)
+        try:
+            self.bilm = bilm.to(device)
+        except (AssertionError, RuntimeError) as error:  # PyTorch's, for what it does not have.
+            raise ValueError(
+                f"device {device!r}: {error}; give 'cpu', 'cuda' or 'cuda:1'"
+            ) from error
         self.bilm.precision = precision
         self.bilm.stateful = stateful
 
@@ -44,7 +50,8 @@ class Embedder:
 
         sentences (Sequence[Sequence[str]]): Lists of tokens; may be empty.
         RETURNS (list): All layers of each sentence, shape (L+1, tokens, 2P).
-        RAISES (ValueError): If a sentence is a string: it must be cut into tokens first.
+        RAISES (ValueError): If a sentence is a string: it must be cut into tokens first; or if a
+            token is none.
         """
         sentences = list(sentences)
         for number, sentence in enumerate(sentences):
@@ -52,6 +59,12 @@ class Embedder:
                 raise ValueError(
                     f"sentence {number} is a string ({sentence[:40]!r}): give a list of tokens"
                 )
+            for token in sentence:
+                if not isinstance(token, str):
+                    raise ValueError(
+                        f"sentence {number} has a token of type {type(token).__name__} ({token!r}):"
+                        " give strings, such as [token.text for token in doc]"
+                    )
         return [layers.cpu().numpy() for layers in self.bilm.embed(sentences)]
 
     def embed_sentences(

@@ -2,6 +2,7 @@
 
 import numpy
 import pytest
+import spacy
 
 from spacy_elmo.bilm.formats import native
 from spacy_elmo.embedder import Embedder
@@ -76,6 +77,18 @@ def test_a_batch_size_below_one(embedder, batch_size):
 def test_a_string_is_no_list_of_tokens(embedder, call):
     with pytest.raises(ValueError, match=r"sentence [01] is a string \('The bank'\).*tokens"):
         call(embedder, "The bank")
+
+
+@pytest.mark.parametrize("token", [1, None, spacy.blank("en").make_doc("bank")[0]])
+def test_a_token_is_a_string(embedder, token):
+    with pytest.raises(ValueError, match=r"sentence 1 has a token of type .*: give strings"):
+        embedder.embed_batch([["fine"], ["the", token]])
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:99"])
+def test_no_such_device(weights_folder, device):
+    with pytest.raises(ValueError, match=f"device '{device}': .*give 'cpu'"):
+        Embedder(weights_folder, device=device)
 
 
 def test_a_string_is_no_batch_either(embedder):
