@@ -217,7 +217,7 @@ class BiLM(nn.Module):
         if len(distinct) == len(types):
             return vectors
         row = {text: i for i, text in enumerate(distinct)}
-        return vectors[torch.tensor([row[text] for text in types], device=vectors.device)]
+        return vectors[to_device(numpy.array([row[text] for text in types]), vectors.device)]
 
     def _encode_batch(
         self,

@@ -255,7 +255,9 @@ class WordEmbedding(nn.Module):
         """RETURNS (Tensor): The types' vectors, shape (types, P)."""
         unknown = self._ids[UNK]
         ids = [self._ids.get(text, unknown) for text in types]
-        return self.embedding(torch.tensor(ids, device=self.embedding.weight.device))
+        return self.embedding(
+            to_device(numpy.array(ids, dtype=numpy.int64), self.embedding.weight.device)
+        )
 
     def infer(self, types: Sequence[str], precision: Precision = "float32") -> Tensor:
         """The same; a look-up is exact in every precision."""

@@ -12,8 +12,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Optional
 
-import torch
+import numpy
 from torch import Tensor
+
+from .transfer import to_device
 
 # A dictionary entry, its row number and its share of the hash table, in bytes.
 _ENTRY_BYTES = 120
@@ -73,7 +75,7 @@ class TypeCache:
             if rows:
                 assert self._table is not None
                 # A copy: the rows may be given away as soon as the lock is released.
-                known = self._table[torch.tensor(rows, device=self._table.device)]
+                known = self._table[_index(rows, self._table)]
         if not misses and known is not None:
             return known
         missing = [types[i] for i in misses]
@@ -82,8 +84,8 @@ class TypeCache:
         if known is None:
             return new
         result = new.new_empty(len(types), new.shape[1])
-        result[torch.tensor(hits, device=new.device)] = known
-        result[torch.tensor(misses, device=new.device)] = new
+        result[_index(hits, new)] = known
+        result[_index(misses, new)] = new
         return result
 
     def _store(self, types: Sequence[str], vectors: Tensor, key: Hashable) -> None:
@@ -108,14 +110,14 @@ class TypeCache:
                 return
             self._reserve(max(rows) + 1, vectors)
             assert self._table is not None
-            index = torch.tensor(rows, device=vectors.device)
+            index = _index(rows, vectors)
             # If a type was evicted by a later one of this very call, both wrote to one row. Indexed
             # assignment leaves open which write wins, so drop the evicted ones.
             if len(set(rows)) < len(rows):
                 last = {row: position for row, position in zip(rows, positions)}
-                index = torch.tensor(list(last), device=vectors.device)
+                index = _index(list(last), vectors)
                 positions = list(last.values())
-            self._table[index] = vectors[torch.tensor(positions, device=vectors.device)]
+            self._table[index] = vectors[_index(positions, vectors)]
 
     def _reserve(self, n_rows: int, like: Tensor) -> None:
         have = 0 if self._table is None else len(self._table)
@@ -136,3 +138,7 @@ class TypeCache:
 
     def __reduce__(self) -> tuple:
         return TypeCache, (self.max_bytes,)
+
+
+def _index(rows: list[int], like: Tensor) -> Tensor:
+    return to_device(numpy.array(rows, dtype=numpy.int64), like.device)

@@ -108,7 +108,8 @@ class Softmax(nn.Module):
         # Each sample stands for as many words as make its expected count 1: so the sum over the
         # samples estimates that over all words, to which the target itself is added.
         bias = self.bias[candidates]
-        bias = bias - log_expected_counts(words, self.n_words, n_tries).to(bias)
+        expected = log_expected_counts(words, self.n_words, n_tries)
+        bias = bias - to_device(expected.numpy(), h.device)
         own = (h * self.weight[targets]).sum(1) + self.bias[targets]
         # The column of the sample that is the row's target, -1 for none: it does not count as a
         # sample there (an "accidental hit").
@@ -272,7 +273,9 @@ class AdaptiveSoftmax(nn.Module):
         would wait for; and under `torch.autocast` it computes logarithms in half precision."""
         n_head, *ends = self.softmax.cutoffs
         starts = [n_head, *ends[:-1]]
-        cluster = torch.bucketize(targets, targets.new_tensor(starts), right=True)
+        cluster = torch.zeros_like(targets)
+        for start in starts:
+            cluster += targets >= start
         place = torch.where(cluster == 0, targets, n_head + cluster - 1)
         result = _log_probabilities(self.softmax.head(h).to(h.dtype), place)
         for number, (start, tail) in enumerate(zip(starts, self.softmax.tail), 1):
