@@ -250,6 +250,8 @@ class WordEmbedding(nn.Module):
                 f"{', '.join(SPECIAL_WORDS)}, one word per line"
             )
         self.embedding = nn.Embedding(len(self.vocabulary), output_dim)
+        # As bilm-tf. PyTorch's own start, of variance 1, drowns what a short training adds to it.
+        nn.init.xavier_uniform_(self.embedding.weight)
 
     def forward(self, types: Sequence[str]) -> Tensor:
         """RETURNS (Tensor): The types' vectors, shape (types, P)."""

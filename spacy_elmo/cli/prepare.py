@@ -76,3 +76,8 @@ def prepare_cli(
             f"{n_tokens['dev']:,} words held out, {manifest['n_types']:,} types, vocabulary of "
             f"{manifest['n_vocabulary']:,} ({manifest['n_unknown'] / n_train:.2%} unknown)"
         )
+        if not manifest["n_unknown"]:
+            msg.warn(
+                "No word is unknown, so training will not learn what to do with the unknown words "
+                "of other texts: lower --vocab-size, or give --min-count 2"
+            )
