@@ -15,7 +15,6 @@ import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Optional
 
 import numpy
 import spacy
@@ -24,6 +23,7 @@ from spacy.language import Language
 from spacy.tokens import Span
 from thinc.api import to_numpy
 
+from spacy_elmo import bundled
 from spacy_elmo.files import atomic_folder
 from spacy_elmo.neighbors import read_corpus
 from spacy_elmo.pretraining.reading import find_files
@@ -38,7 +38,7 @@ def main() -> None:
     command = commands.add_parser("index", help="write the vectors of all sentences")
     command.add_argument("corpus", help="a .txt, .jsonl or .spacy file, a folder or a pattern")
     command.add_argument("index", type=Path, help="the folder to write")
-    command.add_argument("--pipeline", help="a path or a name; by default the bundled weights")
+    command.add_argument("--pipeline", default=BUNDLED, help=f"a path or a name ({BUNDLED})")
     command = commands.add_parser("search", help="print the sentences most like a query")
     command.add_argument("index", type=Path, help="the folder that `index` wrote")
     command.add_argument("query", help="a sentence")
@@ -55,15 +55,11 @@ def main() -> None:
         sys.exit(str(error))
 
 
-def load(pipeline: Optional[str]) -> Language:
+def load(pipeline: str) -> Language:
     """RAISES (OSError, ValueError): If there is no such pipeline, or none with ELMo."""
-    if pipeline is None:
+    if pipeline in bundled.names():  # Weights alone, not a pipeline.
         nlp = spacy.blank("en")
-        elmo = nlp.add_pipe("elmo", config={"model": {"weights": BUNDLED}})
-        try:
-            elmo.initialize(lambda: [])
-        except ValueError as error:
-            raise ValueError(f"{error}: give a --pipeline") from error
+        nlp.add_pipe("elmo", config={"model": {"weights": pipeline}})
     else:
         nlp = spacy.load(pipeline)
     if "elmo" not in nlp.pipe_names:
@@ -73,7 +69,7 @@ def load(pipeline: Optional[str]) -> Language:
     return nlp
 
 
-def build(corpus: str, index: Path, pipeline: Optional[str]) -> int:
+def build(corpus: str, index: Path, pipeline: str) -> int:
     """Write an index: sentences, one per line; their vectors; the mean; how they were made.
 
     RETURNS (int): The number of sentences.
@@ -124,9 +120,9 @@ def normalised(vectors: numpy.ndarray) -> numpy.ndarray:
     return vectors / numpy.where(norms > 0, norms, 1)
 
 
-def _absolute(pipeline: Optional[str]) -> Optional[str]:
+def _absolute(pipeline: str) -> str:
     """A path that holds wherever the search is started; names stay."""
-    return str(Path(pipeline).resolve()) if pipeline and Path(pipeline).exists() else pipeline
+    return str(Path(pipeline).resolve()) if Path(pipeline).exists() else pipeline
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ import pytest
 import spacy
 import srsly
 
-from spacy_elmo import bundled
-
 from .conftest import elmo_pipeline
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -72,8 +70,6 @@ def test_semantic_search_says_what_is_wrong(texts: Path, pipeline: Path, tmp_pat
         ("index", texts, index, "--pipeline", tmp_path / "blank"): "no component 'elmo'",
         ("search", index, "query"): "manifest.json",
     }
-    if not bundled.names():
-        problems["index", texts, index] = "give a --pipeline"
     for arguments, problem in problems.items():
         done = search(*arguments)
         assert done.returncode == 1 and problem in done.stderr, done.stderr
