@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Optional
 
 import srsly
 import typer
 from wasabi import msg
 
+from ..files import atomic_file
 from ..pretraining.head import head_folder, load_language_model
 from ..pretraining.perplexity import perplexity, text_corpus
 from ..pretraining.reading import find_files, read_texts
@@ -23,6 +25,7 @@ def perplexity_cli(
     errors: str = typer.Option("strict", "--errors", help="strict, replace or ignore"),
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="The GPU, -1 for the CPU"),
     as_json: bool = typer.Option(False, "--json", help="Print JSON"),
+    out: Optional[Path] = typer.Option(None, "--out", help="Write JSON, too"),
 ) -> None:
     """
     Measure the perplexity of a text: full softmax, both directions.
@@ -46,6 +49,9 @@ def perplexity_cli(
 
         corpus = text_corpus(sentences(), head.words, head.max_characters)
         found = perplexity(language_model, corpus, corpus.dev)
+        if out is not None:
+            with atomic_file(out) as temporary:
+                srsly.write_json(temporary, found.to_dict())
         if as_json:
             print(srsly.json_dumps(found.to_dict(), indent=2))
             return

@@ -54,7 +54,9 @@ def test_the_curves(run):
 
 def test_perplexity(run):
     model = run / "out" / "model-last"
-    found = json.loads(succeed("perplexity", model, run / "text.txt", "--json"))
+    out = run / "perplexity.json"
+    found = json.loads(succeed("perplexity", model, run / "text.txt", "--json", "--out", out))
+    assert json.loads(out.read_text(encoding="utf8")) == found
     assert found["n_words"] == sum(len(line.split()) for line in sentences())
     record = json.loads((run / "out" / "log.jsonl").read_text().splitlines()[-1])
     assert found["average"] == pytest.approx(record["average"], rel=0.2)
