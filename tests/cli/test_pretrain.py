@@ -108,6 +108,13 @@ def test_bad_input(run, arguments, message):
     assert not (run / "new").exists()
 
 
+def test_a_vocabulary_of_all_words(run, tmp_path):
+    """Nothing trains what stands for the others."""
+    command = ("prepare", run / "text.txt", tmp_path / "corpus", "--whitespace", "--force")
+    assert "No word is unknown" in " ".join(succeed(*command).split())
+    assert "No word is unknown" not in succeed(*command, "--vocab-size", 15)
+
+
 def test_perplexity_without_an_output_layer(run, pipeline):
     assert "no output layer in" in fail("perplexity", pipeline, run / "text.txt")
 
