@@ -176,17 +176,17 @@ class Experiment:
             config["corpora"][corpus]["gold_preproc"] = args.gold_preproc
         return config if self.has_elmo else without_elmo(config)
 
-    def fingerprint(self, size: Size) -> str:
-        """RETURNS (str): Changes with whatever results depend on, but for the seed."""
+    def fingerprint(self) -> str:
+        """RETURNS (str): Changes with whatever results depend on, but for size and seed."""
         config = self.config(seed=0).to_str(interpolate=False)
-        what = [config, str(size), self.data_hashes, spacy.__version__, spacy_elmo.__version__]
+        what = [config, self.data_hashes, spacy.__version__, spacy_elmo.__version__]
         if self.has_elmo:
             what.append(self.weights_hash)
         return digest(what)
 
     def baseline_fingerprint(self) -> str:
         """RETURNS (str): The same for all runs that can be compared: it changes with whatever they
-        depend on, but for ELMo, size and seed."""
+        depend on, but for ELMo, too."""
         config = self.config(seed=0)
         if self.has_elmo:
             config = without_elmo(config)
@@ -213,8 +213,9 @@ class Experiment:
         args = self.args
         name = Path(args.task, args.system, str(size), f"seed-{seed}")
         result = args.metrics / f"{name}.json"
-        fingerprint = self.fingerprint(size)
-        if is_done(result, fingerprint):
+        fingerprint = self.fingerprint()
+        pipeline = args.models / name if size.name == "full" else None
+        if is_done(result, fingerprint) and (pipeline is None or pipeline.is_dir()):
             msg.info(f"{result}: done already")
             return
         msg.divider(str(name))
@@ -224,7 +225,7 @@ class Experiment:
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
         try:
-            train, n_train, n_all = self.select(size, seed, work)
+            train, n_train = self.select(size, seed, work)
             steps = self.train(self.config(seed), train, work)
             best = work / "model" / "model-best"
             forget_cache_folder(best / "config.cfg")
@@ -235,7 +236,6 @@ class Experiment:
                 "system": args.system,
                 "size": str(size),
                 "n_train": n_train,
-                "fraction": n_train / n_all,
                 "per_class": size.per_class,
                 "seed": seed,
                 "scores": scores,
@@ -250,8 +250,8 @@ class Experiment:
                 "fingerprint": fingerprint,
                 "baseline_fingerprint": self.baseline_fingerprint(),
             }
-            if size.name == "full":
-                with atomic_folder(args.models / name) as target:
+            if pipeline is not None:
+                with atomic_folder(pipeline) as target:
                     shutil.copytree(best, target, dirs_exist_ok=True)
             # Last, because it says that all is there.
             with atomic_file(result) as temporary:
@@ -260,15 +260,15 @@ class Experiment:
             shutil.rmtree(work, ignore_errors=True)
         msg.good(f"{result}: {', '.join(f'{k} {v:.3f}' for k, v in scores.items())}")
 
-    def select(self, size: Size, seed: int, work: Path) -> tuple[Path, int, int]:
-        """RETURNS (tuple): The training data, its number of examples, and that of all."""
+    def select(self, size: Size, seed: int, work: Path) -> tuple[Path, int]:
+        """RETURNS (tuple): The training data, and its number of examples."""
         path = self.files["train"]
         docs = read_docs(path)
         chosen = size.take(docs, seed)
         if size.name != "full":
             path = work / "train.spacy"
             DocBin(docs=chosen, store_user_data=True).to_disk(path)
-        return path, count(chosen), count(docs)
+        return path, count(chosen)
 
     def train(self, config: Config, train: Path, work: Path) -> int:
         """Run `spacy train`. RETURNS (int): The steps it took."""

@@ -40,5 +40,6 @@ def hash_weights(weights: str) -> str:
 def is_done(result: Path, fingerprint: str) -> bool:
     """RETURNS (bool): Whether the result is there, complete and of this fingerprint."""
     with contextlib.suppress(OSError, ValueError):
-        return srsly.read_json(result).get("fingerprint") == fingerprint
+        record = srsly.read_json(result)
+        return isinstance(record, dict) and record.get("fingerprint") == fingerprint
     return False

@@ -39,8 +39,8 @@ class Run:
     mixes (dict): Layer weights and gamma, `{"tagger": {"input": {"weights": [...], ...}}}`.
     seconds, steps: What the training took.
     weights, hardware: What it was run with, in words.
-    fingerprint (Optional[str]): Of all that the result depends on, but for the seed.
-    baseline_fingerprint (Optional[str]): The same, but for ELMo and the size, too.
+    fingerprint (Optional[str]): Of all that the result depends on, but for size and seed.
+    baseline_fingerprint (Optional[str]): The same, but for ELMo, too.
     """
 
     task: str
@@ -80,12 +80,12 @@ _TYPES: dict[str, tuple] = {
 def read_runs(folder: Path) -> list[Run]:
     """Read `folder/<task>/<system>/<size>/seed-<seed>.json`.
 
-    RAISES (ValueError): If a file is broken, two are about the same run, the seeds of a system were
-        run with other settings, data or weights, or the systems of a task with other settings or
-        data.
+    RAISES (ValueError): If a file is broken, two are about the same run, the sizes and seeds of a
+        system were run with other settings, data or weights, or the systems of a task with other
+        settings or data.
     """
     runs: dict[tuple, tuple[Run, Path]] = {}
-    first: dict[tuple, tuple[Run, Path]] = {}
+    first_of_system: dict[tuple, tuple[Run, Path]] = {}
     first_of_task: dict[str, tuple[Run, Path]] = {}
     for path in sorted(folder.glob("*/*/*/seed-*.json")):
         run = _to_run(read_json(path), path)
@@ -95,11 +95,12 @@ def read_runs(folder: Path) -> list[Run]:
                 f"{runs[key][1]} and {path} both hold task {run.task}, system {run.system}, size "
                 f"{run.size}, seed {run.seed}: remove one"
             )
-        other, other_path = first.setdefault(key[:-1], (run, path))
+        other, other_path = first_of_system.setdefault(key[:2], (run, path))
         if run.fingerprint != other.fingerprint:
             raise ValueError(
                 f"{other_path} and {path} were run with other settings, data or weights: run "
-                "experiment.py with the same ones and all seeds again"
+                "experiment.py with the same ones and all sizes and seeds again, or give what "
+                "differs a --system of its own"
             )
         other, other_path = first_of_task.setdefault(run.task, (run, path))
         if run.baseline_fingerprint != other.baseline_fingerprint:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from argparse import Namespace
@@ -25,7 +26,7 @@ from experiment import Experiment, Size
 
 CONFIGS = sorted((PROJECT / "configs").glob("*.cfg"))
 KEYS = {
-    "task", "system", "size", "n_train", "fraction", "per_class", "seed", "scores", "dev_scores",
+    "task", "system", "size", "n_train", "per_class", "seed", "scores", "dev_scores",
     "mixes", "seconds", "steps", "config", "weights", "hardware", "fingerprint",
     "baseline_fingerprint",
 }  # fmt: skip
@@ -113,8 +114,8 @@ def test_a_run(folder):
     results = {size: folder / f"metrics/films/elmo/{size}/seed-0.json" for size in ("3", "full")}
     small, full = (json.loads(path.read_text(encoding="utf8")) for path in results.values())
     assert set(small) == set(full) == KEYS
-    assert (small["n_train"], small["fraction"], small["per_class"]) == (6, 0.3, 3)
-    assert (full["n_train"], full["fraction"], full["per_class"]) == (20, 1.0, None)
+    assert (small["n_train"], small["per_class"]) == (6, 3)
+    assert (full["n_train"], full["per_class"]) == (20, None)
     assert small["steps"] == 2 and 0 <= small["scores"]["cats_acc"] <= 1
     assert len(small["mixes"]["textcat"]["input"]["weights"]) == 3
     assert [path.name for path in folder.glob("training/films/elmo/*")] == ["full"]
@@ -123,6 +124,11 @@ def test_a_run(folder):
     before = results["3"].read_bytes()
     assert script("experiment", *ARGUMENTS, *elmo).count("done already") == 2
     assert results["3"].read_bytes() == before
+    shutil.rmtree(folder / "training")
+    assert script("experiment", *ARGUMENTS, *elmo).count("done already") == 1
+    assert (folder / "training/films/elmo/full/seed-0").is_dir()
+    results["3"].write_text("[]")
+    assert script("experiment", *ARGUMENTS, *elmo).count("done already") == 1
     native.write(random_bilm(seed=1), folder / "bilm")
     output = script("experiment", *ARGUMENTS, *elmo[:4], "--sizes", "3", "--mix", "frozen")
     assert "done already" not in output and results["3"].read_bytes() != before
@@ -149,14 +155,14 @@ def experiment(**settings) -> Experiment:
 def test_fingerprints(folder):
     """One says that a result is up to date, the other that results can be compared."""
 
-    def fingerprints(size="full", **settings) -> tuple[str, str]:
+    def fingerprints(**settings) -> tuple[str, str]:
         found = experiment(**settings)
-        return found.fingerprint(Size(size)), found.baseline_fingerprint()
+        return found.fingerprint(), found.baseline_fingerprint()
 
     before, comparable = fingerprints()
     assert fingerprints() == (before, comparable)
     native.write(random_bilm(seed=1), folder / "other")
-    for same in ({"weights": "other"}, {"mix": "learned"}, {"system": "baseline"}, {"size": "3"}):
+    for same in ({"weights": "other"}, {"mix": "learned"}, {"system": "baseline"}):
         found = fingerprints(**same)
         assert found[0] != before and found[1] == comparable, same
     for other in ({"overrides": {"training.max_steps": 3}}, {"gold_preproc": True}):

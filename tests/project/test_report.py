@@ -204,6 +204,12 @@ def test_seeds_of_other_settings_are_refused(metrics):
         results.read_runs(metrics)
 
 
+def test_sizes_of_other_weights_are_refused(metrics):
+    write(metrics, "elmo", 0.7, 0, size="p10", fingerprint="other weights")
+    with pytest.raises(ValueError, match=r"were run with other .* a --system of its own"):
+        results.read_runs(metrics)
+
+
 def test_systems_of_other_settings_are_refused(metrics):
     """What a system and its baseline share must be the same."""
     for seed in range(3):
