@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from checksums import check_assets
 from labelled import BrokenRows, Text, clean, draw, lines, write_docs, write_lines
 
 from spacy_elmo.cli._util import clear_errors
@@ -30,6 +31,7 @@ def main() -> None:
     parser.add_argument("--skip-broken", action="store_true", help="leave out broken rows")
     args = parser.parse_args()
     with clear_errors():
+        check_assets(args.folder)
         broken = BrokenRows(args.skip_broken)
         train, test = (list(read(args.folder / name, broken)) for name in ("train.csv", "test.csv"))
         broken.report()

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from checksums import check_assets
 from labelled import BrokenRows, Text, clean, draw, lines, write_docs, write_lines
 
 from spacy_elmo.cli._util import clear_errors
@@ -43,6 +44,7 @@ def main() -> None:
     parser.add_argument("--skip-broken", action="store_true", help="leave out broken rows")
     args = parser.parse_args()
     with clear_errors():
+        check_assets(args.folder)
         broken = BrokenRows(args.skip_broken)
         parts: dict[str, list[Text]] = {"train": [], "test": [], "unsup": []}
         for part, text in read(args.folder, broken):
@@ -52,7 +54,9 @@ def main() -> None:
             if not texts:
                 raise ValueError(f"{args.folder}: no reviews of the part {part!r}")
         dev, train = draw(parts["train"], args.n_dev)
-        test = draw(parts["test"], args.n_test)[0] if args.n_test else parts["test"]
+        test = parts["test"]
+        if 0 < args.n_test < len(test):
+            test = draw(test, args.n_test)[0]
         for name, texts in (("train", train), ("dev", dev), ("test", test)):
             write_docs(args.out / f"{name}.spacy", texts, LABELS)
         write_lines(args.out / "unlabelled.txt", (text.text for text in parts["unsup"]))

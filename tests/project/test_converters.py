@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import json
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
 import pytest
+import srsly
 from spacy.tokens import DocBin
 from spacy.vocab import Vocab
 
 from .conftest import PROJECT, script
 
 sys.path.insert(0, str(PROJECT / "scripts"))
+from checksums import check_assets
 from labelled import Text, draw
 
 
@@ -90,6 +94,68 @@ def test_agnews_skips_broken_rows(tmp_path):
     assert len(read(tmp_path / "out" / "train.spacy")) == 13
 
 
+# UD
+
+
+UD = """# text = The bank
+1\tThe\tthe\tDET\tDT\t_\t2\tdet\t_\t_
+2\tbank\tbank\tNOUN\tNN\tNumber=Sing\t0\troot\t_\t_
+
+1-2\tDon't\t_\t_\t_\t_\t_\t_\t_\t_
+1\tDo\tdo\tAUX\tVB\t_\t0\troot\t_\tSpaceAfter=No
+2\tn't\tnot\tPART\tRB\t_\t1\tadvmod\t_\t_
+2.1\tgo\tgo\tVERB\tVB\t_\t_\t_\t_\t_
+
+"""
+UD_BROKEN = {
+    b"1\tGo": "2 columns instead of 10",
+    b"2\tGo\tgo\tVERB\tVB\t_\t0\troot\t_\t_": "ID '2' instead of 1",
+    b"1\tGo\tgo\tVERBX\tVB\t_\t0\troot\t_\t_": "unknown UPOS 'VERBX'",
+    b"1\tGo\tgo\tVERB\tVB\t_\t2\troot\t_\t_": "HEAD '2' is not from 0 to 1",
+    b"1\tGo\tgo\tVERB\tVB\t_\tx\troot\t_\t_": "HEAD 'x' is not from 0 to 1",
+    b"1\tGo\tgo\tVERB\tVB\t_\t1\troot\t_\t_": "HEAD '1' is the word itself",
+    b"1\tGo\tgo\tVERB\tVB\t_\t0\t_\t_\t_": "no DEPREL",
+    b"1\tcaf\xe9\tgo\tVERB\tVB\t_\t0\troot\t_\t_": "not UTF-8",
+}
+
+
+def treebank(folder: Path, more: bytes = b"") -> Path:
+    for part in ("train", "dev", "test"):
+        content = UD.encode() * 12 + (more if part == "train" else b"")
+        (folder / f"x-ud-{part}.conllu").write_bytes(content)
+    return folder
+
+
+def test_ud(tmp_path):
+    """As `spacy convert`, but for the names of the files."""
+    script("convert_ud", treebank(tmp_path), tmp_path / "out")
+    for part in ("train", "dev", "test"):
+        options = ["--converter", "conllu", "--n-sents", "10"]
+        command = [sys.executable, "-m", "spacy", "convert", tmp_path / f"x-ud-{part}.conllu"]
+        if part == "train":
+            subprocess.run([*command, tmp_path, *options], check=True, capture_output=True)
+            expected = (tmp_path / "x-ud-train.spacy").read_bytes()
+        assert (tmp_path / "out" / f"{part}.spacy").read_bytes() == expected
+    docs = list(DocBin().from_bytes(expected).get_docs(Vocab()))
+    assert [len(list(doc.sents)) for doc in docs] == [10, 10, 4]
+    assert [token.text for token in docs[0]][:4] == ["The", "bank", "Do", "n't"]
+
+
+@pytest.mark.parametrize("row", UD_BROKEN)
+def test_ud_names_broken_rows(row, tmp_path):
+    treebank(tmp_path, row + b"\n\n" + UD.encode())
+    output = script("convert_ud", tmp_path, tmp_path / "out", fails=True)
+    assert f"x-ud-train.conllu, line 109: {UD_BROKEN[row]}" in output
+    assert "1 broken row(s)" in output and not (tmp_path / "out").exists()
+    output = script("convert_ud", tmp_path, tmp_path / "out", "--skip-broken")
+    assert "1 broken row(s) left out" in output and "train.spacy: 26 sentences" in output
+
+
+def test_ud_is_not_there(tmp_path):
+    output = script("convert_ud", tmp_path, tmp_path / "out", fails=True)
+    assert "has 0 files *-ud-train.conllu instead of one" in output
+
+
 # IMDB
 
 
@@ -143,6 +209,8 @@ def test_imdb(write, tmp_path):
     assert sorted(label for _, label in dev) == ["neg", "pos"] and len(test) == 4
     lines = (out / "unlabelled.txt").read_text(encoding="utf8").splitlines()
     assert lines == ["Who knows?", "Nobody knows."]
+    script("convert_imdb", tmp_path, out, "--n-dev", 2, "--n-test", 6)
+    assert len(read(out / "test.spacy")) == 6
 
 
 @pytest.mark.parametrize(
@@ -178,6 +246,21 @@ def test_imdb_archive_is_damaged(tmp_path):
     broken[header : header + 512] = bytes(512)
     archive.write_bytes(bytes(broken))
     assert "is damaged" in script("convert_imdb", tmp_path, tmp_path / "out", fails=True)
+
+
+def test_checksums(tmp_path):
+    """Files of the folder that `spacy project assets` fills must be the official ones."""
+    text = b"a,b"
+    asset = {"dest": "assets/ag_news/train.csv", "checksum": hashlib.md5(text).hexdigest()}
+    srsly.write_yaml(tmp_path / "project.yml", {"assets": [asset]})
+    for folder in ("assets/ag_news", "mirror/ag_news"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "train.csv").write_bytes(text)
+        check_assets(tmp_path / folder, tmp_path)
+        (tmp_path / folder / "train.csv").write_bytes(text[:-1])
+    check_assets(tmp_path / "mirror/ag_news", tmp_path)
+    with pytest.raises(ValueError, match=r"train\.csv has the checksum .* instead of"):
+        check_assets(tmp_path / "assets/ag_news", tmp_path)
 
 
 def test_reviews(tmp_path):
