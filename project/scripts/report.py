@@ -141,7 +141,8 @@ class Report:
         yield (
             "Scores are percentages on test data: mean ± sample standard deviation over seeds. "
             f"Differences and error reductions are against `{BASELINE}`, the same pipeline without "
-            "ELMo, and are taken over the seeds that both have."
+            "ELMo, and are taken over the seeds that both have. Minutes are of the clock, and "
+            "tell also what else the machine did."
         )
         facts = [f"{count(len(self.runs), 'run')} of {count(len(self.tasks), 'task')}"]
         for what in ("weights", "hardware"):
