@@ -286,11 +286,9 @@ def get_no_weights(model: Model[list[Doc], DocLayers]) -> Optional[NoWeights]:
 def get_bilm(model: Model[list[Doc], DocLayers]) -> BiLM:
     """RETURNS (BiLM): The encoder's biLM, made now if it was not needed yet.
     RAISES (ValueError): If there are no weights."""
-    module = cast(PyTorchShim, model.layers[0].shims[0])._model
-    if isinstance(module, NoWeights):
-        module = module.get()
-        set_bilm(model, module)
-    return module
+    if (no_weights := get_no_weights(model)) is not None:
+        set_bilm(model, no_weights.get())
+    return cast(PyTorchShim, model.layers[0].shims[0])._model
 
 
 def set_bilm(model: Model[list[Doc], DocLayers], bilm: BiLM) -> None:
