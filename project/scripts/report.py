@@ -30,6 +30,7 @@ ENCODERS = ("words", "char")
 MIXES = ("scalar", "frozen", "learned")
 RUN_EXPERIMENTS = "`python scripts/experiment.py TASK --system baseline ...`"
 
+NO_BREAK = "\N{NO-BREAK SPACE}"
 CSS = """
 :root { color-scheme: light; }
 body { max-width: 60rem; margin: 0 auto; padding: 1rem; color: #222; background: #fff;
@@ -46,6 +47,8 @@ img { display: block; width: 35rem; max-width: 100%; height: auto; margin: 1rem 
   background-repeat: no-repeat; }
 table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.3rem 0.7rem; border-bottom: 1px solid #ddd; white-space: nowrap; }
+/* A last column of text, not of numbers, wraps. */
+td:last-child:not([style]) { white-space: normal; min-width: 15rem; }
 th { border-bottom: 2px solid #888; text-align: left; vertical-align: bottom; }
 td:first-child, th:first-child { padding-left: 0; position: sticky; left: 0; background: #fff; }
 @media (max-width: 40rem) {
@@ -370,20 +373,21 @@ class Report:
             if compared:
                 yield (
                     f"Of {count(len(compared), 'comparison')} of {what} with `{BASELINE}`, "
-                    f"{len(weak)} did not come out better both on average and with every seed"
+                    f"{len(weak)} did not come out better with every one of several seeds"
                     + (":" if weak else ".")
                 )
             if weak:
-                header = ["Task", "System", "Training data", "Score", "Difference", "Seeds better"]
-                rows = [
-                    [
-                        *where,
-                        difference(c),
-                        f"{c.n_better} of {c.difference.n}" if c.difference.n else "",
-                    ]
-                    for where, c in weak
-                ]
-                yield table(header, rows, n_left=4)
+                # One row for all scores of a system, many of which say the same.
+                rows: dict[tuple[str, ...], list[str]] = {}
+                for (*system, score), c in weak:
+                    rows.setdefault(tuple(system), []).append(
+                        f"{score} {with_seeds(c)}".replace(" ", NO_BREAK)
+                    )
+                yield table(
+                    ["Task", "System", "Training data", "Difference (seeds better)"],
+                    [[*system, "; ".join(scores)] for system, scores in rows.items()],
+                    n_left=4,
+                )
         layers = [*self._weak_layers()]
         if layers:
             yield "Layers that know no more than the untrained network or than the word's tag (%):"
@@ -442,6 +446,11 @@ def percent(value: Optional[Spread], sign: str = "") -> str:
 def difference(compared: Comparison) -> str:
     unpaired = " (no seed in common)" if compared.difference.n == 0 else ""
     return percent(compared.difference, "+") + unpaired
+
+
+def with_seeds(compared: Comparison) -> str:
+    n = compared.difference.n
+    return difference(compared) + (f" ({compared.n_better} of {n})" if n else "")
 
 
 def reduction(compared: Comparison) -> str:

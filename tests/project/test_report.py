@@ -103,10 +103,23 @@ def test_tables(metrics, tmp_path):
     assert ["baseline", "70.00 ± 1.00", "90.00 ± 1.00"] in rows_of(markdown, "baseline")
     mix = ["0.200 ± 0.000", "0.500 ± 0.000", "0.300 ± 0.000", "1.500 ± 0.000"]
     assert ["ewt-tagger", "elmo", "tagger/input", *mix] in rows_of(markdown, "ewt-tagger")
-    weak = ["ewt-tagger", "elmo", "10%", "tag_acc", "−5.00 ± 0.00", "0 of 3"]
-    assert rows_of(markdown, "ewt-tagger")[-1] == weak
+    weak = ["ewt-tagger", "elmo", "10%", "tag_acc −5.00 ± 0.00 (0 of 3)"]
+    assert rows_of(markdown.replace(report.NO_BREAK, " "), "ewt-tagger")[-1] == weak
     assert "Of 2 comparisons of a main score with `baseline`, 1 did not" in markdown
     assert "token_acc" not in markdown
+
+
+def test_other_scores_that_are_not_better_share_a_row(tmp_path):
+    for seed in (0, 1):
+        for system, pos in (("baseline", 0.9), ("elmo", 0.8)):
+            scores = {"tag_acc": 0.9 + (system == "elmo") / 20, "pos_acc": pos, "morph_acc": 0.7}
+            write(tmp_path / "metrics", system, 0.0, seed, scores=scores)
+    markdown, _ = page(tmp_path / "metrics", tmp_path / "out")
+    assert "Of 1 comparison of a main score with `baseline`, 0 did not" in markdown
+    assert "Of 2 comparisons of another score with `baseline`, 2 did not" in markdown
+    shown = "morph_acc +0.00 ± 0.00 (0 of 2); pos_acc −10.00 ± 0.00 (0 of 2)"
+    row = rows_of(markdown.replace(report.NO_BREAK, " "), "ewt-tagger")
+    assert row == [["ewt-tagger", "elmo", "all", shown]]
 
 
 def test_html_shows_every_plot(metrics, tmp_path):
