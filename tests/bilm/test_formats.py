@@ -340,6 +340,29 @@ def test_hdf5_without_options(hdf5_folder):
     assert_refused(hdf5_folder, "no options for", "weights.hdf5", "options.json", "_options.json")
 
 
+def test_a_header_that_begins_like_a_pickle(weights_folder):
+    """Its length is written first, and may begin with 0x80."""
+    path = weights_folder / "weights.safetensors"
+    model, tensors = load(weights_folder), safetensors.torch.load_file(path)
+    with safetensors.safe_open(path, "pt") as file:
+        [(name, value)] = file.metadata().items()
+    for n in range(0, 256, 8):
+        safetensors.torch.save_file(tensors, path, {name: value + n * " "})
+        if path.read_bytes()[:1] == b"\x80":
+            break
+    assert path.read_bytes()[:1] == b"\x80"
+    assert_same(load(weights_folder), model)
+
+
+@pytest.mark.parametrize("metadata", ["{", "[]", "{}"])
+def test_damaged_metadata(weights_folder, metadata):
+    path = weights_folder / "weights.safetensors"
+    tensors = safetensors.torch.load_file(path)
+    safetensors.torch.save_file(tensors, path, {"spacy-elmo": metadata})
+    (weights_folder / "options.json").unlink()
+    assert_refused(weights_folder, "metadata 'spacy-elmo' are damaged")
+
+
 def test_safetensors_without_any_options(weights_folder):
     path = weights_folder / "weights.safetensors"
     safetensors.torch.save_file(safetensors.torch.load_file(path), path)

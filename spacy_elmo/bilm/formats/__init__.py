@@ -105,6 +105,10 @@ def detect(path: Path) -> str:
         start = file.read(16)
     if not start:
         raise ValueError(f"{path} is empty")
+    # The length of the header, then the header as JSON. Before pickles: a length may begin as they
+    # do, with 0x80.
+    if start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= path.stat().st_size:
+        return "safetensors"
     if start.startswith(_PICKLE_MAGIC):
         raise ValueError(
             f"{path} is a pickle (a PyTorch checkpoint?), which may execute code when read: "
@@ -112,9 +116,6 @@ def detect(path: Path) -> str:
         )
     if start.startswith(_HDF5_MAGIC):
         return "hdf5"
-    # The length of the header, then the header as JSON.
-    if start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= path.stat().st_size:
-        return "safetensors"
     return "options" if start.lstrip().startswith(b"{") else "unknown"
 
 

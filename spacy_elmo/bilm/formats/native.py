@@ -84,5 +84,9 @@ def _read_metadata(
 ) -> tuple[BiLMConfig, Optional[list[str]]]:
     if _METADATA not in metadata:
         raise ValueError(f"{source} does not hold its options: put options.json beside it")
-    contents: dict[str, Any] = json.loads(metadata[_METADATA])
-    return BiLMConfig.from_options(contents["options"]), contents["vocabulary"]
+    try:
+        contents: Any = json.loads(metadata[_METADATA])
+        options, vocabulary = contents["options"], contents["vocabulary"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{source}: the metadata {_METADATA!r} are damaged: {error}") from error
+    return BiLMConfig.from_options(options), vocabulary
