@@ -15,6 +15,7 @@ Random numbers need no state: those of a step depend on the seed and the step al
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ from ..bilm.lstm import LayerState
 from ..files import atomic_folder, save_tensors, sha256
 
 _SEPARATOR = "/"
+_NAME = re.compile(r"step-\d{8,}")
 
 
 class Checkpoint(NamedTuple):
@@ -83,12 +85,18 @@ def load(folder: Path) -> Checkpoint:
 
 
 def all_checkpoints(output: Path) -> list[Path]:
-    """RETURNS (list): The folders of checkpoints, oldest first, whether complete or not."""
-    return sorted(path for path in output.glob("step-*") if path.is_dir())
+    """RETURNS (list): The folders of checkpoints, oldest first, whether complete or not. A user's
+    own, such as step-00000020-backup, are none."""
+    found = [path for path in output.glob("step-*") if _NAME.fullmatch(path.name) and path.is_dir()]
+    return sorted(found, key=_step_of)
 
 
 def path_of(output: Path, step: int) -> Path:
     return output / f"step-{step:08d}"
+
+
+def _step_of(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
 
 
 def clean(output: Path, keep: int, step: int) -> None:
@@ -97,7 +105,7 @@ def clean(output: Path, keep: int, step: int) -> None:
     step (int): Where the training is: later checkpoints are damaged ones that it went back behind.
     """
     found = all_checkpoints(output)
-    later = [path for path in found if path.name > path_of(output, step).name]
+    later = [path for path in found if _step_of(path) > step]
     for path in [*later, *found[: len(found) - len(later)][:-keep]]:
         # Under its name, a checkpoint is complete or not there, even if this is killed halfway.
         path.rename(path.with_name(f".{path.name}.old"))

@@ -9,7 +9,7 @@ from typing import Any, Literal, Optional
 
 from thinc.api import Config
 
-from ..bilm import BiLMConfig
+from ..bilm import BiLMConfig, CharCNNConfig, LSTMConfig
 from .losses import LossConfig
 
 # What may change between the runs of a training that is resumed: how long it goes on, and what it
@@ -23,6 +23,18 @@ FREE_TO_CHANGE = {
     "pretraining.keep_checkpoints",
     "pretraining.eval_frequency",
     "pretraining.checkpoint_frequency",
+}
+
+
+# The names that a config can hold; {} for sections that are checked where they are read. Those of
+# [bilm] are an options.json's, of which only the settings of an architecture: another setting that
+# is published there, such as dropout, would have no effect.
+_ARCHITECTURE = BiLMConfig(LSTMConfig(1, 1), CharCNNConfig(((1, 1),), projection=True)).to_options()
+_SETTINGS: dict[str, Any] = {
+    "paths": {"corpus": None, "init_from": None},
+    "system": {"seed": 0},
+    "bilm": {**_ARCHITECTURE, "n_tokens_vocab": 0},
+    "pretraining": {},
 }
 
 
@@ -43,7 +55,7 @@ class OptimizerConfig:
     schedule (str): "constant", "cosine" or "inverse_sqrt", after the warm-up.
     warmup_steps (int): Steps in which the rate rises from 0.
     total_steps (int): Where a cosine schedule ends, at a hundredth of the rate; 0 for where the
-        training does, by max_steps or max_epochs.
+        training does, by max_steps or max_epochs as they were when it began.
     grad_clip (float): Bound of the global norm of the gradient; 0 for none.
     weight_decay, beta1, beta2 (float): Of AdamW.
     initial_accumulator (float): Of Adagrad.
@@ -187,20 +199,16 @@ def read_config(path: Path, overrides: Mapping[str, Any] = {}) -> RunConfig:
         raise ValueError(f"cannot read the config {path}: {error}") from error
     except Exception as error:  # confection's errors are of several kinds.
         raise ValueError(f"the config {path} is wrong: {error}") from error
-    known = {"paths", "system", "bilm", "pretraining"}
-    if unknown := set(config) - known:
-        raise ValueError(
-            f"the config {path} has unknown sections {sorted(unknown)}, only {sorted(known)}"
-        )
-    paths = {"corpus": None, "init_from": None, **config.get("paths", {})}
+    _check_names(config, _SETTINGS, "")
+    paths = {name: _path(value, name) for name, value in config.get("paths", {}).items()}
     options = config.get("bilm") or None
-    block = dict(config.get("pretraining", {}))
+    block = dict(config.get("pretraining") or {})
     logger = block.pop("logger", None)
     loss = _fill(LossConfig, block.pop("loss", {}), "pretraining.loss")
     optimizer = _fill(OptimizerConfig, block.pop("optimizer", {}), "pretraining.optimizer")
     return RunConfig(
-        corpus=None if paths["corpus"] is None else Path(paths["corpus"]),
-        init_from=None if paths["init_from"] is None else Path(paths["init_from"]),
+        corpus=paths.get("corpus"),
+        init_from=paths.get("init_from"),
         seed=_seed(config.get("system", {}).get("seed", 0)),
         bilm=None if options is None else BiLMConfig.from_options(_complete(options)),
         pretraining=_fill(
@@ -210,8 +218,28 @@ def read_config(path: Path, overrides: Mapping[str, Any] = {}) -> RunConfig:
     )
 
 
+def _check_names(values: Mapping[str, Any], known: Mapping[str, Any], where: str) -> None:
+    """RAISES (ValueError): If there is a section or a setting that is not known, or one in place of
+    the other."""
+    for name, value in values.items():
+        full = where + name
+        if name not in known:
+            raise ValueError(f"the config has no setting {full!r}, only {', '.join(known)}")
+        if isinstance(known[name], Mapping) != isinstance(value, Mapping) and value is not None:
+            kind = "a section" if isinstance(known[name], Mapping) else "a setting"
+            raise ValueError(f"{full} must be {kind}, found {value!r}")
+        if isinstance(value, Mapping) and known[name]:
+            _check_names(value, known[name], f"{full}.")
+
+
+def _path(value: Any, name: str) -> Optional[Path]:
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"paths.{name} must be a path, found {value!r}")
+    return None if value is None else Path(value)
+
+
 def _seed(value: Any) -> int:
-    if not isinstance(value, int) or value < 0:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError(f"system.seed must be 0 or a positive number, found {value!r}")
     return value
 
@@ -227,12 +255,18 @@ def _complete(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fill(kind: Any, values: Mapping[str, Any], where: str) -> Any:
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{where} must be a section, found {values!r}")
     known = {f.name: f for f in fields(kind)}
     for name, value in values.items():
         if name not in known:
             raise ValueError(f"{where}: no setting {name!r}, only {', '.join(known)}")
         default = known[name].default
-        if default is MISSING or default is None or isinstance(value, (list, tuple)):
+        if default is MISSING or default is None:
+            continue
+        if isinstance(default, tuple):
+            if not isinstance(value, list) or not all(type(item) is int for item in value):
+                raise ValueError(f"{where}.{name} must be a list of numbers, found {value!r}")
             continue
         allowed = (int, float) if isinstance(default, float) else type(default)
         if not isinstance(value, allowed) or isinstance(value, bool) != isinstance(default, bool):

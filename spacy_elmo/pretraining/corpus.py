@@ -35,6 +35,8 @@ from .vocabulary import SPECIALS, VocabularySettings, order_types
 VERSION = 1
 MANIFEST = "manifest.json"
 SPLITS = ("train", "dev")
+# What lengths.bin can hold.
+MAX_CHARACTERS = 2**16 - 1
 _TYPES_PER_CHUNK = 100_000
 
 
@@ -64,6 +66,8 @@ class Corpus:
     folder (Path): Where it lies.
     manifest (dict): Counts, settings, checksums.
     train, dev (Sentences): The two parts.
+    words (list[str]): What is predicted, special words first.
+    counts (ndarray): How often each type occurs in train.
     characters (ndarray): Shifted character ids of the types, shape (types, longest).
     lengths (ndarray): Character ids per type that are not padding.
     """
@@ -72,21 +76,15 @@ class Corpus:
     manifest: dict[str, Any]
     train: Sentences
     dev: Sentences
+    words: list[str]
+    counts: numpy.ndarray
     characters: numpy.ndarray
     lengths: numpy.ndarray
 
     @property
     def n_vocabulary(self) -> int:
         """Words that are predicted, special ones included; types from here on are `<UNK>`."""
-        return self.manifest["n_vocabulary"]
-
-    def vocabulary(self) -> list[str]:
-        with (self.folder / "types.txt").open(encoding="utf8", newline="\n") as file:
-            return [line.rstrip("\n") for line, _ in zip(file, range(self.n_vocabulary))]
-
-    def counts(self) -> numpy.ndarray:
-        """RETURNS (ndarray): How often each type occurs in train."""
-        return numpy.fromfile(self.folder / "counts.bin", dtype="int64")
+        return len(self.words)
 
 
 def prepare(
@@ -196,10 +194,11 @@ def open_corpus(folder: Path, *, check: bool = True) -> Corpus:
         raise ValueError(
             f"no corpus in {folder} ({error}): make one with `spacy elmo prepare`"
         ) from error
-    if manifest.get("version") != VERSION:
+    version = manifest.get("version") if isinstance(manifest, dict) else None
+    if version != VERSION:
         raise ValueError(
-            f"the corpus {folder} is of version {manifest.get('version')}, this software reads "
-            f"{VERSION}: prepare it again"
+            f"the corpus {folder} is of version {version}, this software reads {VERSION}: prepare "
+            "it again"
         )
     for name, expected in manifest["sha256"].items():
         path = folder / name
@@ -215,9 +214,18 @@ def open_corpus(folder: Path, *, check: bool = True) -> Corpus:
         )
         for split in SPLITS
     }
-    characters = _map(folder / "characters.bin", "int16").reshape(manifest["n_types"], -1)
-    lengths = numpy.fromfile(folder / "lengths.bin", dtype="uint16").astype("int64")
-    return Corpus(folder, manifest, parts["train"], parts["dev"], characters, lengths)
+    # All that is not mapped is read now: a training goes on even if the folder is replaced.
+    with (folder / "types.txt").open(encoding="utf8", newline="\n") as file:
+        words = [line.rstrip("\n") for line, _ in zip(file, range(manifest["n_vocabulary"]))]
+    return Corpus(
+        folder,
+        manifest,
+        **parts,
+        words=words,
+        counts=numpy.fromfile(folder / "counts.bin", dtype="int64"),
+        characters=_map(folder / "characters.bin", "int16").reshape(manifest["n_types"], -1),
+        lengths=numpy.fromfile(folder / "lengths.bin", dtype="uint16").astype("int64"),
+    )
 
 
 def _map(path: Path, dtype: str) -> numpy.ndarray:

@@ -9,7 +9,7 @@ import spacy
 from ..component import Elmo
 from ..files import atomic_folder
 from ..layers.encoder import set_bilm
-from .head import head_folder, save_head
+from .head import head_folder, write_head
 from .tokenize import Tokenization
 from .trainer import Trainer
 
@@ -33,13 +33,14 @@ def export(trainer: Trainer, name: str) -> None:
         names = ("forward", "backward", "average", "unigram")
         nlp.meta["performance"] = {f"perplexity_{key}": history[-1][key] for key in names}
     path = trainer.output / f"model-{name}"
-    with atomic_folder(path) as folder:
+    # Both are written before either takes its place, so that they hardly ever differ.
+    with atomic_folder(path) as folder, atomic_folder(head_folder(path)) as head:
         nlp.to_disk(folder)
-    save_head(
-        head_folder(path),
-        trainer.model.output,
-        trainer.config.pretraining.loss,
-        trainer.corpus.vocabulary(),
-        tokenization,
-        trainer.corpus.manifest["max_characters"],
-    )
+        write_head(
+            head,
+            trainer.model.output,
+            trainer.config.pretraining.loss,
+            trainer.corpus.words,
+            tokenization,
+            trainer.corpus.manifest["max_characters"],
+        )

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ..bilm import BiLM
 from ..bilm.formats import read_vocabulary
-from ..files import atomic_folder, save_tensors
+from ..files import save_tensors
 from .language_model import LanguageModel
 from .losses import LossConfig, OutputLayer
 from .tokenize import Tokenization
@@ -47,10 +47,11 @@ class Head(NamedTuple):
 
 
 def head_folder(model: Path) -> Path:
+    model = model if model.name else model.resolve()  # "." has no name.
     return model.with_name(f"{model.name}.head")
 
 
-def save_head(
+def write_head(
     folder: Path,
     output: OutputLayer,
     loss: LossConfig,
@@ -58,18 +59,17 @@ def save_head(
     tokenization: Tokenization,
     max_characters: int,
 ) -> None:
-    """Write an output layer, atomically."""
-    with atomic_folder(folder) as new:
-        tensors = {k: v.detach().cpu().contiguous() for k, v in output.state_dict().items()}
-        save_tensors(tensors, new / "head.safetensors")
-        about = {
-            "loss": asdict(loss),
-            "tokenization": asdict(tokenization),
-            "max_characters": max_characters,
-        }
-        (new / "head.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf8")
-        with (new / "vocab.txt").open("w", encoding="utf8", newline="\n") as file:
-            file.writelines(f"{word}\n" for word in words)
+    """Write an output layer into a folder."""
+    tensors = {k: v.detach().cpu().contiguous() for k, v in output.state_dict().items()}
+    save_tensors(tensors, folder / "head.safetensors")
+    about = {
+        "loss": asdict(loss),
+        "tokenization": asdict(tokenization),
+        "max_characters": max_characters,
+    }
+    (folder / "head.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf8")
+    with (folder / "vocab.txt").open("w", encoding="utf8", newline="\n") as file:
+        file.writelines(f"{word}\n" for word in words)
 
 
 def load_head(folder: Path) -> Head:

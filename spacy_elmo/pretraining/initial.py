@@ -32,7 +32,7 @@ def build_model(config: RunConfig, corpus: Corpus) -> tuple[LanguageModel, str]:
 
 
 def _build(config: RunConfig, corpus: Corpus) -> tuple[LanguageModel, str]:
-    words = corpus.vocabulary()
+    words = corpus.words
     settings = config.pretraining
     if config.init_from is None:
         if config.bilm is None:
@@ -42,6 +42,8 @@ def _build(config: RunConfig, corpus: Corpus) -> tuple[LanguageModel, str]:
         )
         return LanguageModel(bilm, len(words), settings.loss, settings.dropout), "new weights"
     bilm = load_weights(config.init_from)
+    # What it was stored in would round what training adds.
+    bilm.half_precision_storage = False
     folder = head_folder(config.init_from)
     head = load_head(folder) if folder.is_dir() else None
     if config.bilm is not None and _with_vocabulary(config.bilm, len(words)) != bilm.config:
@@ -61,6 +63,9 @@ def _build(config: RunConfig, corpus: Corpus) -> tuple[LanguageModel, str]:
 def _take_over(head: Head, model: LanguageModel, words: list[str]) -> str:
     """Use as much of an output layer as fits. RETURNS (str): How much, in words."""
     tensors = model.output.state_dict()
+    if isinstance(model.output, Softmax) and model.output.tied and not head.loss.tied:
+        # Its weights would take the place of the word embeddings.
+        return "a new output layer"
     shapes = {name: value.shape for name, value in tensors.items()}
     if head.words == words and shapes == {k: v.shape for k, v in head.tensors.items()}:
         model.output.load_state_dict(head.tensors)

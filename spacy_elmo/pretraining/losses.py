@@ -238,7 +238,8 @@ class AdaptiveSoftmax(nn.Module):
     n_words (int): Words that are predicted, by falling frequency.
     width (int): P.
     cutoffs (Sequence[int]): Where the clusters begin; those beyond the vocabulary are left out.
-    RAISES (ValueError): If no cutoff is within the vocabulary.
+    RAISES (ValueError): If no cutoff is within the vocabulary, or there are too many for the width,
+        of which each cluster has a quarter of what the one before has.
     """
 
     def __init__(self, n_words: int, width: int, cutoffs: Sequence[int]) -> None:
@@ -248,6 +249,11 @@ class AdaptiveSoftmax(nn.Module):
             raise ValueError(
                 f"loss: the cutoffs {list(cutoffs)} must rise, and the first must be within the "
                 f"vocabulary of {n_words} words"
+            )
+        if width < 4 ** len(inside):
+            raise ValueError(
+                f"loss: the {len(inside)} cutoffs {inside} leave nothing of a projection_dim of "
+                f"{width} for the last cluster: give fewer"
             )
         self.n_words = n_words
         self.softmax = nn.AdaptiveLogSoftmaxWithLoss(width, n_words, inside, head_bias=True)

@@ -132,5 +132,13 @@ def text_corpus(
     characters, lengths = character_ids(list(ids), max_characters)
     found = Sentences(numpy.array(tokens, dtype="uint32"), numpy.array(ends, dtype="int64"))
     nothing = Sentences(found.ids[:0], found.ends[:0])
-    manifest = {"n_vocabulary": len(vocabulary), "n_types": len(ids)}
-    return Corpus(Path(), manifest, nothing, found, characters, lengths)
+    return Corpus(
+        Path(),
+        {},
+        train=nothing,
+        dev=found,
+        words=vocabulary,
+        counts=numpy.zeros(len(ids), dtype="int64"),
+        characters=characters,
+        lengths=lengths,
+    )

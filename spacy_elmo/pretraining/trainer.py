@@ -87,24 +87,27 @@ class Trainer:
         self.output = output
         self.corpus = open_corpus(config.corpus)
         self.progress = Progress()
-        found = checkpoints.all_checkpoints(output)
+        self._found = checkpoints.all_checkpoints(output)
         if not resume:
             _check_empty(output)
+        # Settings that do not go together should say so before there is anything in the folder.
+        n_batches = len(self._epoch(0))
         torch.manual_seed(config.seed)
         self.model, self.origin = build_model(config, self.corpus)
         self.model.to(device)
         self.optimizer = build_optimizer(self.model, config.pretraining.optimizer)
         self._optimizer_config = config.pretraining.optimizer
         if not self._optimizer_config.total_steps:
-            self._optimizer_config = replace(self._optimizer_config, total_steps=self._n_steps())
+            n_steps = self._n_steps(n_batches)
+            self._optimizer_config = replace(self._optimizer_config, total_steps=n_steps)
         self._stop = False
         self.interrupted = False
         self._data_ends = False
-        self._has_checkpoint = bool(found)
+        self._has_checkpoint = bool(self._found)
         self._carried: list[LayerState] = []
         self._first_bad_step = torch.full((), -1, device=device)
-        if found:
-            self._restore(found)
+        if self._found:
+            self._restore(self._found)
         self._parallel: nn.Module = self.model
         if world_size() > 1:
             self._parallel = nn.parallel.DistributedDataParallel(self.model)
@@ -122,6 +125,13 @@ class Trainer:
         self.output.mkdir(parents=True, exist_ok=True)
         lock = _only_run_in(self.output) if rank() == 0 else contextlib.nullcontext()
         with lock, self._stopping_on_signals():
+            barrier()
+            if self._found:
+                found_now = checkpoints.all_checkpoints(self.output)
+                if found_now != self._found:
+                    # The run before was still stopping when this one was made.
+                    self._restore(found_now)
+                self._found = []
             if rank() == 0 and not self._has_checkpoint:
                 # Another run may have begun there since this one was made.
                 _check_empty(self.output)
@@ -146,19 +156,22 @@ class Trainer:
                     value = float(summed(loss))
                     self._check_finite()
                 found = None
-                # Whoever asks to stop may not wait for an evaluation.
                 if limit or evaluates:
+                    if stop:
+                        # Whoever asks to stop may not wait for an evaluation.
+                        self.save()
                     found = self.evaluate(value)
                     if found.average < progress.best:
                         progress.best, progress.best_step = found.average, step
                         if export is not None and rank() == 0:
                             export(self, "best")
                     limit = limit or self._has_no_patience_left()
-                if report is not None and rank() == 0:
-                    report(progress, value, found)
                 self.interrupted = stop and not limit
                 if limit or stop or saves:
                     self.save()
+                # After saving: a logger may fail, such as one that needs a network.
+                if report is not None and rank() == 0:
+                    report(progress, value, found)
                 if limit or stop:
                     break
             if export is not None and rank() == 0:
@@ -170,12 +183,11 @@ class Trainer:
     def device(self) -> torch.device:
         return self.model.bilm.device
 
-    def _n_steps(self) -> int:
-        """RETURNS (int): How many steps there will be, about."""
+    def _n_steps(self, n_batches: int) -> int:
+        """RETURNS (int): How many steps there will be, about, with so many batches per epoch."""
         settings = self.config.pretraining
-        per_step = settings.batch_words * settings.accumulate_gradient
-        n_words = settings.max_epochs * self.corpus.manifest["n_tokens"]["train"]
-        found = [n for n in (settings.max_steps, -(-n_words // per_step)) if n]
+        per_epoch = -(-n_batches // settings.accumulate_gradient)
+        found = [n for n in (settings.max_steps, settings.max_epochs * per_epoch) if n]
         if not found and self._optimizer_config.schedule == "cosine":
             raise ValueError(
                 "pretraining.optimizer.total_steps = 0 needs max_steps or max_epochs to know where "
@@ -204,7 +216,7 @@ class Trainer:
             self.corpus.dev,
             batch_words=settings.batch_words,
             max_words=settings.eval_words,
-            counts=self.corpus.counts(),
+            counts=self.corpus.counts,
         )
         self.model.train()
         progress = self.progress
@@ -228,7 +240,9 @@ class Trainer:
         state = {
             "progress": vars(self.progress),
             "config": self.config.to_dict(),
+            "bilm": self.model.bilm.config.to_options(),
             "corpus": self.corpus.manifest["sha256"],
+            "total_steps": self._optimizer_config.total_steps,
         }
         path = checkpoints.path_of(self.output, self.progress.step)
         checkpoints.save(path, self.model, self.optimizer, carried, state)
@@ -316,9 +330,15 @@ class Trainer:
         )
 
     def _has_no_patience_left(self) -> bool:
-        patience, history = self.config.pretraining.patience, self.progress.history
-        since = [record for record in history if record["step"] > self.progress.best_step]
-        return bool(patience and len(since) >= patience)
+        settings = self.config.pretraining
+        steps = (record["step"] for record in self.progress.history)
+        # An evaluation at a limit comes before its turn.
+        since = [
+            step
+            for step in steps
+            if step > self.progress.best_step and step % settings.eval_frequency == 0
+        ]
+        return bool(settings.patience and len(since) >= settings.patience)
 
     def _restore(self, found: list[Path]) -> None:
         for path in reversed(found):
@@ -330,6 +350,9 @@ class Trainer:
         else:
             raise ValueError(f"no checkpoint in {self.output} can be used")
         changed = differences(saved.state["config"], self.config.to_dict())
+        # Without a section [bilm], it is that of paths.init_from, which may have been replaced.
+        bilm = self.model.bilm.config.to_options()
+        changed += differences(saved.state.get("bilm", bilm), bilm, "paths.init_from: ")
         if changed:
             raise ValueError(
                 "cannot resume with another config. It differs in " + "; ".join(changed)
@@ -340,6 +363,12 @@ class Trainer:
             )
         checkpoints.restore(saved, self.model, self.optimizer)
         self.progress = Progress(**saved.state["progress"])
+        if not self.config.pretraining.optimizer.total_steps:
+            # Other limits do not bend a schedule that has begun.
+            self._optimizer_config = replace(
+                self._optimizer_config,
+                total_steps=saved.state.get("total_steps", self._optimizer_config.total_steps),
+            )
         self._carried = [
             (self._my_rows(h), self._my_rows(c)) for h, c in checkpoints.carried_states(saved)
         ]

@@ -39,10 +39,10 @@ def corpus(tmp_path_factory) -> Corpus:
 
 
 CHARACTERS = BiLMConfig(
-    LSTMConfig(dim=16, projection_dim=8, cell_clip=3.0, proj_clip=3.0),
+    LSTMConfig(dim=20, projection_dim=16, cell_clip=3.0, proj_clip=3.0),
     CharCNNConfig(filters=((1, 4), (2, 6), (3, 8)), n_highway=1, embedding_dim=4),
 )
-WORDS = BiLMConfig(LSTMConfig(dim=16, projection_dim=8), n_tokens_vocab=3)
+WORDS = BiLMConfig(LSTMConfig(dim=20, projection_dim=16), n_tokens_vocab=3)
 
 
 def run_config(corpus: Corpus, bilm: BiLMConfig | None = CHARACTERS, **settings) -> RunConfig:

@@ -20,7 +20,7 @@ from spacy_elmo.pretraining.losses import (
 
 from ..conftest import max_difference
 
-N_WORDS, WIDTH, ROWS = 60, 5, 17
+N_WORDS, WIDTH, ROWS = 60, 16, 17
 
 
 def problem(seed=0):
@@ -167,6 +167,7 @@ def test_tied_weights():
         (lambda: build_output_layer(LossConfig(tied=True), 9, 4), "tied needs word input"),
         (lambda: AdaptiveSoftmax(50, 4, (100,)), "must be within the vocabulary of 50"),
         (lambda: AdaptiveSoftmax(50, 4, (30, 10)), "must rise"),
+        (lambda: AdaptiveSoftmax(50, 15, (10, 30)), "leave nothing of a projection_dim of 15"),
     ],
 )
 def test_impossible_settings(build, message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import pickle
 import random
@@ -27,7 +28,7 @@ from spacy_elmo.pretraining.batches import CarriedRows, SentenceBatches, pack
 from spacy_elmo.pretraining.config import OptimizerConfig, read_config
 from spacy_elmo.pretraining.corpus import open_corpus, prepare
 from spacy_elmo.pretraining.export import export
-from spacy_elmo.pretraining.head import head_folder, load_language_model
+from spacy_elmo.pretraining.head import head_folder, load_head, load_language_model
 from spacy_elmo.pretraining.initial import build_model
 from spacy_elmo.pretraining.losses import LossConfig
 from spacy_elmo.pretraining.perplexity import perplexity, text_corpus
@@ -89,7 +90,7 @@ def test_no_prediction_sees_its_word(corpus, bilm):
         tops = []
         for word in (tokens[k], "visits"):
             changed = [*tokens[:k], word, *tokens[k + 1 :]]
-            text = text_corpus([changed], corpus.vocabulary(), 50)
+            text = text_corpus([changed], corpus.words, 50)
             batch = pack(text.dev, numpy.array([0]), text.n_vocabulary)
             with torch.no_grad():
                 tops.append(model._top(batch, text, 0.0))
@@ -105,7 +106,7 @@ def test_the_same_activations_as_at_inference(corpus):
     torch.manual_seed(0)
     model, _ = build_model(run_config(corpus), corpus)
     texts = [line.split() for line in sentences(7)]
-    text = text_corpus(texts, corpus.vocabulary(), 50)
+    text = text_corpus(texts, corpus.words, 50)
     batch = pack(text.dev, numpy.arange(7), text.n_vocabulary)
     with torch.no_grad():
         top = model._top(batch, text, 0.0)
@@ -119,7 +120,7 @@ def test_the_same_activations_as_at_inference(corpus):
 def test_perplexity_is_that_of_single_sentences(corpus):
     torch.manual_seed(0)
     model, _ = build_model(run_config(corpus), corpus)
-    together = perplexity(model, corpus, corpus.dev, batch_words=50, counts=corpus.counts())
+    together = perplexity(model, corpus, corpus.dev, batch_words=50, counts=corpus.counts)
     sums, n = numpy.zeros(2), 0
     for number in range(len(corpus.dev)):
         batch = pack(corpus.dev, numpy.array([number]), corpus.n_vocabulary)
@@ -440,6 +441,88 @@ def test_damaged_checkpoints_do_not_push_out_good_ones(tmp_path, corpus):
     assert checkpoints.load(found).state["progress"]["step"] == 8
 
 
+def test_folders_of_the_user_are_no_checkpoints(tmp_path, corpus):
+    Trainer(run_config(corpus, max_steps=10), tmp_path / "run").train()
+    [*_, last] = checkpoints.all_checkpoints(tmp_path / "run")
+    shutil.copytree(last, last.with_name(f"{last.name}-backup"))
+    (tmp_path / "run" / "step-notes").mkdir()
+    Trainer(run_config(corpus, max_steps=20), tmp_path / "run", resume=True).train()
+    found = {path.name for path in (tmp_path / "run").glob("step-*")}
+    assert found == {"step-00000010-backup", "step-notes", "step-00000015", "step-00000020"}
+
+
+def test_resuming_while_the_first_run_still_stops(tmp_path, corpus):
+    """It goes on from where that one ends, not from where it was."""
+    first = Trainer(run_config(corpus, max_steps=12), tmp_path / "run")
+    second = []
+
+    def report(progress, loss, found):
+        if progress.step == 6:
+            second.append(Trainer(run_config(corpus), tmp_path / "run", resume=True))
+
+    first.train(report)
+    assert second[0].progress.step == 5
+    second[0].train()
+    whole = Trainer(run_config(corpus), tmp_path / "whole")
+    whole.train()
+    assert equal(weights(whole), weights(second[0]))
+
+
+def test_a_signal_at_an_evaluation(tmp_path, corpus, monkeypatch):
+    trainer = Trainer(run_config(corpus), tmp_path / "run")
+    evaluate = trainer.evaluate
+
+    def killed(*args):
+        [*_, last] = checkpoints.all_checkpoints(tmp_path / "run")
+        assert last.name == "step-00000010"
+        raise KeyboardInterrupt
+
+    def report(progress, loss, found):
+        if progress.step == 9:
+            monkeypatch.setattr(trainer, "evaluate", killed)
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train(report)
+    assert evaluate(None).n_words
+    assert checkpoints.load(tmp_path / "run" / "step-00000010").state["progress"]["step"] == 10
+
+
+def test_a_logger_that_fails_costs_no_step(tmp_path, corpus):
+    def report(progress, loss, found):
+        if found is not None:
+            raise OSError("no network")
+
+    with pytest.raises(OSError, match="no network"):
+        Trainer(run_config(corpus), tmp_path / "run").train(report)
+    [*_, last] = checkpoints.all_checkpoints(tmp_path / "run")
+    assert last.name == "step-00000010"
+
+
+def test_a_corpus_that_is_prepared_again_meanwhile(tmp_path, corpus):
+    """Its replacement does not reach the run."""
+    folder = tmp_path / "corpus"
+    shutil.copytree(corpus.folder, folder)
+    trainer = Trainer(run_config(open_corpus(folder), max_steps=10), tmp_path / "run")
+    words = [line.replace("river", "rivulet") for line in sentences()]
+    prepare(words, folder, SENTENCE_PER_LINE, VocabularySettings(size=9), dev_fraction=0.1)
+    trainer.train(export=export)
+    whole = Trainer(run_config(corpus, max_steps=10), tmp_path / "whole")
+    whole.train()
+    assert equal(weights(whole), weights(trainer))
+    assert load_head(tmp_path / "run" / "model-best.head").words == corpus.words
+
+
+def test_patience_counts_no_evaluation_at_a_limit(tmp_path, corpus):
+    settings = {"eval_frequency": 4, "patience": 2, "optimizer": OptimizerConfig(learn_rate=50.0)}
+    ended = Trainer(run_config(corpus, max_steps=0, **settings), tmp_path / "whole").train().step
+    assert ended > 8
+    for limit in (ended - 3, ended - 2, ended - 1, 0):
+        config = run_config(corpus, max_steps=limit, **settings)
+        progress = Trainer(config, tmp_path / "run", resume=limit != ended - 3).train()
+    assert progress.step == ended
+
+
 def test_patience_outlives_the_run(tmp_path, corpus):
     config = run_config(
         corpus,
@@ -484,13 +567,13 @@ def test_the_result_is_a_pipeline(tmp_path, corpus, bilm):
         folder = tmp_path / "run" / f"model-{name}"
         nlp = spacy.load(folder)
         doc = nlp("Anna likes the river")
-        assert doc._.elmo_layers.shape == (3, 4, 16)
+        assert doc._.elmo_layers.shape == (3, 4, 32)
         assert nlp.meta["performance"]["perplexity_average"] > 1
         [expected] = trainer.model.bilm.embed([["Anna", "likes", "the", "river"]])
         if name == "last":
             assert max_difference(doc._.elmo_layers, expected) < 1e-6
         model, head = load_language_model(nlp.get_pipe("elmo").bilm, head_folder(folder))
-        assert head.words == corpus.vocabulary()
+        assert head.words == corpus.words
         assert head.tokenization.whitespace is True
         found = perplexity(model, corpus, corpus.dev)
         expected = trainer.progress.history[-1]["average"]
@@ -551,13 +634,36 @@ def test_the_output_layer_of_common_words(tmp_path, corpus):
     config = replace(run_config(other, None), init_from=tmp_path / "first" / "model-last")
     second = Trainer(config, tmp_path / "second")
     assert "output layer for 17 of 18 words" in second.origin
-    old, new = corpus.vocabulary(), other.vocabulary()
+    old, new = corpus.words, other.words
     for row, word in enumerate(new):
         same = torch.equal(
             second.model.output.weight[row],
             first.model.output.weight[old.index(word) if word in old else 0],
         )
         assert same == (word in old)
+
+
+def test_going_on_with_tied_weights(tmp_path, corpus):
+    """The word embeddings are not exchanged for another model's output layer."""
+    loss = LossConfig("full")
+    first = Trainer(run_config(corpus, WORDS, loss=loss), tmp_path / "first")
+    first.train(export=export)
+    tied = run_config(corpus, None, loss=LossConfig("full", tied=True))
+    second = Trainer(replace(tied, init_from=tmp_path / "first/model-last"), tmp_path / "second")
+    assert second.origin.endswith("a new output layer")
+    embeddings = (t.model.bilm.token_encoder.embedding.weight for t in (first, second))
+    assert torch.equal(*embeddings)
+
+
+def test_half_precision_does_not_stick(tmp_path, corpus):
+    first = Trainer(run_config(corpus), tmp_path / "first")
+    first.model.bilm.half_precision_storage = True
+    allennlp.write(first.model.bilm, tmp_path / "half")
+    config = replace(run_config(corpus, None), init_from=tmp_path / "half")
+    second = Trainer(config, tmp_path / "second")
+    second.train(export=export)
+    again = spacy.load(tmp_path / "second" / "model-last").get_pipe("elmo").bilm
+    assert equal(dict(second.model.bilm.named_parameters()), dict(again.named_parameters()))
 
 
 def test_schedules():
@@ -593,6 +699,11 @@ def test_a_schedule_ends_with_the_training(tmp_path, corpus):
     other = Trainer(short, tmp_path / "other")
     other.train()
     assert other.optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
+    # What ended after half of it goes on at the lowest rate, rather than up again.
+    longer = replace(config, pretraining=replace(config.pretraining, max_steps=steps // 2 + 2))
+    resumed = Trainer(longer, tmp_path / "other", resume=True)
+    resumed.train()
+    assert resumed.optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
     endless = replace(config, pretraining=replace(config.pretraining, max_epochs=0))
     with pytest.raises(ValueError, match="needs max_steps or max_epochs"):
         Trainer(endless, tmp_path / "endless")
@@ -643,6 +754,25 @@ def test_resuming_with_another_config(tmp_path, corpus):
         Trainer(other, tmp_path / "run", resume=True)
 
 
+def test_resuming_with_another_model_to_begin_with(tmp_path, corpus):
+    model, _ = build_model(run_config(corpus), corpus)
+    allennlp.write(model.bilm, tmp_path / "model")
+    config = replace(run_config(corpus, None, max_steps=1), init_from=tmp_path / "model")
+    Trainer(config, tmp_path / "run").train()
+    options = json.loads((tmp_path / "model" / "options.json").read_text())
+    options["lstm"]["cell_clip"] = 0.05
+    (tmp_path / "model" / "options.json").write_text(json.dumps(options))
+    with pytest.raises(ValueError, match=r"init_from: lstm.cell_clip: 3\.0 -> 0\.05"):
+        Trainer(config, tmp_path / "run", resume=True)
+
+
+def test_settings_that_do_not_fit_the_corpus_leave_nothing(tmp_path, corpus):
+    config = run_config(corpus, carry_state=True, batch_words=10**6)
+    with pytest.raises(ValueError, match="fewer words than a batch has rows"):
+        Trainer(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_resuming_with_another_corpus(tmp_path, corpus):
     config = run_config(corpus, max_steps=1)
     Trainer(config, tmp_path / "run").train()
@@ -688,7 +818,15 @@ def test_a_corpus_smaller_than_a_batch(tmp_path, corpus):
         ('[pretraining]\n[pretraining.loss]\nname = "x"', "name must be sampled"),
         ('[pretraining]\n[pretraining.optimizer]\nname = "sgd"', "must be one of adagrad, adamw"),
         ("[pretraining]\n[pretraining.optimizer]\nlearn_rate = 0", "learn_rate must be positive"),
-        ("[training]\n", r"unknown sections \['training'\]"),
+        ("[training]\n", "no setting 'training', only paths, system, bilm, pretraining"),
+        ("[system]\nsed = 1", "no setting 'system.sed', only seed"),
+        ("[paths]\ncorpora = 1", "no setting 'paths.corpora', only corpus, init_from"),
+        ("[paths]\ncorpus = 5", "paths.corpus must be a path, found 5"),
+        ("[bilm]\n[bilm.lstm]\ndim = 4\nn_layer = 2", "no setting 'bilm.lstm.n_layer', only dim"),
+        ("[bilm]\nlstm = 4", "bilm.lstm must be a section, found 4"),
+        ('[pretraining]\nloss = "full"', "pretraining.loss must be a section, found 'full'"),
+        ("[pretraining]\nmax_steps = [1, 2]", "pretraining.max_steps must be of type int"),
+        ('[pretraining]\n[pretraining.loss]\ncutoffs = ["a"]', "cutoffs must be a list of numbers"),
         ("[bilm]\n[bilm.lstm]\ndim = 4\nprojection_dim = -1", "projection_dim"),
         ("[pretraining]\npatience = -1", "pretraining.patience must be 0 or more"),
         ("[pretraining]\n[pretraining.optimizer]\ngrad_clip = -1.0", "grad_clip must be 0 or more"),
