@@ -37,11 +37,25 @@ def torch_device(gpu_id: int) -> str:
     return f"cuda:{gpu_id}"
 
 
-def check_free(path: Path, force: bool) -> None:
-    """RAISES (ValueError): If the path exists and may not be overwritten."""
-    if path.exists() and not force:
+def check_free(path: Path, force: bool, marker: Optional[str] = None) -> None:
+    """Check a path before something is written there.
+
+    force (bool): Whether it may be overwritten.
+    marker (Optional[str]): A file that is in every folder that the command writes: what has none is
+        the user's own, and stays. None: the command writes a file.
+    RAISES (ValueError): If the path exists and may not be overwritten.
+    """
+    if not path.exists():
+        return
+    if not force:
         raise ValueError(
             f"{path} exists already: choose another path, or overwrite it with --force"
+        )
+    is_empty = path.is_dir() and not any(path.iterdir())
+    if marker is not None and not is_empty and not (path / marker).is_file():
+        raise ValueError(
+            f"{path} is not what this command writes (no {marker} in it), and so not overwritten: "
+            "choose another path, or remove it"
         )
 
 

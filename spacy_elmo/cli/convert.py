@@ -32,7 +32,7 @@ def convert_cli(
     For word input, vocab.txt must lie beside the weights.
     """
     with clear_errors():
-        check_free(out, force)
+        check_free(out, force, "meta.json")
         bilm = load(weights, options)
         if half:
             bilm.half_precision_storage = True

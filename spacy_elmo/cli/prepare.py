@@ -10,7 +10,7 @@ from tqdm import tqdm
 from wasabi import msg
 
 from ..bilm.formats import read_vocabulary
-from ..pretraining.corpus import prepare
+from ..pretraining.corpus import MANIFEST, MAX_CHARACTERS, prepare
 from ..pretraining.reading import find_files, read_texts
 from ..pretraining.tokenize import Tokenization, make_pipeline
 from ..pretraining.vocabulary import VocabularySettings
@@ -49,15 +49,21 @@ def prepare_cli(
             raise ValueError("give input files and an output folder: spacy elmo prepare IN... OUT")
         *sources, target = inputs
         out = Path(target)
-        check_free(out, force)
+        check_free(out, force, MANIFEST)
         if max_length < 1 or n_process < 1:
             raise ValueError("--max-length and --n-process must be 1 or more")
-        if max_characters < 3:
-            raise ValueError("--max-characters must be 3 or more: begin, a character and end")
+        if not 3 <= max_characters <= MAX_CHARACTERS:
+            raise ValueError(
+                f"--max-characters must be from 3 (begin, a character and end) to {MAX_CHARACTERS}"
+            )
+        if vocabulary is not None and (vocab_size is not None or min_count != 1):
+            raise ValueError("--vocab names all words: leave out --vocab-size and --min-count")
         tokenization = Tokenization(lang, whitespace, one_per_line, max_length)
         make_pipeline(tokenization)  # An unknown language should not wait for a worker to say so.
         words = None if vocabulary is None else read_vocabulary(vocabulary)
-        files = [path for path in find_files(sources) if out not in path.parents]
+        # What an earlier run wrote is not text.
+        inside = out.resolve()
+        files = [path for path in find_files(sources) if inside not in path.resolve().parents]
         with tqdm(unit="char", unit_scale=True, desc="Reading", disable=None) as bar:
             manifest = prepare(
                 read_texts(files, encoding, errors),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import gzip
 import importlib
 import io
@@ -13,11 +12,12 @@ from glob import glob
 from pathlib import Path
 from typing import Any, Union
 
+ERRORS = ("strict", "replace", "ignore")
 SUFFIXES = (".txt", ".jsonl", ".spacy", ".txt.gz", ".jsonl.gz", ".txt.zst", ".jsonl.zst")
 
 
 def find_files(inputs: Sequence[Union[str, Path]]) -> list[Path]:
-    """Expand files, folders (recursively) and glob patterns.
+    """Expand files, folders (recursively, without hidden files) and glob patterns.
 
     RETURNS (list): The files, in the order of the arguments, those of a folder or a pattern sorted.
     RAISES (ValueError): If an argument matches nothing, or a file is of no kind that we read.
@@ -28,7 +28,11 @@ def find_files(inputs: Sequence[Union[str, Path]]) -> list[Path]:
         if path.is_file():
             files = [path]
         elif path.is_dir():
-            files = sorted(file for file in path.rglob("*") if file.name.endswith(SUFFIXES))
+            files = sorted(
+                file
+                for file in path.rglob("*")
+                if file.name.endswith(SUFFIXES) and not _is_hidden(file.relative_to(path))
+            )
         else:
             files = sorted(Path(match) for match in glob(str(name), recursive=True))
         if not files:
@@ -43,27 +47,34 @@ def find_files(inputs: Sequence[Union[str, Path]]) -> list[Path]:
     return found
 
 
+def _is_hidden(path: Path) -> bool:
+    """Such as what a killed `spacy elmo prepare` leaves."""
+    return any(part.startswith(".") for part in path.parts)
+
+
 def read_texts(
     files: Iterable[Path], encoding: str = "utf8", errors: str = "strict"
 ) -> Iterator[str]:
     """Read a text per line (.txt), per record's "text" (.jsonl) or per doc (.spacy, tokens joined
     by spaces).
 
-    encoding, errors (str): As for `open`.
+    encoding, errors (str): As for `open`, errors one of "strict", "replace" and "ignore".
     YIELDS (str): The texts, without empty ones. Halves of a surrogate pair, which JSON can hold but
         no file can, are replaced.
     RAISES (ValueError): Naming file and line, if something cannot be read.
     """
     try:
-        codecs.lookup(encoding)
-        codecs.lookup_error(errors)
+        # Not codecs.lookup: it also knows what is no encoding of text, such as rot13.
+        "a".encode(encoding)
     except LookupError as error:
-        raise ValueError(f"{error}: give another --encoding or --errors") from error
+        raise ValueError(f"{error}: give another --encoding") from error
+    if errors not in ERRORS:
+        raise ValueError(f"--errors must be one of {', '.join(ERRORS)}, found {errors!r}")
     for path in files:
         if path.name.endswith(".spacy"):
             yield from _read_docs(path)
             continue
-        is_json = ".jsonl" in path.suffixes
+        is_json = path.name.endswith((".jsonl", ".jsonl.gz", ".jsonl.zst"))
         number = 0
         try:
             with _open(path) as stream:
@@ -127,7 +138,10 @@ def _open(path: Path) -> Any:
 def _record(line: str) -> str:
     if not line.strip():
         return ""
-    record = json.loads(line)
+    try:
+        record = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("brackets within brackets, too deep to read") from error
     text = record.get("text") if isinstance(record, dict) else None
     if not isinstance(text, str):
         raise ValueError('a record must be an object with a string "text"')
@@ -139,9 +153,8 @@ def _read_docs(path: Path) -> Iterator[str]:
     from spacy.vocab import Vocab
 
     try:
-        docs = DocBin().from_disk(path)
-    except Exception as error:
-        raise ValueError(f"{path}: not a .spacy file ({error})") from error
-    for doc in docs.get_docs(Vocab()):
-        if words := [token.text for token in doc if not token.is_space]:
-            yield " ".join(words)
+        for doc in DocBin().from_disk(path).get_docs(Vocab()):
+            if words := [token.text for token in doc if not token.is_space]:
+                yield " ".join(words)
+    except Exception as error:  # A damaged file raises many kinds of errors.
+        raise ValueError(f"{path}: not a complete .spacy file ({error})") from error

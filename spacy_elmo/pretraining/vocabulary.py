@@ -24,11 +24,17 @@ class VocabularySettings:
     size (Optional[int]): At most so many.
     min_count (int): Only words that occur so often.
     words (Optional[Sequence[str]]): These, special words included; then nothing else counts.
+    RAISES (ValueError): If a number is less than 1.
     """
 
     size: Optional[int] = None
     min_count: int = 1
     words: Optional[Sequence[str]] = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("size", self.size), ("min_count", self.min_count)):
+            if value is not None and value < 1:
+                raise ValueError(f"vocabulary: {name} must be 1 or more, found {value}")
 
 
 def order_types(

@@ -127,6 +127,11 @@ def test_existing_output_is_kept_without_force(tmp_path: Path, hdf5_folder: Path
     assert "--force" in fail("convert", options, weights, pipeline)
     assert "--force" in fail("export", pipeline, hdf5_folder)
     succeed("convert", options, weights, pipeline, "--force")
+    assert "no meta.json in it" in fail("convert", options, weights, hdf5_folder, "--force")
+    assert "no options.json in it" in fail("export", hdf5_folder, pipeline, "--force")
+    assert options.is_file() and weights.is_file()
+    (tmp_path / "empty").mkdir()
+    succeed("export", pipeline, tmp_path / "empty", "--force")
 
 
 def test_failure_leaves_the_old_output_alone(tmp_path: Path, hdf5_folder: Path, pipeline: Path):

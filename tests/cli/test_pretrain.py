@@ -52,7 +52,7 @@ def test_the_curves(run):
     assert data.startswith(b"\x89PNG") and len(data) > 5000
 
 
-def test_perplexity(run):
+def test_perplexity(run, monkeypatch):
     model = run / "out" / "model-last"
     out = run / "perplexity.json"
     found = json.loads(succeed("perplexity", model, run / "text.txt", "--json", "--out", out))
@@ -61,6 +61,8 @@ def test_perplexity(run):
     record = json.loads((run / "out" / "log.jsonl").read_text().splitlines()[-1])
     assert found["average"] == pytest.approx(record["average"], rel=0.2)
     assert "predicted as <UNK>" in succeed("perplexity", model, run / "text.txt")
+    monkeypatch.chdir(model)
+    assert json.loads(succeed("perplexity", ".", run / "text.txt", "--json")) == found
 
 
 def test_going_on(run):
@@ -91,6 +93,22 @@ def test_an_interrupted_run_is_no_success(run, monkeypatch):
     "arguments, message",
     [
         (["prepare", "{run}/text.txt", "{run}/corpus"], "exists already"),
+        (["prepare", "{run}/text.txt", "{run}/config.cfg", "-F"], "no manifest.json in it"),
+        (["prepare", "{run}/text.txt", "{run}/out", "-F"], "no manifest.json in it"),
+        (["prepare", "{run}/text.txt", "{run}/new", "--vocab-size", "-5"], "size must be 1 or"),
+        (["prepare", "{run}/text.txt", "{run}/new", "--max-characters", "70000"], "from 3"),
+        (
+            [
+                "prepare",
+                "{run}/text.txt",
+                "{run}/new",
+                "--min-count",
+                "2",
+                "--vocab",
+                "{run}/out/model-best.head/vocab.txt",
+            ],
+            "leave out --vocab-size and --min-count",
+        ),
         (["prepare", "{run}/absent", "{run}/new"], "no text in"),
         (["prepare", "{run}/text.txt"], "give input files and an output folder"),
         (["prepare", "{run}/text.txt", "{run}/new", "--lang", "qqq"], "cannot tokenise 'qqq'"),
@@ -113,6 +131,17 @@ def test_a_vocabulary_of_all_words(run, tmp_path):
     command = ("prepare", run / "text.txt", tmp_path / "corpus", "--whitespace", "--force")
     assert "No word is unknown" in " ".join(succeed(*command).split())
     assert "No word is unknown" not in succeed(*command, "--vocab-size", 15)
+
+
+def test_a_corpus_among_its_texts(run, tmp_path, monkeypatch):
+    """What was written there before is not read, however the folder is named."""
+    (tmp_path / "text.txt").write_text((run / "text.txt").read_text(encoding="utf8"))
+    monkeypatch.chdir(tmp_path)
+    sizes = []
+    for _ in range(2):
+        succeed("prepare", tmp_path, "corpus", "--whitespace", "--vocab-size", 15, "--force")
+        sizes.append(json.loads((tmp_path / "corpus" / "manifest.json").read_text())["n_sentences"])
+    assert sizes[0] == sizes[1]
 
 
 def test_perplexity_without_an_output_layer(run, pipeline):

@@ -40,11 +40,11 @@ def test_every_sentence_is_in_one_part(corpus):
 def test_types_are_sorted_by_frequency(corpus):
     types = (corpus.folder / "types.txt").read_text(encoding="utf8").split("\n")[:-1]
     assert types[:3] == ["<S>", "</S>", "<UNK>"]
-    counts = corpus.counts()
+    counts = corpus.counts
     expected = Counter(" ".join(read(corpus, corpus.train)).split())
     assert [expected[word] for word in types] == counts.tolist()
     assert counts[3:].tolist() == sorted(counts[3:], reverse=True)
-    assert corpus.vocabulary() == types[:18] and corpus.n_vocabulary == 18
+    assert corpus.words == types[:18] and corpus.n_vocabulary == 18
     assert corpus.manifest["n_unknown"] == counts[18:].sum()
 
 
@@ -98,8 +98,8 @@ def test_given_vocabulary(tmp_path):
     settings = VocabularySettings(words=words)
     prepare(sentences(), tmp_path / "c", SENTENCE_PER_LINE, settings, dev_fraction=0.1)
     corpus = open_corpus(tmp_path / "c")
-    assert corpus.vocabulary() == words
-    assert corpus.counts()[4] == 0
+    assert corpus.words == words
+    assert corpus.counts[4] == 0
     found = read(corpus, corpus.train) + read(corpus, corpus.dev)
     assert Counter(found) == Counter(sentences())
 
@@ -109,7 +109,7 @@ def test_min_count(tmp_path):
     settings = VocabularySettings(min_count=10)
     prepare(lines, tmp_path / "c", SENTENCE_PER_LINE, settings, dev_fraction=0.5)
     corpus = open_corpus(tmp_path / "c")
-    counts = corpus.counts()
+    counts = corpus.counts
     assert all(count >= 10 for count in counts[3 : corpus.n_vocabulary])
     assert all(count < 10 for count in counts[corpus.n_vocabulary :])
 
@@ -163,11 +163,12 @@ def test_zst(tmp_path):
         ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a.jsonl, line 2"),
         ("a.jsonl", b'{"txt": "a"}\n', r'a.jsonl, line 1: .*string "text"'),
         ("a.jsonl", b'["text"]\n', r"a.jsonl, line 1"),
+        ("a.jsonl", b"[" * 100_000, r"a.jsonl, line 1: .*too deep"),
         ("a.txt.gz", b"not gzip", r"a.txt.gz, line 0|a.txt.gz, after line 0"),
         ("a.txt.gz", gzip.compress(b"text\n" * 99)[:-9], r"a.txt.gz, after line"),
         ("a.txt.gz", gzip.compress(bytes(range(256)) * 9)[:20] + b"\xff" * 40, "a.txt.gz, after"),
         ("a.txt.zst", b"not zst", r"a.txt.zst, (after line 0|line 0: to read .zst)"),
-        ("a.spacy", b"not docs", r"a.spacy: not a .spacy file"),
+        ("a.spacy", b"not docs", r"a.spacy: not a complete .spacy file"),
     ],
 )
 def test_bad_files(tmp_path, name, data, message):
@@ -184,9 +185,29 @@ def test_other_encodings(tmp_path):
     assert list(read_texts([tmp_path / "b.txt"], "utf-16")) == ["Bär", "čau"]
     (tmp_path / "c.txt").write_bytes("\ufeffBär\n".encode())
     assert list(read_texts([tmp_path / "c.txt"])) == ["Bär"]
-    for arguments in ({"encoding": "utf9"}, {"errors": "skip"}):
-        with pytest.raises(ValueError, match="give another --encoding or --errors"):
+    for arguments, message in (
+        ({"encoding": "utf9"}, "give another --encoding"),
+        ({"encoding": "rot13"}, "give another --encoding"),
+        ({"errors": "xmlcharrefreplace"}, "--errors must be one of strict, replace, ignore"),
+    ):
+        with pytest.raises(ValueError, match=message):
             list(read_texts([tmp_path / "c.txt"], **arguments))
+
+
+def test_docs_without_their_strings(tmp_path):
+    docs = DocBin(docs=[spacy.blank("en")("An unheard-of wordling")])
+    docs.strings = set()
+    docs.to_disk(tmp_path / "a.spacy")
+    with pytest.raises(ValueError, match=r"a.spacy: not a complete .spacy file"):
+        list(read_texts([tmp_path / "a.spacy"]))
+
+
+def test_kinds_of_files_in_a_folder(tmp_path):
+    """A name that only looks like JSON, and what a killed command left."""
+    (tmp_path / "a.jsonl.copy.txt").write_text("plain text\n")
+    (tmp_path / ".corpus.1234" / "new").mkdir(parents=True)
+    (tmp_path / ".corpus.1234" / "new" / "types.txt").write_text("types\n")
+    assert list(read_texts(find_files([tmp_path]))) == ["plain text"]
 
 
 def test_half_a_surrogate_pair(tmp_path):
