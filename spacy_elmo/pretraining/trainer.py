@@ -121,7 +121,6 @@ class Trainer:
         RETURNS (Progress): Where the training is.
         RAISES (ValueError): If the loss is not finite; the last good checkpoint is kept.
         """
-        settings, progress = self.config.pretraining, self.progress
         self.output.mkdir(parents=True, exist_ok=True)
         lock = _only_run_in(self.output) if rank() == 0 else contextlib.nullcontext()
         with lock, self._stopping_on_signals():
@@ -132,6 +131,7 @@ class Trainer:
                     # The run before was still stopping when this one was made.
                     self._restore(found_now)
                 self._found = []
+            settings, progress = self.config.pretraining, self.progress
             if rank() == 0 and not self._has_checkpoint:
                 # Another run may have begun there since this one was made.
                 _check_empty(self.output)

@@ -462,10 +462,13 @@ def test_resuming_while_the_first_run_still_stops(tmp_path, corpus):
 
     first.train(report)
     assert second[0].progress.step == 5
-    second[0].train()
+    progress = second[0].train()
     whole = Trainer(run_config(corpus), tmp_path / "whole")
     whole.train()
     assert equal(weights(whole), weights(second[0]))
+    # That of step 12 is the first one's limit.
+    assert [record["step"] for record in progress.history] == [10, 12, 20]
+    assert checkpoints.all_checkpoints(tmp_path / "run")[-1].name == "step-00000020"
 
 
 def test_a_signal_at_an_evaluation(tmp_path, corpus, monkeypatch):
