@@ -6,6 +6,7 @@ import re
 import shutil
 
 import pytest
+import srsly
 from weasel.cli.document import project_document
 from weasel.util import load_project_config
 
@@ -18,6 +19,14 @@ def project(tmp_path_factory):
     folder = tmp_path_factory.mktemp("project")
     shutil.copy(PROJECT / "project.yml", folder)
     return load_project_config(folder)
+
+
+def test_variables_leave_lists_as_they_are(project):
+    """A list of nothing but several variables is read as one string."""
+    written = srsly.read_yaml(PROJECT / "project.yml")["commands"]
+    for before, after in zip(written, project["commands"], strict=True):
+        for key in ("script", "deps", "outputs"):
+            assert len(before.get(key, [])) == len(after.get(key, [])), (before["name"], key)
 
 
 def test_what_commands_name_exists(project):
