@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,18 +29,22 @@ STYLE = {
     "lines.markersize": 6,
 }
 WIDTH = 5.6
+# Of a legend below the plot, where the lines would leave it no room.
+N_COLUMNS = 3
 
 
 class Look(NamedTuple):
     colour: str
     marker: str
+    style: str
 
 
 def looks(systems: Iterable[str]) -> dict[str, Look]:
     """RETURNS (dict): A look for each system, the same in all plots; the baseline is gray."""
-    found = {BASELINE: Look(GRAY, "s")}
+    found = {BASELINE: Look(GRAY, "s", "--")}
     for i, name in enumerate(name for name in systems if name != BASELINE):
-        found[name] = Look(COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)])
+        style = ("-", ":", "-.")[i // len(COLOURS) % 3]
+        found[name] = Look(COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)], style)
     return found
 
 
@@ -53,16 +58,18 @@ def draw_sizes(
     """
 
     def draw(axes: Any) -> None:
-        for name, points in curves.items():
+        for i, (name, points) in enumerate(curves.items()):
             look = by_name[name]
+            # Side by side, or the bars of one size would hide each other.
+            shift = 1.025 ** (i - (len(curves) - 1) / 2)
             axes.errorbar(
-                [n for n, _ in points],
+                [n * shift for n, _ in points],
                 [100 * value.mean for _, value in points],
                 yerr=[100 * (value.sd or 0) for _, value in points],
                 label=name,
                 color=look.colour,
                 marker=look.marker,
-                linestyle="--" if name == BASELINE else "-",
+                linestyle=look.style,
                 capsize=3,
             )
         axes.set_xscale("log")
@@ -71,9 +78,9 @@ def draw_sizes(
         axes.set_xticks([], minor=True)
         axes.set_xlabel("training examples")
         axes.set_ylabel(f"{score} (%)")
-        axes.legend()
+        axes.figure.legend(loc="outside lower center", ncols=N_COLUMNS, frameon=False)
 
-    _save(path, title, draw)
+    _save(path, title, draw, height=3.8 + 0.25 * math.ceil(len(curves) / N_COLUMNS))
 
 
 def _spaced(values: Iterable[int]) -> list[int]:
@@ -157,7 +164,6 @@ def draw_probes(path: Path, title: str, probes: Sequence[dict[str, Any]]) -> Non
             axes.axhline(100 * value, color=GRAY, linestyle="-.", label=label)
         axes.set_xlabel("layer")
         axes.set_ylabel("accuracy (%)")
-        # Below: the lines leave it no room.
         axes.figure.legend(loc="outside lower center", ncols=2, fontsize=10, frameon=False)
 
     _save(path, title, draw, height=3.6 + 0.25 * (len(probes) + 1))
