@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import tempfile
 import threading
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Optional, Union
 
@@ -51,7 +54,7 @@ class ActivationCache:
     once per epoch, an order in which throwing out the oldest would throw out what is needed next.
 
     What does not fit into memory goes to a file that has no name and is gone with the process. A
-    copy, or a pickle, of a cache is empty.
+    copy, or a pickle, of a cache is empty; a forked process has what was in memory.
 
     memory_bytes (int): Bound of what is kept in memory.
     half_precision (bool): Keep float16.
@@ -71,6 +74,7 @@ class ActivationCache:
         self.folder = folder
         self.folder_bytes = folder_bytes
         self._lock = threading.Lock()
+        self._process = os.getpid()
         self._entries: dict[Any, Union[Floats3d, _OnDisk]] = {}
         self._file: Optional[IO[bytes]] = None
         self._source: Any = None
@@ -95,30 +99,33 @@ class ActivationCache:
 
     def get(self, key: Any) -> Optional[Floats3d]:
         """RETURNS (Optional[Floats3d]): What was put, perhaps as float16. Must not be changed."""
-        with self._lock:
+        with self._own():
             entry = self._entries.get(key)
             return self._read(entry) if isinstance(entry, _OnDisk) else entry
 
-    def put(self, key: Any, activations: Any) -> None:
+    def put(self, key: Any, activations: Any) -> Floats3d:
         """Keep activations if there is room for them.
 
         key (Any): Hashable; tells sequences apart.
         activations (Floats3d): Of shape (L+1, tokens, 2P).
+        RETURNS (Floats3d): What `get` would return: float16 also if there was no room, so that
+            values do not depend on that.
         """
-        with self._lock:
+        if self.half_precision:
+            activations = activations.astype("float16")
+        with self._own():
             if key in self._entries:
-                return
-            dtype = "float16" if self.half_precision else activations.dtype
-            n_bytes = activations.size * numpy.dtype(dtype).itemsize
+                return activations
+            n_bytes = activations.nbytes
             if self.bytes_in_memory + n_bytes <= self.memory_bytes:
-                # A copy even without a new type: a view would keep the whole batch.
-                self._entries[key] = activations.astype(dtype, copy=True)
+                # A copy: a view would keep the whole batch.
+                self._entries[key] = activations.copy()
                 self.bytes_in_memory += n_bytes
             elif self.folder is not None and (
                 self.folder_bytes is None or self.bytes_on_disk + n_bytes <= self.folder_bytes
             ):
                 try:
-                    self._entries[key] = self._write(activations, dtype)
+                    self._entries[key] = self._write(activations)
                 except OSError as error:
                     warnings.warn(
                         f"activation cache: cannot write to {self.folder} ({error}); training "
@@ -126,23 +133,38 @@ class ActivationCache:
                         stacklevel=2,
                     )
                     self.folder = None
+            return activations
+
+    @contextlib.contextmanager
+    def _own(self) -> Iterator[None]:
+        """One thread at a time; and a forked process, which shares its parent's file and the place
+        in it, and perhaps a lock that nobody is left to open, begins with its own."""
+        if self._process != os.getpid():
+            self._process, self._lock, self._file = os.getpid(), threading.Lock(), None
+            self._entries = {
+                key: entry for key, entry in self._entries.items() if not isinstance(entry, _OnDisk)
+            }
+            self.bytes_on_disk = 0
+        with self._lock:
+            yield
 
     def clear(self) -> None:
         """Forget everything, and free memory and disk."""
-        with self._lock:
+        with self._own():
             self._entries = {}
             self.bytes_in_memory = self.bytes_on_disk = 0
             if self._file is not None:
                 self._file.close()
                 self._file = None
 
-    def _write(self, activations: Any, dtype: Any) -> _OnDisk:
+    def _write(self, activations: Any) -> _OnDisk:
         if self._file is None:
             self._file = tempfile.TemporaryFile(  # noqa: SIM115 (lives as long as the cache)
                 dir=self.folder, prefix="spacy-elmo-"
             )
-        data = get_current_ops().to_numpy(activations).astype(dtype).tobytes()
-        entry = _OnDisk(self.bytes_on_disk, activations.shape, numpy.dtype(dtype))
+        array = get_current_ops().to_numpy(activations)
+        data = array.tobytes()
+        entry = _OnDisk(self.bytes_on_disk, array.shape, array.dtype)
         self._file.seek(entry.offset)
         self._file.write(data)
         self.bytes_on_disk += len(data)

@@ -225,8 +225,7 @@ def _with_cache(
         part = sequences.select(missing)
         layers, _ = model.layers[0].predict(part.inputs(pad=False))
         for i, activations in zip(missing, split_tokens(layers, part.kept_lengths())):
-            cache.put(keys[i], activations)
-            found[i] = activations
+            found[i] = cache.put(keys[i], activations)
     xp = model.ops.xp
     config = bilm.config
     n_tokens = sum(sequences.doc_lengths)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import os
 import pickle
 
 import numpy
@@ -46,6 +48,8 @@ def test_half_precision():
     for seed in range(5):
         cache.put(seed, activations(seed))
     assert len(cache) == 4
+    # Whether there is room makes no difference.
+    assert cache.put(9, activations(9)).dtype == "float16" and cache.get(9) is None
     assert cache.get(3).dtype == "float16"
     assert numpy.array_equal(cache.get(3), activations(3).astype("float16"))
 
@@ -98,6 +102,32 @@ def test_other_weights_empty_it():
     assert len(cache) == 1
     cache.bind("other")
     assert len(cache) == cache.bytes_in_memory == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_forked_processes_do_not_share_the_file(tmp_path):
+    """They would write over each other's activations."""
+    cache = ActivationCache(N_BYTES, folder=tmp_path)
+    for seed in (0, 1):
+        cache.put(seed, activations(seed))
+    children = []
+    for number in (1, 2):
+        child = os.fork()
+        if child == 0:  # Without the clean-up of pytest, whatever happens.
+            with contextlib.suppress(BaseException):
+                for seed in range(100):
+                    cache.put(100 * number + seed, activations(100 * number + seed))
+                found = [cache.get(100 * number + seed) for seed in range(100)]
+                right = [
+                    numpy.array_equal(a, activations(100 * number + i)) for i, a in enumerate(found)
+                ]
+                if all(right) and cache.get(0) is not None and cache.get(1) is None:
+                    os._exit(0)
+            os._exit(1)
+        children.append(child)
+    for child in children:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert numpy.array_equal(cache.get(1), activations(1))
 
 
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
