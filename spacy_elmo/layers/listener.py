@@ -11,6 +11,7 @@ its attributes, which no copy and no pickle takes along.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Callable, Optional, Protocol
 
 from spacy.attrs import ORTH
@@ -128,6 +129,18 @@ class Link:
         return Link, ()
 
 
+@dataclass(frozen=True)
+class ListenerSettings:
+    """Not stored with the model's weights, so that those of the config hold, also where a saved
+    pipeline is loaded with other ones.
+
+    upstream, grad_factor: See `LayersListener`.
+    """
+
+    upstream: str
+    grad_factor: float
+
+
 def LayersListener(upstream: str = ANY, grad_factor: float = 1.0) -> Model[list[Doc], DocLayers]:
     """The layers that an "elmo" component computes for the docs.
 
@@ -138,13 +151,13 @@ def LayersListener(upstream: str = ANY, grad_factor: float = 1.0) -> Model[list[
         NAME,
         forward,
         init=init,
-        attrs={"upstream": upstream, "grad_factor": float(grad_factor), "link": Link()},
+        attrs={"settings": ListenerSettings(upstream, float(grad_factor)), "link": Link()},
     )
 
 
 def is_listener(model: Model, upstream: str) -> bool:
     """RETURNS (bool): Whether the model listens to the component of this name."""
-    return model.name == NAME and model.attrs["upstream"] in (ANY, upstream)
+    return model.name == NAME and model.attrs["settings"].upstream in (ANY, upstream)
 
 
 def replace_listener_cfg(upstream: dict, listener: dict, *, frozen: bool) -> dict:
@@ -168,7 +181,8 @@ def replace_listener(
     encoder: Model[list[Doc], DocLayers], listener: Model[list[Doc], DocLayers], upstream: Upstream
 ) -> Model[list[Doc], DocLayers]:
     """What `nlp.replace_listeners` puts where the listener was: a copy of the upstream's model."""
-    encoder.attrs["grad_factor"] = 0.0 if upstream.frozen else listener.attrs["grad_factor"]
+    factor = listener.attrs["settings"].grad_factor
+    encoder.attrs["grad_factor"] = 0.0 if upstream.frozen else factor
     return encoder
 
 
@@ -204,7 +218,7 @@ def forward(
     give_back = batch.take(link)
     if batch.frozen:
         return batch.layers, lambda d_layers: []
-    factor = model.attrs["grad_factor"]
+    factor = model.attrs["settings"].grad_factor
 
     def backprop(d_layers: Floats3d) -> list:
         give_back(d_layers * factor)
@@ -217,7 +231,7 @@ def _layers(model: Model[list[Doc], DocLayers], doc: Doc, is_train: bool) -> Flo
     """What stands on the doc. At prediction, also what the upstream has just sent for it, because
     a component may annotate during training with an upstream that does not."""
     link: Link = model.attrs["link"]
-    layers = layers_of(doc, model.attrs["upstream"])
+    layers = layers_of(doc, model.attrs["settings"].upstream)
     if layers is not None:
         if is_train and link.upstream is not None and not link.upstream.frozen:
             raise ValueError(
@@ -253,13 +267,15 @@ def _no_layers(model: Model[list[Doc], DocLayers], is_train: bool) -> str:
 
 
 def _described(model: Model[list[Doc], DocLayers]) -> str:
-    upstream = model.attrs["upstream"]
+    upstream = model.attrs["settings"].upstream
     return "elmo component" if upstream == ANY else f"elmo component {upstream!r}"
 
 
 def _join(model: Model[list[Doc], DocLayers], layers: Sequence[Floats3d]) -> DocLayers:
     if not layers:
-        return DocLayers(model.ops.alloc3f(0, 0, 0), [])
+        upstream = model.attrs["link"].upstream
+        n_layers, width = (0, 0) if upstream is None else upstream.layer_shape
+        return DocLayers(model.ops.alloc3f(n_layers, 0, width), [])
     lengths = [array.shape[1] for array in layers]
     return DocLayers(model.ops.xp.concatenate(layers, axis=1), lengths)
 

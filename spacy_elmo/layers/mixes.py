@@ -7,6 +7,7 @@ are in `bilm.mixes`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Callable, NamedTuple, Optional
 
 import numpy
@@ -14,6 +15,35 @@ from thinc.api import Linear, Model, Relu, chain, registry
 from thinc.types import Floats2d, Floats3d
 
 Mix = Model[Floats3d, Floats2d]
+
+
+# Settings are dataclasses, which thinc does not store with a model's weights: those of the config
+# hold, also where a saved pipeline is loaded with other ones.
+@dataclass(frozen=True)
+class _Scalar:
+    weights: Optional[list[float]]
+    gamma: float
+    layer_norm: bool
+    l2: float
+    dropout: float
+
+
+@dataclass(frozen=True)
+class _Frozen:
+    weights: Optional[list[float]]
+    gamma: float
+    seed: Optional[int]
+
+
+@dataclass(frozen=True)
+class _Learned:
+    dropout: float
+
+
+@dataclass(frozen=True)
+class _Single:
+    layer: int
+
 
 LAYER_NORM_EPSILON = 1e-12
 
@@ -49,32 +79,34 @@ def ScalarMix(
         init=_scalar_init,
         params={"weights": None, "gamma": None},
         attrs={
-            "initial_weights": _checked_weights("ScalarMix", weights),
-            "initial_gamma": float(gamma),
-            "layer_norm": layer_norm,
-            "l2": float(l2),
-            "dropout": _checked_dropout("ScalarMix", dropout),
+            "settings": _Scalar(
+                _checked_weights("ScalarMix", weights),
+                float(gamma),
+                layer_norm,
+                float(l2),
+                _checked_dropout("ScalarMix", dropout),
+            )
         },
     )
 
 
 def _scalar_init(model: Mix, X: Optional[Floats3d] = None, Y: Any = None) -> None:
-    weights = model.attrs["initial_weights"]
+    weights, gamma = model.attrs["settings"].weights, model.attrs["settings"].gamma
     if X is None and weights is None:
         return
     n_layers = len(weights) if X is None else X.shape[0]
     values = _one_per_layer("ScalarMix", weights or [0.0] * n_layers, n_layers)
     model.set_param("weights", model.ops.asarray1f(values))
-    model.set_param("gamma", model.ops.asarray1f([model.attrs["initial_gamma"]]))
+    model.set_param("gamma", model.ops.asarray1f([gamma]))
 
 
 def _scalar_forward(model: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, Callable]:
-    xp = model.ops.xp
+    xp, settings = model.ops.xp, model.attrs["settings"]
     raw, gamma = model.get_param("weights"), model.get_param("gamma")
     _one_per_layer("ScalarMix", raw, X.shape[0])
     shares = _softmax(xp, raw)
     backprop_norm = None
-    if model.attrs["layer_norm"]:
+    if settings.layer_norm:
         X, backprop_norm = _normalize(X)
     mean = xp.tensordot(shares, X, axes=1)
     Y, backprop_dropout = _drop(model, gamma * mean, is_train)
@@ -85,7 +117,7 @@ def _scalar_forward(model: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, 
         d_mean = gamma * dY
         d_shares = X.reshape((len(shares), -1)) @ d_mean.reshape((-1,))
         d_raw = shares * (d_shares - shares @ d_shares)
-        model.inc_grad("weights", d_raw + 2 * model.attrs["l2"] * raw)
+        model.inc_grad("weights", d_raw + 2 * settings.l2 * raw)
         dX = shares[:, None, None] * d_mean
         return dX if backprop_norm is None else backprop_norm(dX)
 
@@ -111,15 +143,13 @@ def FrozenMix(
         "frozen_mix",
         _frozen_forward,
         attrs={
-            "weights": _checked_weights("FrozenMix", weights),
-            "gamma": float(gamma),
-            "seed": seed,
+            "settings": _Frozen(_checked_weights("FrozenMix", weights), float(gamma), seed),
         },
     )
 
 
 def _frozen_weights(model: Mix, n_layers: int) -> list[float]:
-    weights, seed = model.attrs["weights"], model.attrs["seed"]
+    weights, seed = model.attrs["settings"].weights, model.attrs["settings"].seed
     if weights is not None:
         return _one_per_layer("FrozenMix", weights, n_layers)
     if seed is None:
@@ -128,7 +158,7 @@ def _frozen_weights(model: Mix, n_layers: int) -> list[float]:
 
 
 def _frozen_forward(model: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, Callable]:
-    gamma = model.attrs["gamma"]
+    gamma = model.attrs["settings"].gamma
     scales = [gamma * weight for weight in _frozen_weights(model, X.shape[0])]
     Y = X[0] * scales[0]
     for scale, layer in zip(scales[1:], X[1:]):
@@ -161,7 +191,7 @@ def LearnedMix(width: int, hidden_width: Optional[int] = None, dropout: float = 
         _learned_forward,
         init=_learned_init,
         layers=[chain(ConcatLayers(), function)],
-        attrs={"dropout": _checked_dropout("LearnedMix", dropout)},
+        attrs={"settings": _Learned(_checked_dropout("LearnedMix", dropout))},
     )
 
 
@@ -194,16 +224,21 @@ def SingleLayer(layer: int = -1) -> Mix:
     layer (int): Its number, 0 being the token encoder; negative numbers count from the top.
     RAISES (ValueError): At first use, if there is no such layer.
     """
-    return Model("single_layer", _single_forward, attrs={"layer": int(layer)})
+    return Model("single_layer", _single_forward, attrs={"settings": _Single(int(layer))})
 
 
-def _single_forward(model: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, Callable]:
-    layer, n_layers = model.attrs["layer"], X.shape[0]
+def _single_layer(model: Mix, n_layers: int) -> int:
+    layer = model.attrs["settings"].layer
     if not -n_layers <= layer < n_layers:
         raise ValueError(
             f"SingleLayer: there is no layer {layer}, the biLM has layers 0 (the token encoder) to "
             f"{n_layers - 1} (the top); -1 is the top, too"
         )
+    return layer
+
+
+def _single_forward(model: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, Callable]:
+    layer = _single_layer(model, X.shape[0])
 
     def backprop(dY: Floats2d) -> Floats3d:
         dX = model.ops.alloc3f(*X.shape, dtype=dY.dtype)
@@ -258,10 +293,10 @@ def mix_state(model: Mix, n_layers: int) -> Optional[MixState]:
     if not n_layers:
         return MixState(None, None)
     if model.name == "frozen_mix":
-        return MixState(_frozen_weights(model, n_layers), model.attrs["gamma"])
+        return MixState(_frozen_weights(model, n_layers), model.attrs["settings"].gamma)
     if model.name == "single_layer":
         weights = [0.0] * n_layers
-        weights[model.attrs["layer"]] = 1.0
+        weights[_single_layer(model, n_layers)] = 1.0
         return MixState(weights, None)
     if model.name == "concat_layers":
         return MixState([1.0] * n_layers, None)
@@ -304,7 +339,7 @@ def _checked_dropout(name: str, dropout: float) -> float:
 
 
 def _drop(model: Mix, Y: Floats2d, is_train: bool) -> tuple[Floats2d, Callable]:
-    rate = model.attrs["dropout"]
+    rate = model.attrs["settings"].dropout
     if not is_train or not rate:
         return Y, lambda dY: dY
     mask = model.ops.get_dropout_mask(Y.shape, rate)

@@ -61,6 +61,8 @@ def ElmoTok2Vec(
 def forward(
     model: Model[list[Doc], Vectors], docs: list[Doc], is_train: bool
 ) -> tuple[Vectors, Callable]:
+    if not docs:
+        return [], lambda dh: docs
     layers, backprop_source = model.get_ref("source")(docs, is_train)
     input_mix, output_mix = model.maybe_get_ref("input_mix"), model.maybe_get_ref("output_mix")
     x, backprop_embed = model.get_ref("embed")(docs, is_train)

@@ -70,6 +70,31 @@ def tags(nlp, texts=TEXTS):
     return [[token.tag_ for token in doc] for doc in nlp.pipe(texts)]
 
 
+def test_settings_can_be_overridden_when_loading(weights_folder, tmp_path):
+    nlp = elmo_pipeline(weights_folder)
+    add_tagger(nlp, listener(upstream="elmo"))
+    train(nlp, steps=2)
+    nlp.rename_pipe("elmo", "renamed")
+    nlp.to_disk(tmp_path / "nlp")
+    with pytest.raises(ValueError, match="the elmo component 'elmo' must run before it"):
+        spacy.load(tmp_path / "nlp")("The bank")
+    block = "components.tagger.model.tok2vec"
+    changes = {f"{block}.upstream": "renamed", f"{block}.grad_factor": 0.5, f"{block}.mix.l2": 0.25}
+    again = spacy.load(tmp_path / "nlp", config=changes)
+    nodes = {node.name: node for node in again.get_pipe("tagger").model.walk()}
+    assert nodes["elmo_listener"].attrs["settings"].grad_factor == 0.5
+    assert nodes["scalar_mix"].attrs["settings"].l2 == 0.25
+    assert again("The bank")[0].tag_
+
+
+@every_source
+def test_no_docs(weights_folder, source):
+    nlp = elmo_pipeline(weights_folder)
+    add_tagger(nlp, source)
+    train(nlp, steps=1)
+    assert nlp.get_pipe("tagger").model.get_ref("tok2vec").predict([]) == []
+
+
 @every_source
 @both_ways
 def test_training_learns_the_task(weights_folder, source, frozen):

@@ -154,7 +154,7 @@ def test_gradients_are_the_numerical_ones(case):
     dX = backprop(dY)
 
     def loss():
-        l2 = mix.attrs.get("l2", 0.0)
+        l2 = getattr(mix.attrs.get("settings"), "l2", 0.0)
         penalty = l2 * (mix.get_param("weights") ** 2).sum() if l2 else 0.0
         return (mix.predict(X) * dY).sum() + penalty
 
@@ -310,6 +310,24 @@ def test_copies_and_bytes_keep_the_settings(case):
     assert numpy.array_equal(again.predict(X), mix.predict(X))
 
 
+def test_settings_do_not_come_back_with_the_weights():
+    """A saved pipeline may be loaded with other ones."""
+    saved = ScalarMix(weights=[1.0, 2.0, 3.0], l2=0.5, dropout=0.25)
+    saved.initialize(X=activations())
+    again = ScalarMix(l2=0.1).from_bytes(saved.to_bytes())
+    assert again.attrs["settings"].l2 == 0.1 and again.attrs["settings"].dropout == 0
+    assert numpy.array_equal(again.get_param("weights"), [1.0, 2.0, 3.0])
+
+
+def test_weights_of_torch_mixes():
+    array = numpy.array([0.5, 0.25, 0.25])
+    assert numpy.array_equal(twins.FrozenMix(3, array).weights.numpy(), array.astype("float32"))
+    assert twins.ScalarMix(3, array).weights.tolist() == array.tolist()
+    for mix in (twins.FrozenMix, twins.ScalarMix):
+        with pytest.raises(ValueError, match="0 weights for 3 layers"):
+            mix(3, [])
+
+
 @every_mix
 def test_state(case):
     """What the log and `spacy elmo weights` say."""
@@ -318,7 +336,7 @@ def test_state(case):
     assert len(state.weights) == N_LAYERS
     if mix.name in ("scalar_mix", "frozen_mix"):
         X = activations()
-        if not mix.attrs.get("layer_norm"):
+        if not getattr(mix.attrs["settings"], "layer_norm", False):
             assert max_difference(mix.predict(X), weighted(*state)(X)) < 1e-6
     if mix.name == "learned_mix":
         assert sum(state.weights) == pytest.approx(1)
