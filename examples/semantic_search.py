@@ -20,7 +20,7 @@ import numpy
 import spacy
 import srsly
 from spacy.language import Language
-from spacy.tokens import Span
+from spacy.tokens import Doc, Span
 from thinc.api import to_numpy
 
 from spacy_elmo import bundled
@@ -30,6 +30,7 @@ from spacy_elmo.pretraining.reading import find_files
 
 BUNDLED = "en_elmo_sm"
 BLOCK = 10_000
+FILES = ("sentences.txt", "vectors.npy", "mean.npy", "manifest.json")
 
 
 def main() -> None:
@@ -73,13 +74,16 @@ def build(corpus: str, index: Path, pipeline: str) -> int:
     """Write an index: sentences, one per line; their vectors; the mean; how they were made.
 
     RETURNS (int): The number of sentences.
-    RAISES (OSError, ValueError): If something cannot be read, or holds no sentences.
+    RAISES (OSError, ValueError): If something cannot be read, or holds no sentences, or something
+        that is no index stands where it is to be written.
     """
+    if index.exists() and not all((index / name).is_file() for name in FILES):
+        raise ValueError(f"{index} exists, and is not an index: choose another path")
     nlp = load(pipeline)
     sentences, vectors = [], []
     for sentence in _sentences(nlp, corpus):
         sentences.append(" ".join(sentence.text.split()))
-        vectors.append(to_numpy(sentence._.elmo).astype(numpy.float16))
+        vectors.append(vector_of(sentence).astype(numpy.float16))
     if not sentences:
         raise ValueError(f"there are no sentences in {corpus}")
     array = numpy.stack(vectors)
@@ -99,6 +103,13 @@ def _sentences(nlp: Language, corpus: str) -> Iterator[Span]:
         yield from (sentence for sentence in doc.sents if sentence.text.strip())
 
 
+def vector_of(text: Doc | Span) -> numpy.ndarray:
+    """RAISES (ValueError): If the pipeline has removed the vectors again."""
+    if text._.elmo is None:
+        raise ValueError("the pipeline leaves no ELMo vectors on its docs: has it a doc_cleaner?")
+    return to_numpy(text._.elmo)
+
+
 def search(index: Path, query: str, n: int) -> list[tuple[float, str]]:
     """RETURNS (list): The best sentences, each with its cosine similarity.
     RAISES (OSError, ValueError): If there is no index, or its pipeline is gone."""
@@ -107,8 +118,8 @@ def search(index: Path, query: str, n: int) -> list[tuple[float, str]]:
     manifest = srsly.read_json(index / "manifest.json")
     vectors = numpy.load(index / "vectors.npy", mmap_mode="r")
     sentences = (index / "sentences.txt").read_text(encoding="utf8").split("\n")
-    vector = to_numpy(load(manifest["pipeline"])(query)._.elmo) - numpy.load(index / "mean.npy")
-    vector = normalised(vector)
+    mean = numpy.load(index / "mean.npy")
+    vector = normalised(vector_of(load(manifest["pipeline"])(query)) - mean)
     # In blocks: the file is mapped, and should not be in memory twice as wide.
     blocks = (vectors[i : i + BLOCK] @ vector for i in range(0, len(vectors), BLOCK))
     similarities = numpy.concatenate(list(blocks))

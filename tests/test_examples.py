@@ -64,13 +64,20 @@ def test_semantic_search_says_what_is_wrong(texts: Path, pipeline: Path, tmp_pat
     index = tmp_path / "index"
     (texts / "empty.txt").write_text("\n")
     spacy.blank("en").to_disk(tmp_path / "blank")
+    nlp = spacy.load(pipeline)
+    nlp.add_pipe("doc_cleaner", config={"attrs": {"_.elmo_tokens": None}})
+    nlp.to_disk(tmp_path / "cleaned")
     problems = {
         ("index", texts / "nowhere", index, "--pipeline", pipeline): "nowhere",
         ("index", texts / "empty.txt", index, "--pipeline", pipeline): "no sentences in",
         ("index", texts, index, "--pipeline", tmp_path / "blank"): "no component 'elmo'",
+        ("index", texts, index, "--pipeline", tmp_path / "cleaned"): "has it a doc_cleaner?",
+        ("index", texts, texts, "--pipeline", pipeline): "is not an index",
+        ("index", texts, texts / "a.txt", "--pipeline", pipeline): "is not an index",
         ("search", index, "query"): "manifest.json",
     }
     for arguments, problem in problems.items():
         done = search(*arguments)
         assert done.returncode == 1 and problem in done.stderr, done.stderr
         assert "Traceback" not in done.stderr and not index.exists()
+        assert (texts / "a.txt").is_file()
