@@ -239,7 +239,8 @@ class Elmo(Tok2Vec):
         nlp: Optional[Language] = None,
         weights: Optional[str] = None,
     ) -> None:
-        """Read the weights, if that has not happened yet.
+        """Read the weights, if that has not happened yet: what training has made of them stays,
+        until `load_weights`.
 
         weights (Optional[str]): From `[initialize.components.elmo]`; goes before those that the
             `model` block names.
@@ -248,6 +249,7 @@ class Elmo(Tok2Vec):
         if weights is not None:
             self.load_weights(weights)
         self.model.initialize()
+        self.bilm.unfreeze()
         self._training.initialized = True
 
     def predict(self, docs: Iterable[Doc]) -> list[Activations]:
@@ -263,8 +265,7 @@ class Elmo(Tok2Vec):
     def set_annotations(self, docs: Iterable[Doc], scores: Sequence[Activations]) -> None:
         """Write activations to the docs."""
         for doc, activations in zip(docs, scores):
-            if activations.layers is not None:
-                extensions.set_layers(doc, self.name, activations.layers)
+            extensions.set_layers(doc, self.name, activations.layers)
             doc._.elmo_tokens = activations.tokens
             if self.set_vectors:
                 extensions.install_vectors(doc)

@@ -57,11 +57,16 @@ def _vectors(doc: Doc) -> Optional[Floats2d]:
     return vectors
 
 
-def set_layers(doc: Doc, upstream: str, layers: Floats3d) -> None:
-    """Put the layers of the component of this name on the doc. If another component's stand there,
-    they move aside, where `layers_of` still finds them."""
+def set_layers(doc: Doc, upstream: str, layers: Optional[Floats3d]) -> None:
+    """Put the layers of the component of this name on the doc, or None in place of older ones. If
+    another component's stand there, they move aside, where `layers_of` still finds them."""
     data: dict[Any, Any] = doc.user_data
+    data.pop((_UPSTREAM, upstream), None)
     previous = data.get(_UPSTREAM)
+    if layers is None:
+        if previous == upstream:
+            doc._.elmo_layers = None
+        return
     if previous not in (None, upstream) and doc._.elmo_layers is not None:
         data[_UPSTREAM, previous] = doc._.elmo_layers
     doc._.elmo_layers = layers
@@ -120,10 +125,15 @@ def _vector_norm(obj: Union[Doc, Span, Token]) -> float:
 
 
 def _has_vector(obj: Union[Doc, Span, Token]) -> bool:
-    return _vector_norm(obj) > 0
+    return obj._.elmo is not None and _vector_norm(obj) > 0
 
 
 def _similarity(obj: Union[Doc, Span, Token], other: Any) -> float:
+    if obj.vector.shape != other.vector.shape:
+        raise ValueError(
+            f"an ELMo vector of {len(obj.vector)} numbers cannot be compared with one of "
+            f"{len(other.vector)}: the other text needs vectors of the same elmo component"
+        )
     norms = float(obj.vector_norm) * float(other.vector_norm)
     return float((obj.vector * other.vector).sum()) / norms if norms else 0.0
 

@@ -201,6 +201,8 @@ def test_keep_layers_false_keeps_the_tokens_only(weights_folder, nlp):
     for doc, text in zip(slim.pipe(TEXTS), TEXTS):
         assert doc._.elmo_layers is None
         assert max_difference(doc._.elmo_tokens, nlp(text)._.elmo_tokens) < 1e-6
+        # Nor do those of an earlier run stay.
+        assert slim(nlp(text))._.elmo_layers is None
 
 
 MIXES = [

@@ -292,6 +292,10 @@ def test_gradual_unfreezing(corpus):
     top = {name for name in before if "layers.1." in name}
     bottom = {name for name in before if "layers.0." in name}
     assert changed == {1: top, 3: top | bottom, 5: set(before)}
+    # The next training begins with all of it.
+    nlp.get_pipe("elmo").bilm.unfreeze(1)
+    nlp.initialize()
+    assert all(weight.requires_grad for weight in nlp.get_pipe("elmo").bilm.parameters())
 
 
 @pytest.mark.parametrize(

@@ -106,3 +106,13 @@ def test_installed_vectors_say_when_the_arrays_are_gone(doc):
     for obj in (doc, doc[:2], doc[0]):
         with pytest.raises(ValueError, match="vectors are gone"):
             obj.vector  # noqa: B018
+        assert not obj.has_vector
+
+
+def test_vectors_of_another_width_cannot_be_compared(doc):
+    give_vectors(doc)
+    extensions.install_vectors(doc)
+    other = Doc(doc.vocab, ["a"])
+    for obj in (doc, doc[:2], doc[0]):
+        with pytest.raises(ValueError, match="cannot be compared with one of 0"):
+            obj.similarity(other)

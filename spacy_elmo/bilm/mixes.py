@@ -36,7 +36,9 @@ class ScalarMix(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.weights = nn.Parameter(_one_per_layer(weights or [0.0] * n_layers, n_layers))
+        if weights is None:
+            weights = [0.0] * n_layers
+        self.weights = nn.Parameter(_one_per_layer(weights, n_layers))
         self.gamma = nn.Parameter(torch.tensor([float(gamma)]))
         self.layer_norm = layer_norm
         self.l2 = l2
@@ -68,8 +70,9 @@ class FrozenMix(nn.Module):
         self, n_layers: int, weights: Optional[Sequence[float]] = None, gamma: float = 1.0
     ) -> None:
         super().__init__()
-        values = _one_per_layer(weights or [1.0 / n_layers] * n_layers, n_layers)
-        self.register_buffer("weights", values)
+        if weights is None:
+            weights = [1.0 / n_layers] * n_layers
+        self.register_buffer("weights", _one_per_layer(weights, n_layers))
         self.gamma = gamma
 
     def forward(self, layers: Tensor) -> Tensor:

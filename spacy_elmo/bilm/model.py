@@ -196,8 +196,10 @@ class BiLM(nn.Module):
         self._states = None
 
     def invalidate(self) -> None:
-        """Forget everything derived from the weights. Needed only after writing to them through
-        `parameter.data`; other changes are noticed."""
+        """Forget everything derived from the weights. Needed only after writing to them behind
+        PyTorch's back, if anything was computed without gradients since the last computation with
+        them: through `parameter.data`, or by an optimizer with `fused=True`. Other changes are
+        noticed."""
         self.token_encoder.invalidate()
         self.lstm.invalidate()
         self.type_cache.clear()

@@ -49,14 +49,16 @@ def _row(mix: TaskMix, n_layers: int) -> tuple[str, ...]:
 def draw(mixes: list[TaskMix], path: Path) -> None:
     """Draw a heat map, a row per task (as figure 2 of Peters et al. 2018).
 
-    RAISES (ValueError): If matplotlib is missing.
+    RAISES (ValueError): If matplotlib is missing, or there is nothing to draw.
     """
+    known = [mix for mix in mixes if mix.state.weights is not None]
+    if not known:
+        raise ValueError("no task has layer weights yet: train the pipeline, then plot them")
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ValueError('to plot, install matplotlib: pip install "spacy-elmo[viz]"') from error
-    known = [mix for mix in mixes if mix.state.weights is not None]
-    n_layers = max((len(mix.state.weights or ()) for mix in known), default=0)
+    n_layers = max(len(mix.state.weights or ()) for mix in known)
     rows = [[*(mix.state.weights or ())] for mix in known]
     rows = [row + [float("nan")] * (n_layers - len(row)) for row in rows]
     figure = Figure(figsize=(2 + n_layers, 1.2 + 0.45 * len(rows)), layout="constrained")

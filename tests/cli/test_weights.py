@@ -62,6 +62,21 @@ def test_after_replace_listeners(trained, tmp_path):
     }
 
 
+def test_before_training(tmp_path, weights_folder):
+    nlp = elmo_pipeline(weights_folder)
+    add_tagger(nlp, listener())
+    nlp.to_disk(tmp_path / "untrained")
+    assert "scalar_mix" in succeed("weights", tmp_path / "untrained")
+    plot = tmp_path / "mixes.png"
+    assert "no task has layer weights yet" in fail(
+        "weights", tmp_path / "untrained", "--plot", plot
+    )
+    nlp = elmo_pipeline(weights_folder)
+    add_tagger(nlp, listener({"@layers": "spacy-elmo.SingleLayer.v1", "layer": 9}))
+    nlp.to_disk(tmp_path / "ninth")
+    assert "there is no layer 9" in fail("weights", tmp_path / "ninth")
+
+
 def test_nothing_to_show(pipeline, tmp_path):
     assert "no component that listens to ELMo" in fail("weights", pipeline)
     assert "cannot load the pipeline" in fail("weights", tmp_path)
