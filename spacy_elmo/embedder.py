@@ -55,10 +55,6 @@ class Embedder:
         """
         sentences = list(sentences)
         for number, sentence in enumerate(sentences):
-            if isinstance(sentence, str):
-                raise ValueError(
-                    f"sentence {number} is a string ({sentence[:40]!r}): give a list of tokens"
-                )
             for token in sentence:
                 if not isinstance(token, str):
                     raise ValueError(

@@ -183,7 +183,13 @@ class BiLM(nn.Module):
 
         sentences (Sequence[Sequence[str]]): Sentences as lists of tokens; may be empty.
         RETURNS (list): For each sentence, shape (L+1, tokens, 2P).
+        RAISES (ValueError): If a sentence is a string: it must be cut into tokens first.
         """
+        for number, tokens in enumerate(sentences):
+            if isinstance(tokens, str):
+                raise ValueError(
+                    f"sentence {number} is a string ({tokens[:40]!r}): give a list of tokens"
+                )
         types: dict[str, int] = {}
         index = [types.setdefault(token, len(types)) for tokens in sentences for token in tokens]
         lengths = [len(tokens) for tokens in sentences]

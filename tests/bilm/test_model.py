@@ -427,6 +427,11 @@ def test_changing_the_precision_changes_all_of_the_arithmetic(precision):
         assert torch.equal(layers, expected)
 
 
+def test_sentences_must_be_cut_into_tokens():
+    with pytest.raises(ValueError, match=r"sentence 1 is a string \('The bank'\)"):
+        random_bilm(TINY).embed([["The", "bank"], "The bank"])
+
+
 @pytest.mark.parametrize("precision", ["float64", "half", "", None])
 def test_unknown_precisions_are_refused_with_the_known_ones(precision):
     bilm = random_bilm()
