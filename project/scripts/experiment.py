@@ -168,6 +168,11 @@ class Experiment:
         except Exception as error:  # confection's errors are of several kinds.
             raise ValueError(f"the config {args.config} with {self.overrides}: {error}") from error
         config["system"]["seed"] = seed
+        training = config["training"]
+        if isinstance(training["max_steps"], int) and training["max_steps"] > 0:
+            # Or a short training would end with the model of its first step.
+            frequency = training["eval_frequency"]
+            training["eval_frequency"] = min(frequency, training["max_steps"])
         if args.components is not None:
             keep_components(config, ["elmo", *args.components])
         if args.mix is not None:

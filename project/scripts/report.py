@@ -137,7 +137,7 @@ class Report:
         yield from self.learning_curves()
         yield "## What each layer knows"
         yield from self.layers()
-        yield "## What did not help"
+        yield "## What did not help, or not clearly"
         yield from self.not_better()
 
     def about(self) -> Iterator[str]:
@@ -208,10 +208,10 @@ class Report:
 
         drawn = False
         for number, (task, runs) in enumerate(self.tasks.items()):
-            # A single size is among the scores above.
+            # All data alone is among the scores above.
             by_system = results.by(lambda run: run.system, runs)
-            several = {name for name in by_system if len({r.size for r in by_system[name]}) > 1}
-            runs = [run for run in runs if run.system in several]
+            shown = {name for name in by_system if {r.size for r in by_system[name]} != {FULL}}
+            runs = [run for run in runs if run.system in shown]
             if not runs:
                 continue
             drawn = True
@@ -236,14 +236,17 @@ class Report:
             yield table(header, list(rows.values()))
         if not drawn:
             yield missing(
-                "tasks with several sizes of training data",
+                "runs with part of the training data",
                 "`python scripts/experiment.py TASK --sizes full p10 ...`",
             )
 
     def mixes(self) -> Iterator[str]:
         rows = results.mix_rows(run for run in self.runs if run.size == FULL)
         if not rows:
-            yield missing("layer weights", "`python scripts/experiment.py TASK --system elmo ...`")
+            yield missing(
+                "layer weights of runs with all training data",
+                "`python scripts/experiment.py TASK --system elmo ...`",
+            )
             return
         import plots
 

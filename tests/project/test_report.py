@@ -122,6 +122,14 @@ def test_other_scores_that_are_not_better_share_a_row(tmp_path):
     assert row == [["ewt-tagger", "elmo", "all", shown]]
 
 
+def test_one_size_that_is_not_all_data(tmp_path):
+    for system, score in (("baseline", 0.7), ("elmo", 0.8)):
+        write(tmp_path / "metrics", system, score, size="p10", n_train=100)
+    markdown, _ = page(tmp_path / "metrics", tmp_path / "out")
+    assert ["elmo", "80.00"] in rows_of(markdown, "elmo")
+    assert (tmp_path / "out" / "sizes-0.png").is_file()
+
+
 def test_html_shows_every_plot(metrics, tmp_path):
     (metrics / "probe").mkdir()
     (metrics / "probe" / "sm.json").write_text(json.dumps(PROBE))
