@@ -47,6 +47,8 @@ def check_free(path: Path, force: bool, marker: Optional[str] = None) -> None:
     """
     if not path.exists():
         return
+    if marker is not None and not path.is_dir():
+        raise ValueError(f"{path} is a file, not a folder to write to: was the output left out?")
     if not force:
         raise ValueError(
             f"{path} exists already: choose another path, or overwrite it with --force"

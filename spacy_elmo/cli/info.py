@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +49,12 @@ def describe(path: Path) -> dict[str, dict[str, Any]]:
         raise ValueError(f"the pipeline {path} has no elmo component, only {nlp.component_names}")
     report = {}
     for name, elmo in components.items():
-        settings = elmo.model.attrs["settings"]
+        settings, mix = elmo.model.attrs["settings"], elmo.mix.attrs.get("settings")
+        of_mix = {} if mix is None else asdict(mix)
         report[name] = {
             "format": "spaCy pipeline",
             **describe_bilm(elmo.bilm),
-            "mix": " ".join(
-                [elmo.mix.name, *(f"{key}={value}" for key, value in elmo.mix.attrs.items())]
-            ),
+            "mix": " ".join([elmo.mix.name, *(f"{key}={of_mix[key]}" for key in of_mix)]),
             "segmenter": str(elmo.model.attrs["segmenter"]),
             "precision": settings.precision,
             "type cache": f"{settings.type_cache_mb:g} MiB",

@@ -350,9 +350,10 @@ class Trainer:
         else:
             raise ValueError(f"no checkpoint in {self.output} can be used")
         changed = differences(saved.state["config"], self.config.to_dict())
-        # Without a section [bilm], it is that of paths.init_from, which may have been replaced.
-        bilm = self.model.bilm.config.to_options()
-        changed += differences(saved.state.get("bilm", bilm), bilm, "paths.init_from: ")
+        if self.config.bilm is None:
+            # It is that of paths.init_from, which may have been replaced.
+            bilm = self.model.bilm.config.to_options()
+            changed += differences(saved.state.get("bilm", bilm), bilm, "paths.init_from: ")
         if changed:
             raise ValueError(
                 "cannot resume with another config. It differs in " + "; ".join(changed)

@@ -105,7 +105,11 @@ def test_info_of_every_format(pipeline: Path, hdf5_folder: Path, weights_folder:
         assert facts["parameters"] == sum(p.numel() for p in load(path).parameters())
         assert facts["bytes in memory"] == 4 * facts["parameters"]
     report = succeed("info", pipeline)
-    for text in ("1x4 2x6 3x8", "frozen_mix", "3 layers of width 12"):
+    for text in (
+        "1x4 2x6 3x8",
+        "frozen_mix weights=None gamma=1.0 seed=None",
+        "3 layers of width 12",
+    ):
         assert text in report
 
 

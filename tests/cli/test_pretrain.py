@@ -93,7 +93,8 @@ def test_an_interrupted_run_is_no_success(run, monkeypatch):
     "arguments, message",
     [
         (["prepare", "{run}/text.txt", "{run}/corpus"], "exists already"),
-        (["prepare", "{run}/text.txt", "{run}/config.cfg", "-F"], "no manifest.json in it"),
+        (["prepare", "{run}/text.txt", "{run}/config.cfg"], "was the output left out?"),
+        (["prepare", "{run}/text.txt", "{run}/config.cfg", "-F"], "was the output left out?"),
         (["prepare", "{run}/text.txt", "{run}/out", "-F"], "no manifest.json in it"),
         (["prepare", "{run}/text.txt", "{run}/new", "--vocab-size", "-5"], "size must be 1 or"),
         (["prepare", "{run}/text.txt", "{run}/new", "--max-characters", "70000"], "from 3"),
