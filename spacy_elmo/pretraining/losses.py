@@ -30,7 +30,8 @@ class LossConfig:
     """Which output layer.
 
     name (str): "sampled" and "full" train the same weights: a full softmax, estimated from some
-        words or computed. "adaptive" (Grave et al. 2017) has smaller weights for rare words.
+        words (Jean et al. 2015) or computed. "adaptive" (Grave et al. 2017) has smaller weights for
+        rare words.
     n_samples (int): Words that a sampled softmax draws per step.
     cutoffs (Sequence[int]): Where the clusters of an adaptive softmax begin.
     tied (bool): The weights are the word embeddings; for word input only.
@@ -99,18 +100,19 @@ class Softmax(nn.Module):
         h (Tensor): Shape (rows, P).
         targets (Tensor): The word of each row, shape (rows,).
         samples (Optional[Samples]): The words to estimate from; None for all.
-        RETURNS (Tensor): The sum over all rows.
+        RETURNS (Tensor): The sum over all rows. With samples this is a classification among the
+            samples and the target: its minimum is that of the full loss, its value is lower.
         """
         if samples is None:
             return _cross_entropy(h, self.weight, self.bias, targets, None)
         words, n_tries = samples
         candidates = to_device(words, h.device)
-        # Each sample stands for as many words as make its expected count 1: so the sum over the
-        # samples estimates that over all words, to which the target itself is added.
-        bias = self.bias[candidates]
-        expected = log_expected_counts(words, self.n_words, n_tries)
-        bias = bias - to_device(expected.numpy(), h.device)
+        # The logits of the samples and that of the target are all lowered by the logarithm of the
+        # word's expected count, as in tf.nn.sampled_softmax_loss. Only then is the minimum of the
+        # loss the true distribution (Jean et al. 2015, section 3; Bengio and Senécal 2008).
+        bias = self.bias[candidates] - log_expected_counts(candidates, self.n_words, n_tries)
         own = (h * self.weight[targets]).sum(1) + self.bias[targets]
+        own = own - log_expected_counts(targets, self.n_words, n_tries)
         # The column of the sample that is the row's target, -1 for none: it does not count as a
         # sample there (an "accidental hit").
         column = torch.full((self.n_words,), -1, device=h.device)
@@ -203,11 +205,11 @@ def _rows(h: Tensor, n_words: int) -> int:
     return max(1, limit // (n_words * h.element_size()))
 
 
-def log_expected_counts(words: numpy.ndarray, n_words: int, n_tries: int) -> Tensor:
-    """How often each of some words is expected among the samples, as log(1 - (1 - p)^n_tries): what
-    is subtracted from the logits, so that the loss estimates that of the full softmax."""
-    p = torch.log1p(1 / (torch.from_numpy(words).double() + 1)) / math.log(n_words + 1)
-    return torch.log(-torch.expm1(n_tries * torch.log1p(-p))).float()
+def log_expected_counts(words: Tensor, n_words: int, n_tries: int) -> Tensor:
+    """RETURNS (Tensor): How often each word is expected among the samples of `draw_log_uniform`, as
+    log(1 - (1 - p)^n_tries) with the probability p of one draw."""
+    p = torch.log1p(1 / (words + 1)) / math.log(n_words + 1)
+    return torch.log(-torch.expm1(n_tries * torch.log1p(-p)))
 
 
 def draw_log_uniform(n_words: int, n_samples: int, random: numpy.random.Generator) -> Samples:
