@@ -48,7 +48,7 @@ def _check_least(config: Any, where: str, least: int, names: Sequence[str]) -> N
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """How weights follow their gradients.
+    """The optimizer and its learning rates. The defaults are the paper's.
 
     name (str): "adagrad" (the paper's) or "adamw".
     learn_rate (float): The highest rate.
@@ -58,7 +58,8 @@ class OptimizerConfig:
         training does, by max_steps or max_epochs as they were when it began.
     grad_clip (float): Bound of the global norm of the gradient; 0 for none.
     weight_decay, beta1, beta2 (float): Of AdamW.
-    initial_accumulator (float): Of Adagrad.
+    initial_accumulator (float): Of Adagrad. bilm-tf has 1.0 and a clip of 10.0, but for a loss that
+        is multiplied by unroll_steps = 20. For the mean loss, 1 / 20**2 and 10 / 20 are the same.
     """
 
     name: Literal["adagrad", "adamw"] = "adagrad"
@@ -66,11 +67,11 @@ class OptimizerConfig:
     schedule: Literal["constant", "cosine", "inverse_sqrt"] = "constant"
     warmup_steps: int = 0
     total_steps: int = 100_000
-    grad_clip: float = 10.0
+    grad_clip: float = 0.5
     weight_decay: float = 0.01
     beta1: float = 0.9
     beta2: float = 0.98
-    initial_accumulator: float = 1.0
+    initial_accumulator: float = 0.0025
 
     def __post_init__(self) -> None:
         for name, known in (

@@ -61,16 +61,16 @@ def test_full_softmax(pieces):
 
 
 def log_uniform_counts(words, n_words: int, n_tries: int) -> numpy.ndarray:
-    """Expected counts as TensorFlow's log_uniform_candidate_sampler documents them: words drawn with
-    P(k) = (log(k + 2) - log(k + 1)) / log(range_max + 1), until so many are distinct."""
+    """Expected counts as TensorFlow's log_uniform_candidate_sampler documents them: words are drawn
+    with P(k) = (log(k + 2) - log(k + 1)) / log(range_max + 1), until so many are distinct."""
     words = numpy.asarray(words, dtype="float64")
     p = (numpy.log(words + 2) - numpy.log(words + 1)) / math.log(n_words + 1)
     return 1 - (1 - p) ** n_tries
 
 
 def sampled_softmax_loss(h, weight, bias, targets, samples, n_tries) -> torch.Tensor:
-    """tf.nn.sampled_softmax_loss as it is documented, with remove_accidental_hits = True: the log of
-    the expected count is subtracted from the logits of the true class and of the samples."""
+    """tf.nn.sampled_softmax_loss as it is documented, with remove_accidental_hits = True: the log
+    of the expected count is subtracted from the logits of the true class and of the samples."""
     counts = log_uniform_counts(numpy.arange(len(bias)), len(bias), n_tries)
     log_q = torch.from_numpy(numpy.log(counts)).to(h.dtype)
     samples = torch.from_numpy(samples)
