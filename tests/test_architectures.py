@@ -135,7 +135,6 @@ def test_a_saved_pipeline_with_word_input_needs_no_vocabulary_file(tmp_path, voc
         ({"max_characters_per_token": 2}, "max_characters_per_token is 2"),
         ({"activation": "gelu"}, "relu"),
         ({"precision": "float8"}, "float32"),
-        ({"precision": "bfloat16"}, "not for the device"),
         ({"max_tokens_per_batch": 0}, "must be 1 or more"),
         ({"type_cache_mb": -1.0}, "must be 0 or more"),
         ({"dimension": 3}, "dimension"),
@@ -196,12 +195,6 @@ def test_pretrained_bilm_reads_nothing_before_its_first_use():
 def test_wrong_settings_of_pretrained_bilm(wrong, message):
     with pytest.raises(ValueError, match=message):
         build({"@architectures": "spacy-elmo.PretrainedBiLM.v1", **wrong})
-
-
-def test_a_gpu_precision_on_a_cpu_is_refused_at_first_use(weights_folder):
-    block = {"@architectures": "spacy-elmo.PretrainedBiLM.v1", "weights": str(weights_folder)}
-    with pytest.raises(ValueError, match=r"'tf32' is not for the device 'cpu'.*int8"):
-        build({**block, "precision": "tf32"}).predict([make_doc()])
 
 
 # Entry points
