@@ -15,7 +15,7 @@ import pytest
 import spacy
 import torch
 from spacy.language import Language
-from thinc.api import NumpyOps, get_current_ops, set_current_ops
+from thinc.api import Adam, NumpyOps, get_current_ops, set_current_ops
 
 from spacy_elmo.bilm import BiLM
 
@@ -203,3 +203,80 @@ def test_a_pipeline_saved_on_a_cpu_runs_on_a_gpu(
         bilm_of(nlp)
     nlp("the bank")
     assert bilm_of(nlp).precision == "float32"
+
+
+# What the caller has set for PyTorch
+
+
+def weights_are_ordinary(bilm: BiLM) -> bool:
+    return all(
+        not p.is_inference() and p.dtype == torch.float32 and p.device.type == "cpu"
+        for p in bilm.parameters()
+    )
+
+
+def random_weights(folder: Path) -> Language:
+    nlp = spacy.blank("en")
+    block = {
+        "@architectures": "spacy-elmo.BiLM.v1",
+        "dim": 12,
+        "projection_dim": 6,
+        "filters": [[1, 4], [2, 6], [3, 8]],
+        "char_embedding_dim": 4,
+    }
+    nlp.add_pipe("elmo", config={"model": block})
+    return nlp
+
+
+@pytest.mark.parametrize("make", [named, initialized, weights_loaded, random_weights])
+@pytest.mark.parametrize("setting", ["inference_mode", "default_dtype", "default_device"])
+def test_weights_are_ordinary_whatever_the_caller_has_set(
+    weights_folder: Path, make: Callable, setting: str
+):
+    try:
+        if setting == "default_dtype":
+            torch.set_default_dtype(torch.float64)
+        if setting == "default_device":
+            torch.set_default_device("meta")
+        with torch.inference_mode(setting == "inference_mode"):
+            nlp = make(weights_folder)
+            layers = nlp("the bank")._.elmo_layers
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+    assert weights_are_ordinary(bilm_of(nlp))
+    [expected] = bilm_of(nlp).embed([["the", "bank"]])
+    assert max_difference(layers, expected) < 1e-5
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_training_after_a_use_in_inference_mode(weights_folder: Path, frozen: bool):
+    nlp = elmo_pipeline(weights_folder, frozen=frozen)
+    add_tagger(nlp)
+    with torch.inference_mode():
+        before = nlp.get_pipe("elmo")(nlp.make_doc("the bank"))._.elmo_layers
+    examples = tagged(nlp)
+    optimizer = nlp.initialize(lambda: examples, sgd=Adam(0.01))
+    first = nlp.update(examples, sgd=optimizer)["tagger"]
+    for _ in range(10):
+        last = nlp.update(examples, sgd=optimizer)["tagger"]
+    assert last < first
+    assert (max_difference(nlp("the bank")._.elmo_layers, before) < 1e-5) == frozen
+
+
+def test_loading_in_inference_mode(weights_folder: Path, tmp_path: Path):
+    elmo_pipeline(weights_folder).to_disk(tmp_path / "pipeline")
+    with torch.inference_mode():
+        nlp = spacy.load(tmp_path / "pipeline")
+    assert weights_are_ordinary(bilm_of(nlp))
+
+
+def test_changes_of_weights_are_noticed_after_a_use_in_inference_mode(weights_folder: Path):
+    nlp = elmo_pipeline(weights_folder)
+    with torch.inference_mode():
+        nlp("the bank")
+    with torch.no_grad():
+        for weight, other in zip(bilm_of(nlp).parameters(), random_bilm(seed=1).parameters()):
+            weight.copy_(other)
+    [expected] = random_bilm(seed=1).embed([["the", "bank"]])
+    assert max_difference(nlp("the bank")._.elmo_layers, expected) < 1e-5

@@ -6,7 +6,8 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Callable, NamedTuple, Optional, Union, cast, get_args
@@ -80,6 +81,14 @@ class Settings(NotSerialized):
         return bilm
 
 
+@contextmanager
+def _ordinary_tensors() -> Iterator[None]:
+    """What is made here can be trained, and has data, whatever mode and default device the caller
+    has set: weights that are read in `torch.inference_mode` could never be changed."""
+    with torch.inference_mode(False), torch.device("cpu"):
+        yield
+
+
 class NoWeights(torch.nn.Module):
     """Stands in for the biLM until it is needed: loading a saved pipeline replaces it unread.
 
@@ -98,7 +107,8 @@ class NoWeights(torch.nn.Module):
         # take its device for that of the encoder.
         self._loaded: list[BiLM] = []
         # An empty weight, which is where the encoder is, also after `to_gpu`.
-        self._weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
+        with _ordinary_tensors():
+            self._weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
 
     @property
     def device(self) -> torch.device:
@@ -114,7 +124,8 @@ class NoWeights(torch.nn.Module):
             )
         with _LOADING:
             if not self._loaded:
-                self._loaded.append(self.load())
+                with _ordinary_tensors():
+                    self._loaded.append(self.load().float())
                 if self.warning is not None:
                     warnings.warn(self.warning, stacklevel=2)
         return self._loaded[0]
@@ -129,7 +140,8 @@ class _Shim(PyTorchShim):
             self._model.invalidate()  # thinc writes to the weights behind PyTorch's back.
 
     def to_device(self, device_type: str, device_id: int) -> None:
-        super().to_device(device_type, device_id)
+        with _ordinary_tensors():
+            super().to_device(device_type, device_id)
         if isinstance(self._model, BiLM):
             self._model.reset_states()
             self.settings.apply(self._model)
@@ -174,13 +186,14 @@ def ElmoEncoder(
     used later. The attribute `grad_factor` (1) scales the gradient that reaches the biLM; with 0 it
     is frozen.
     """
-    bilm: Model[Any, Any] = PyTorchWrapper_v3(
-        module,
-        convert_inputs=_convert_inputs,
-        convert_outputs=_convert_outputs,
-        serialize_model=_serialize,
-        deserialize_model=partial(_deserialize, settings=settings),
-    )
+    with _ordinary_tensors():
+        bilm: Model[Any, Any] = PyTorchWrapper_v3(
+            module,
+            convert_inputs=_convert_inputs,
+            convert_outputs=_convert_outputs,
+            serialize_model=_serialize,
+            deserialize_model=partial(_deserialize, settings=settings),
+        )
     if isinstance(module, BiLM):
         settings.apply(module)
     shim = bilm.shims[0]
@@ -325,7 +338,8 @@ def get_bilm(model: Model[list[Doc], DocLayers]) -> BiLM:
 def set_bilm(model: Model[list[Doc], DocLayers], bilm: BiLM) -> None:
     """Give the encoder another biLM, which moves to the encoder's device."""
     shim = cast(PyTorchShim, model.layers[0].shims[0])
-    bilm = bilm.to(shim.device)
+    with _ordinary_tensors():
+        bilm = bilm.to(shim.device)
     shim._model = model.attrs["settings"].apply(bilm)
 
 
@@ -459,5 +473,6 @@ def _deserialize(
     if not data:  # Saved before it had weights.
         return module
     # Not `device`, which is that of the calling thread's ops.
-    bilm = native.from_bytes(data).to(module.device)
+    with _ordinary_tensors():
+        bilm = native.from_bytes(data).to(module.device)
     return settings.apply(bilm)
