@@ -268,19 +268,17 @@ def _with_cache(
     missing = [i for i, activations in enumerate(found) if activations is None]
     if missing:
         part = sequences.select(missing)
-        layers, _ = model.layers[0].predict(part.inputs(pad=False))
-        for i, activations in zip(missing, split_tokens(layers, part.kept_lengths())):
+        computed, _ = model.layers[0].predict(part.inputs(pad=False))
+        # The cache is in main memory. From a GPU, and back to it, all sequences go at once.
+        parts = split_tokens(model.ops.to_numpy(computed), part.kept_lengths())
+        for i, activations in zip(missing, parts):
             found[i] = cache.put(keys[i], activations)
-    xp = model.ops.xp
     config = bilm.config
     n_tokens = sum(sequences.doc_lengths)
-    empty = xp.zeros((config.n_activations, 0, config.output_dim), dtype="float32")
-    kept = xp.concatenate([empty, *found], axis=1, dtype="float32")
-    if kept.shape[1] == n_tokens:
-        return kept
-    layers = xp.zeros((config.n_activations, n_tokens, config.output_dim), dtype="float32")
-    layers[:, xp.asarray(sequences.kept_rows())] = kept
-    return layers
+    layers: Any = numpy.zeros((config.n_activations, n_tokens, config.output_dim), dtype="float32")
+    for rows, kept, activations in zip(sequences.rows, sequences.kept, found):
+        layers[:, rows[kept]] = activations
+    return model.ops.asarray3f(layers)
 
 
 def encode(
@@ -303,7 +301,7 @@ def encode(
     """
     if cache is not None:
         layers = encode_layers(model, docs, cache)
-        tokens = None if mix is None else mix.predict(layers.layers)
+        tokens = None if mix is None else mix.predict(mix.ops.asarray3f(layers.layers))
         arrays = (layers.layers if keep_layers else None, tokens)
         return _per_doc(arrays, layers.lengths)
     get_bilm(model)
@@ -377,9 +375,6 @@ class _Sequences:
 
     def kept_lengths(self) -> list[int]:
         return [kept.stop - kept.start for kept in self.kept]
-
-    def kept_rows(self) -> numpy.ndarray:
-        return _concatenate(rows[kept] for rows, kept in zip(self.rows, self.kept))
 
     def keys(self) -> list[tuple]:
         """RETURNS (list): What tells the sequences apart, whichever docs they come from."""
