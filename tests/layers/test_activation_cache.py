@@ -16,7 +16,7 @@ from thinc.api import Adam, Model, NumpyOps, get_current_ops, set_current_ops
 from spacy_elmo.bilm.formats import native
 from spacy_elmo.layers.activation_cache import ActivationCache, make_activation_cache
 
-from ..conftest import add_tagger, elmo_pipeline, listener, random_bilm, tagged
+from ..conftest import add_tagger, elmo_pipeline, listener, max_difference, random_bilm, tagged
 
 N_BYTES = 3 * 5 * 4 * 4
 
@@ -173,6 +173,13 @@ def training_pipeline(path, **cache):
     return nlp
 
 
+def runs_of(nlp):
+    """Grows with every run of the biLM."""
+    runs = []
+    nlp.get_pipe("elmo").bilm.register_forward_pre_hook(lambda *args: runs.append(1))
+    return runs
+
+
 def test_a_folder_that_is_gone(tmp_path):
     """A trained pipeline must load without the folder of its training, as on another machine."""
     folder = tmp_path / "scratch"
@@ -185,6 +192,28 @@ def test_a_folder_that_is_gone(tmp_path):
     assert nlp("The bank")._.elmo_layers.any()
     with pytest.warns(UserWarning, match="activation cache: cannot write to .*scratch"):
         nlp.update(tagged(nlp), sgd=Adam(0.01))
+
+
+def test_predictions_between_updates_are_exact_and_not_kept(tmp_path):
+    nlp = training_pipeline(tmp_path, half_precision=True)
+    nlp.update(tagged(nlp), sgd=Adam(0.01))
+    cache = nlp.get_pipe("elmo").activation_cache
+    n_entries = len(cache)
+    assert n_entries > 0
+    for text in ["The bank flows.", "Money flows", "Money in the bank"]:  # Two were trained on.
+        doc = nlp(text)
+        [expected] = random_bilm().embed([[token.text for token in doc]])
+        assert max_difference(doc._.elmo_layers, expected) < 1e-5
+    nlp.evaluate(tagged(nlp))
+    assert len(cache) == n_entries
+
+
+def test_annotating_while_training_uses_the_cache(tmp_path):
+    nlp = training_pipeline(tmp_path)
+    runs = runs_of(nlp)
+    for _ in range(3):
+        nlp.update(tagged(nlp), sgd=Adam(0.01), annotates=["elmo"])
+        assert len(runs) == 1
 
 
 class DeviceArray(numpy.ndarray):
