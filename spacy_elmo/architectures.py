@@ -45,7 +45,7 @@ def PretrainedBiLM(
     weights (Optional[str]): See `load_weights`; None if they are yet to come.
     segmenter (Optional[Segmenter]): How docs are cut into sequences; the default is sentences.
     precision (str): Arithmetic of inference: float32, float16 or int8 on a CPU, float32, tf32 or
-        bfloat16 on a GPU.
+        bfloat16 on a GPU. One of the other kind of device runs in float32, with a warning.
     max_tokens_per_batch (int): Tokens that go through the LSTMs at a time.
     type_cache_mb (float): Bound of the cache of word types in MiB; 0 switches it off.
     stateful (bool): Carry LSTM states from batch to batch, as older implementations do.
@@ -95,7 +95,7 @@ def build_bilm(
     settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful, mixed_precision)
     load: Callable[[], BiLM]
     if vocabulary is not None:
-        load = partial(_word_bilm, lstm, Path(vocabulary))
+        load = partial(_word_bilm, lstm, Path(vocabulary).expanduser().absolute())
     else:
         assert filters is not None
         char_cnn = CharCNNConfig(

@@ -151,6 +151,20 @@ def test_a_missing_vocabulary_is_named(tmp_path):
         build({**WORD_INPUT, "vocabulary": str(tmp_path / "absent.txt")}).initialize()
 
 
+@pytest.mark.parametrize("path", ["vocab.txt", "~/vocab.txt"])
+def test_a_vocabulary_is_that_of_the_folder_where_the_model_was_built(
+    tmp_path, vocabulary, monkeypatch, path
+):
+    """It is read at first use: the working folder may be another one by then."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    model = build({**WORD_INPUT, "vocabulary": path})
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.setenv("HOME", str(tmp_path / "elsewhere"))
+    assert get_bilm(model).vocabulary == list(WORDS)
+
+
 def test_a_vocabulary_must_have_the_special_words(tmp_path):
     (tmp_path / "vocab.txt").write_text("the\nbank\n")
     with pytest.raises(ValueError, match="the vocabulary lacks <S>, </S>, <UNK>"):
