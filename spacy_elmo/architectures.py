@@ -18,7 +18,7 @@ from .bilm.config import Activation
 from .bilm.formats import read_vocabulary
 from .bilm.model import DEFAULT_CACHE_BYTES, DEFAULT_MAX_TOKENS
 from .bilm.precision import Precision
-from .bundled import DEFAULT, language_of, load_weights
+from .bundled import DEFAULT, language_of, load_weights, names
 from .layers.encoder import DocLayers, ElmoEncoder, NoWeights, Settings
 from .layers.listener import ANY, LayersListener, mix_docs
 from .layers.mixes import Mix
@@ -53,8 +53,14 @@ def PretrainedBiLM(
     RAISES (ValueError): If a setting has an impossible value.
     """
     settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful, mixed_precision)
-    load = None if weights is None else partial(load_weights, weights)
+    load = None if weights is None else partial(load_weights, _absolute(weights))
     return ElmoEncoder(NoWeights(load, language_of(weights)), segmenter or sentences(), settings)
+
+
+def _absolute(weights: str) -> str:
+    """The same weights, whatever folder the process works in when they are read."""
+    path = Path(weights).expanduser()
+    return str(path.absolute()) if weights not in names() and path.exists() else weights
 
 
 @registry.architectures("spacy-elmo.BiLM.v1")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy
@@ -186,6 +188,31 @@ def test_pretrained_bilm(weights_folder, hdf5_folder, bilm, source):
     )
     layers = model.predict([make_doc()]).layers
     assert max_difference(layers, bilm.embed([["the", "bank", "flows"]])[0]) < 1e-5
+
+
+@pytest.mark.parametrize("path", ["weights", "./weights", "~/weights"])
+def test_weights_are_those_of_the_folder_where_the_pipeline_was_made(
+    tmp_path, weights_folder, bilm, monkeypatch, path
+):
+    """They are read at first use: the working folder may be another one by then."""
+    monkeypatch.chdir(weights_folder.parent)
+    monkeypatch.setenv("HOME", str(weights_folder.parent))
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo", config={"model": {"weights": path}})
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.setenv("HOME", str(tmp_path / "elsewhere"))
+    [expected] = bilm.embed([["the", "bank"]])
+    assert max_difference(nlp("the bank")._.elmo_layers, expected) < 1e-5
+    assert nlp.config["components"]["elmo"]["model"]["weights"] == path
+
+
+def test_a_name_is_no_path(tmp_path, weights_folder, monkeypatch):
+    shutil.copytree(weights_folder, tmp_path / "elsewhere" / "en_elmo_sm")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # About the folder of this name.
+        assert get_bilm(build({"@architectures": "spacy-elmo.PretrainedBiLM.v1"})).config != TINY
 
 
 def test_pretrained_bilm_reads_nothing_before_its_first_use():
