@@ -108,7 +108,8 @@ class NoWeights(torch.nn.Module):
         self._loaded: list[BiLM] = []
         # An empty weight, which is where the encoder is, also after `to_gpu`.
         with _ordinary_tensors():
-            self._weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
+            empty = torch.empty(0, dtype=torch.float32)
+            self._weight = torch.nn.Parameter(empty, requires_grad=False)
 
     @property
     def device(self) -> torch.device:
@@ -125,6 +126,7 @@ class NoWeights(torch.nn.Module):
         with _LOADING:
             if not self._loaded:
                 with _ordinary_tensors():
+                    # Random weights are of the default dtype, which may be float64.
                     self._loaded.append(self.load().float())
                 if self.warning is not None:
                     warnings.warn(self.warning, stacklevel=2)
