@@ -144,7 +144,7 @@ class _Training:
     """What lasts from one update to the next. No copy of a component takes it along."""
 
     def __init__(self) -> None:
-        self.active = False
+        self.docs: Sequence[Doc] = ()
         self.initialized = False
         self.batch: Optional[TrainingBatch] = None
         self.postponed: Optional[Optimizer] = None
@@ -253,13 +253,16 @@ class Elmo(Tok2Vec):
         self._training.initialized = True
 
     def predict(self, docs: Iterable[Doc]) -> list[Activations]:
-        """RETURNS (list): Each doc's activations, as arrays of the current ops."""
+        """RETURNS (list): Each doc's activations, as arrays of the model's ops."""
+        docs = list(docs)
+        # A component that annotates in training predicts the docs that it was just updated with.
+        updated = {id(doc) for doc in self._training.docs}
         return encode(
             self.model,
-            list(docs),
+            docs,
             mix=self.mix,
             keep_layers=self.keep_layers,
-            cache=self._cache(),
+            cache=self._cache() if all(id(doc) in updated for doc in docs) else None,
         )
 
     def set_annotations(self, docs: Iterable[Doc], scores: Sequence[Activations]) -> None:
@@ -346,11 +349,10 @@ class Elmo(Tok2Vec):
         if not self.frozen:
             losses.setdefault(self.name, 0.0)
         training = self._training
-        training.active = True
         self._close_batch()
         if not self.listeners:
             return losses
-        docs = [example.predicted for example in examples]
+        training.docs = docs = [example.predicted for example in examples]
         links = [listener.attrs["link"] for listener in self.listeners]
         if self.frozen:
             batch = TrainingBatch(docs, encode_layers(self.model, docs, self._cache()), links)
@@ -429,9 +431,7 @@ class Elmo(Tok2Vec):
             self.optimizer.step_schedules()
 
     def _cache(self) -> Optional[ActivationCache]:
-        """The cache, if there is training for which it may be used."""
-        is_training = self._training.active or any(
-            listener.attrs["link"].is_training for listener in self.listeners
-        )
-        usable = is_training and self.frozen and not self.model.attrs["settings"].stateful
+        """The cache, if it may be used: in training only, because it rounds with half_precision,
+        and must have room for the training data."""
+        usable = self.frozen and not self.model.attrs["settings"].stateful
         return self.activation_cache if usable else None

@@ -9,7 +9,8 @@
 | doc._.elmo        | the same for the whole doc                             | getter            |
 
 All are None on a doc that no "elmo" component has seen. The width is 2P, except when the
-component's mix is of another width (all layers concatenated).
+component's mix is of another width (all layers concatenated). Arrays are those of the component's
+ops: on a GPU CuPy's, which take up GPU memory for as long as the doc keeps them.
 """
 
 from __future__ import annotations
