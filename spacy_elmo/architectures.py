@@ -18,12 +18,12 @@ from .bilm.config import Activation
 from .bilm.formats import read_vocabulary
 from .bilm.model import DEFAULT_CACHE_BYTES, DEFAULT_MAX_TOKENS
 from .bilm.precision import Precision
-from .bundled import DEFAULT, language_of, load_weights
 from .layers.encoder import DocLayers, ElmoEncoder, NoWeights, Settings
 from .layers.listener import ANY, LayersListener, mix_docs
 from .layers.mixes import Mix
 from .layers.objective import make_objective
 from .layers.tok2vec import ElmoTok2Vec
+from .resolve import DEFAULT, absolute, language_of, load_weights
 from .segmenters import Segmenter, sentences
 
 _CACHE_MB = DEFAULT_CACHE_BYTES / 2**20
@@ -42,7 +42,7 @@ def PretrainedBiLM(
     """A biLM with weights from elsewhere. They are read at first use and saved with the pipeline,
     which then never looks for the original file again.
 
-    weights (Optional[str]): See `load_weights`; None if they are yet to come.
+    weights (Optional[str]): A name or a path, see `resolve.find`; None if they are yet to come.
     segmenter (Optional[Segmenter]): How docs are cut into sequences; the default is sentences.
     precision (str): Arithmetic of inference: float32, float16 or int8 on a CPU, float32, tf32 or
         bfloat16 on a GPU.
@@ -53,7 +53,7 @@ def PretrainedBiLM(
     RAISES (ValueError): If a setting has an impossible value.
     """
     settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful, mixed_precision)
-    load = None if weights is None else partial(load_weights, weights)
+    load = None if weights is None else partial(load_weights, absolute(weights))
     return ElmoEncoder(NoWeights(load, language_of(weights)), segmenter or sentences(), settings)
 
 

@@ -10,7 +10,7 @@ from typing import Union
 import numpy
 
 from .bilm.precision import Precision
-from .bundled import load_weights
+from .resolve import load_weights
 
 
 class Embedder:

@@ -7,13 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
 
-import spacy
 import torch
 from spacy.language import Language
-from spacy.util import is_package
 from wasabi import msg
 
-from ..bundled import language_of
 from ..component import Elmo
 
 
@@ -59,29 +56,6 @@ def check_free(path: Path, force: bool, marker: Optional[str] = None) -> None:
             f"{path} is not what this command writes (no {marker} in it), and so not overwritten: "
             "choose another path, or remove it"
         )
-
-
-def is_pipeline(path: Path) -> bool:
-    """RETURNS (bool): Whether this is the folder or the package of a pipeline."""
-    return (path / "config.cfg").is_file() or is_package(str(path))
-
-
-def load_pipeline(path: Path) -> Language:
-    """Load a pipeline.
-
-    path (Path): A folder, the name of an installed package, or that of weights that come with
-        spacy-elmo, which make a pipeline that splits sentences and embeds them.
-    RAISES (ValueError): If there is no such pipeline, or it cannot be loaded.
-    """
-    if language := language_of(path):
-        nlp = spacy.blank(language)
-        nlp.add_pipe("sentencizer")
-        nlp.add_pipe("elmo", config={"model": {"weights": str(path)}})
-        return nlp
-    try:
-        return spacy.load(str(path))
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"cannot load the pipeline {path}: {error}") from error
 
 
 def elmo_components(nlp: Language) -> dict[str, Elmo]:

@@ -8,13 +8,13 @@ from typing import Optional, cast
 
 import spacy
 import typer
-from spacy.language import Language
 from tqdm import tqdm
 from wasabi import msg
 
 from ..bilm.precision import Precision, check_precision
 from ..dump import Dump, Layers
-from ._util import check_free, clear_errors, find_elmo, is_pipeline, load_pipeline
+from ..resolve import load_pipeline
+from ._util import check_free, clear_errors, find_elmo
 
 
 def embed_cli(
@@ -46,7 +46,7 @@ def embed_cli(
         check_free(out, force)
         if gpu_id >= 0:
             spacy.require_gpu(gpu_id)
-        nlp = _load(model)
+        nlp = load_pipeline(model)
         elmo = find_elmo(nlp, name)
         if precision is not None:
             check_precision(precision, elmo.bilm.device)
@@ -75,11 +75,3 @@ def embed_cli(
                         bar.set_postfix_str(f"{n_tokens / seconds:,.0f} tokens/s", refresh=False)
             total = dump.finish()
     msg.good(f"Wrote {total} records to {out}")
-
-
-def _load(model: str) -> Language:
-    if is_pipeline(Path(model)):
-        return load_pipeline(Path(model))
-    nlp = spacy.blank("xx")
-    nlp.add_pipe("elmo", config={"model": {"weights": model}})
-    return nlp

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Optional
 
 import spacy
@@ -15,11 +14,12 @@ from wasabi.util import supports_ansi
 
 from ..neighbors import Neighbor, find_neighbors, read_corpus
 from ..pretraining.reading import find_files
-from ._util import clear_errors, find_elmo, load_pipeline
+from ..resolve import load_pipeline
+from ._util import clear_errors, find_elmo
 
 
 def neighbors_cli(
-    pipeline: Path = typer.Argument(..., help="A pipeline with an elmo component"),
+    pipeline: str = typer.Argument(..., help="A pipeline with an elmo component, or weights"),
     corpus: list[str] = typer.Argument(
         ..., help="Files, folders or patterns: .txt, .jsonl (both also .gz, .zst), .spacy"
     ),

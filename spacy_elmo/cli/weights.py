@@ -9,12 +9,13 @@ import typer
 from wasabi import msg
 
 from ..files import atomic_file
+from ..resolve import load_pipeline
 from ..training import TaskMix, task_mixes
-from ._util import clear_errors, load_pipeline
+from ._util import clear_errors
 
 
 def weights_cli(
-    pipeline: Path = typer.Argument(..., help="A trained pipeline"),
+    pipeline: str = typer.Argument(..., help="A trained pipeline"),
     plot: Optional[Path] = typer.Option(None, "--plot", help="Draw them into this PNG, too"),
 ) -> None:
     """
