@@ -37,7 +37,12 @@ setup(
         "tqdm>=4.38",
     ],
     extras_require={
-        "cuda": ["cupy-cuda12x>=13"],
+        # Named and bounded as spaCy's, so that both can be asked for together.
+        "cuda": ["cupy-cuda12x>=11.5"],
+        "cuda11x": ["cupy-cuda11x>=11"],
+        "cuda12x": ["cupy-cuda12x>=11.5"],
+        "cuda13x": ["cupy-cuda13x>=13.6"],
+        "cuda-autodetect": ["cupy-wheel>=11"],
         "viz": VIZ,
         "zst": ZST,
         "report": REPORT,

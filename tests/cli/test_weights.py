@@ -46,6 +46,12 @@ def test_plots_them(trained, tmp_path):
     succeed("weights", trained, "--plot", tmp_path / "plots" / "mixes.png")
     data = (tmp_path / "plots" / "mixes.png").read_bytes()
     assert data.startswith(b"\x89PNG") and len(data) > 5000
+    for name, start in (("mixes.svg", b"<?xml"), ("mixes.PDF", b"%PDF")):
+        succeed("weights", trained, "--plot", tmp_path / name)
+        assert (tmp_path / name).read_bytes().startswith(start)
+    for name in ("mixes", "mixes.gif"):
+        assert "ends in .png, .svg, .pdf" in fail("weights", trained, "--plot", tmp_path / name)
+        assert not (tmp_path / name).exists()
 
 
 def test_after_replace_listeners(trained, tmp_path):
