@@ -24,7 +24,7 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     packages=find_packages(include=["spacy_elmo", "spacy_elmo.*"]),
-    package_data={"spacy_elmo": ["py.typed", "weights/*/*"]},
+    package_data={"spacy_elmo": ["py.typed", "weights/*/*", "configs/**/*.cfg"]},
     python_requires=">=3.10",
     install_requires=[
         "spacy>=3.8,<4",

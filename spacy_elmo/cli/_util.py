@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
 
+import spacy
 import torch
 from spacy.language import Language
 from wasabi import msg
@@ -32,6 +33,22 @@ def torch_device(gpu_id: int) -> str:
             f"--gpu-id {gpu_id}: PyTorch finds {torch.cuda.device_count()} GPU(s); -1 is the CPU"
         )
     return f"cuda:{gpu_id}"
+
+
+def require_gpu(gpu_id: int) -> None:
+    """Make spaCy compute on a GPU; -1 leaves it on the CPU.
+
+    RAISES (ValueError): If there is no such GPU, or no CuPy.
+    """
+    if torch_device(gpu_id) == "cpu":
+        return
+    try:
+        spacy.require_gpu(gpu_id)
+    except ValueError as error:
+        raise ValueError(
+            f"--gpu-id {gpu_id}: {error}. CuPy comes with the extra for your version of CUDA: "
+            'pip install "spacy-elmo[cuda12x]" (or cuda11x, cuda13x, cuda-autodetect)'
+        ) from error
 
 
 def check_free(path: Path, force: bool, marker: Optional[str] = None) -> None:

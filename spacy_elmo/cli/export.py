@@ -24,7 +24,9 @@ def export_cli(
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite the folder"),
 ) -> None:
     """
-    Write options.json and weights.hdf5, as AllenNLP and bilm-tf read them.
+    Write the weights for AllenNLP and bilm-tf.
+
+    They are options.json and weights.hdf5.
     """
     with clear_errors():
         check_free(out, force, OPTIONS)

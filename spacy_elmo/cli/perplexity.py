@@ -29,10 +29,10 @@ def perplexity_cli(
     out: Optional[Path] = typer.Option(None, "--out", help="Write JSON, too"),
 ) -> None:
     """
-    Measure the perplexity of a text: full softmax, both directions.
+    Measure how well a model predicts a text.
 
-    The text is tokenised as the training text was. Words outside the vocabulary count as
-    predictions of <UNK>.
+    Perplexities are exact (full softmax), of both directions. The text is tokenised as the training
+    text was. Words outside the vocabulary count as predictions of <UNK>.
     """
     with clear_errors():
         device = torch_device(gpu_id)
