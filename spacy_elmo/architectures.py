@@ -42,7 +42,8 @@ def PretrainedBiLM(
     """A biLM with weights from elsewhere. They are read at first use and saved with the pipeline,
     which then never looks for the original file again.
 
-    weights (Optional[str]): A name or a path, see `resolve.find`; None if they are yet to come.
+    weights (Optional[str]): The name of weights that come with the package or of an installed
+        pipeline package, or a path; None if they are yet to come.
     segmenter (Optional[Segmenter]): How docs are cut into sequences; the default is sentences.
     precision (str): Arithmetic of inference: float32, float16 or int8 on a CPU, float32, tf32 or
         bfloat16 on a GPU.

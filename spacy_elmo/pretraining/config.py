@@ -157,8 +157,8 @@ class RunConfig:
     """A whole config file.
 
     corpus (Optional[Path]): What `spacy elmo prepare` wrote.
-    init_from (Optional[Union[str, Path]]): A pretrained model to go on with, see
-        `resolve.find`.
+    init_from (Optional[Union[str, Path]]): A pretrained model to go on with: a name
+        or a path.
     seed (int): Decides weights, order and dropout.
     bilm (Optional[BiLMConfig]): The architecture; None to take that of init_from.
     pretraining (PretrainingConfig): How to train.
