@@ -24,7 +24,7 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     packages=find_packages(include=["spacy_elmo", "spacy_elmo.*"]),
-    package_data={"spacy_elmo": ["py.typed", "weights/*/*"]},
+    package_data={"spacy_elmo": ["py.typed", "weights/*/*", "configs/**/*.cfg"]},
     python_requires=">=3.10",
     install_requires=[
         "spacy>=3.8,<4",
@@ -37,7 +37,12 @@ setup(
         "tqdm>=4.38",
     ],
     extras_require={
-        "cuda": ["cupy-cuda12x>=13"],
+        # Named and bounded as spaCy's, so that both can be asked for together.
+        "cuda": ["cupy-cuda12x>=11.5"],
+        "cuda11x": ["cupy-cuda11x>=11"],
+        "cuda12x": ["cupy-cuda12x>=11.5"],
+        "cuda13x": ["cupy-cuda13x>=13.6"],
+        "cuda-autodetect": ["cupy-wheel>=11"],
         "viz": VIZ,
         "zst": ZST,
         "report": REPORT,

@@ -17,16 +17,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy
-import spacy
 import srsly
 from spacy.language import Language
 from spacy.tokens import Doc, Span
 from thinc.api import to_numpy
 
-from spacy_elmo import bundled
 from spacy_elmo.files import atomic_folder
 from spacy_elmo.neighbors import read_corpus
 from spacy_elmo.pretraining.reading import find_files
+from spacy_elmo.resolve import find, load_pipeline
 
 BUNDLED = "en_elmo_sm"
 BLOCK = 10_000
@@ -58,11 +57,7 @@ def main() -> None:
 
 def load(pipeline: str) -> Language:
     """RAISES (OSError, ValueError): If there is no such pipeline, or none with ELMo."""
-    if pipeline in bundled.names():  # Weights alone, not a pipeline.
-        nlp = spacy.blank("en")
-        nlp.add_pipe("elmo", config={"model": {"weights": pipeline}})
-    else:
-        nlp = spacy.load(pipeline)
+    nlp = load_pipeline(pipeline)
     if "elmo" not in nlp.pipe_names:
         raise ValueError(f"the pipeline {pipeline} has no component 'elmo', only {nlp.pipe_names}")
     if not {"parser", "senter", "sentencizer"} & set(nlp.pipe_names):
@@ -88,7 +83,8 @@ def build(corpus: str, index: Path, pipeline: str) -> int:
         raise ValueError(f"there are no sentences in {corpus}")
     array = numpy.stack(vectors)
     mean = array.mean(axis=0, dtype=numpy.float32)
-    manifest = {"pipeline": _absolute(pipeline), "n_sentences": len(sentences), "corpus": corpus}
+    # A path that holds wherever the search is started.
+    manifest = {"pipeline": str(find(pipeline)), "n_sentences": len(sentences), "corpus": corpus}
     with atomic_folder(index) as new:
         (new / "sentences.txt").write_text("\n".join(sentences) + "\n", encoding="utf8")
         numpy.save(new / "vectors.npy", normalised(array - mean).astype(numpy.float16))
@@ -129,11 +125,6 @@ def search(index: Path, query: str, n: int) -> list[tuple[float, str]]:
 def normalised(vectors: numpy.ndarray) -> numpy.ndarray:
     norms = numpy.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / numpy.where(norms > 0, norms, 1)
-
-
-def _absolute(pipeline: str) -> str:
-    """A path that holds wherever the search is started; names stay."""
-    return str(Path(pipeline).resolve()) if Path(pipeline).exists() else pipeline
 
 
 if __name__ == "__main__":

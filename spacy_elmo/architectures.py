@@ -18,12 +18,12 @@ from .bilm.config import Activation
 from .bilm.formats import read_vocabulary
 from .bilm.model import DEFAULT_CACHE_BYTES, DEFAULT_MAX_TOKENS
 from .bilm.precision import Precision
-from .bundled import DEFAULT, language_of, load_weights, names
 from .layers.encoder import DocLayers, ElmoEncoder, NoWeights, Settings
 from .layers.listener import ANY, LayersListener, mix_docs
 from .layers.mixes import Mix
 from .layers.objective import make_objective
 from .layers.tok2vec import ElmoTok2Vec
+from .resolve import DEFAULT, absolute, language_of, load_weights
 from .segmenters import Segmenter, sentences
 
 _CACHE_MB = DEFAULT_CACHE_BYTES / 2**20
@@ -42,7 +42,8 @@ def PretrainedBiLM(
     """A biLM with weights from elsewhere. They are read at first use and saved with the pipeline,
     which then never looks for the original file again.
 
-    weights (Optional[str]): See `load_weights`; None if they are yet to come.
+    weights (Optional[str]): The name of weights that come with the package or of an installed
+        pipeline package, or a path; None if they are yet to come.
     segmenter (Optional[Segmenter]): How docs are cut into sequences; the default is sentences.
     precision (str): Arithmetic of inference: float32, float16 or int8 on a CPU, float32, tf32 or
         bfloat16 on a GPU. One of the other kind of device runs in float32, with a warning.
@@ -53,14 +54,8 @@ def PretrainedBiLM(
     RAISES (ValueError): If a setting has an impossible value.
     """
     settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful, mixed_precision)
-    load = None if weights is None else partial(load_weights, _absolute(weights))
+    load = None if weights is None else partial(load_weights, absolute(weights))
     return ElmoEncoder(NoWeights(load, language_of(weights)), segmenter or sentences(), settings)
-
-
-def _absolute(weights: str) -> str:
-    """The same weights, whatever folder the process works in when they are read."""
-    path = Path(weights).expanduser()
-    return str(path.absolute()) if weights not in names() and path.exists() else weights
 
 
 @registry.architectures("spacy-elmo.BiLM.v1")

@@ -20,7 +20,6 @@ from thinc.types import Floats3d
 
 from . import extensions
 from .bilm import BiLM
-from .bundled import load_weights
 from .layers.activation_cache import ActivationCache
 from .layers.encoder import (
     Activations,
@@ -38,6 +37,7 @@ from .layers.listener import (
     replace_listener_cfg,
 )
 from .layers.mixes import Mix
+from .resolve import load_weights
 
 DEFAULT_CONFIG_STR = """
 [elmo]

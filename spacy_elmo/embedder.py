@@ -2,73 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Union
+from typing import Any, Optional, Union
 
 import numpy
+import torch
 
-from .bilm.precision import Precision
-from .bundled import load_weights
+from .bilm.formats import load
+from .bilm.precision import Precision, check_precision
+from .resolve import DEFAULT, load_weights
 
 
 class Embedder:
     """Embeds lists of tokens, with the same encoder as the pipeline component.
 
-    weights (Union[str, Path]): A name, a folder, or a file of weights.
+    weights (Union[str, Path]): A name, a folder, a file of weights, or a pipeline.
+    options_file, weight_file (Optional[Union[str, Path]]): The two published files, as AllenNLP
+        takes them, in place of `weights`.
     precision (str): Arithmetic; see `spacy-elmo.PretrainedBiLM.v1`.
     device (str): Where to compute, "cpu" or "cuda".
     stateful (bool): Carry LSTM states from batch to batch, row by row, as AllenNLP does.
-    RAISES (ValueError): If the weights cannot be read, or there is no such device.
+    RAISES (ValueError): If the weights cannot be read, there is no such device, or the precision is
+        not for it.
     """
 
     def __init__(
         self,
-        weights: Union[str, Path],
+        weights: Union[str, Path] = DEFAULT,
         *,
+        options_file: Optional[Union[str, Path]] = None,
+        weight_file: Optional[Union[str, Path]] = None,
         precision: Precision = "float32",
         device: str = "cpu",
         stateful: bool = False,
     ) -> None:
-        bilm = load_weights(weights)
+        if (options_file is None) != (weight_file is None):
+            raise ValueError("give options_file and weight_file together, or weights alone")
+        if options_file is None or weight_file is None:
+            bilm = load_weights(weights)
+        else:
+            bilm = load(weight_file, Path(options_file))
         try:
             self.bilm = bilm.to(device)
         except (AssertionError, RuntimeError) as error:  # PyTorch's, for what it does not have.
             raise ValueError(
                 f"device {device!r}: {error}; give 'cpu', 'cuda' or 'cuda:1'"
             ) from error
+        check_precision(precision, self.bilm.device)
         self.bilm.precision = precision
         self.bilm.stateful = stateful
 
-    def embed_sentence(self, tokens: Sequence[str]) -> numpy.ndarray:
+    def embed_sentence(self, tokens: Iterable[str]) -> numpy.ndarray:
         """RETURNS (ndarray): All layers of one sentence, shape (L+1, tokens, 2P)."""
         return self.embed_batch([tokens])[0]
 
-    def embed_batch(self, sentences: Sequence[Sequence[str]]) -> list[numpy.ndarray]:
+    def embed_batch(self, sentences: Iterable[Iterable[str]]) -> list[numpy.ndarray]:
         """Embed sentences together.
 
-        sentences (Sequence[Sequence[str]]): Lists of tokens; may be empty.
-        RETURNS (list): All layers of each sentence, shape (L+1, tokens, 2P).
+        sentences (Iterable[Iterable[str]]): Lists of tokens; may be empty.
+        RETURNS (list): All layers of each sentence, shape (L+1, tokens, 2P), each an array of its
+            own.
         RAISES (ValueError): If a sentence is a string: it must be cut into tokens first; or if a
             token is none.
         """
-        sentences = list(sentences)
-        for number, sentence in enumerate(sentences):
+        tokens = [s if isinstance(s, str) else list(s) for s in sentences]
+        for number, sentence in enumerate(tokens):
             for token in sentence:
                 if not isinstance(token, str):
                     raise ValueError(
                         f"sentence {number} has a token of type {type(token).__name__} ({token!r}):"
                         " give strings, such as [token.text for token in doc]"
                     )
-        return [layers.cpu().numpy() for layers in self.bilm.embed(sentences)]
+        found = self.bilm.embed(tokens)
+        if found and self.bilm.device.type != "cpu":  # One transfer, not one for each sentence.
+            found = list(torch.cat(found, dim=1).cpu().split([len(s) for s in tokens], dim=1))
+        # Copies: a view would keep the whole batch in memory.
+        return [numpy.array(layers.numpy(), order="C") for layers in found]
 
     def embed_sentences(
-        self, sentences: Iterable[Sequence[str]], batch_size: int = 64
+        self, sentences: Iterable[Iterable[str]], batch_size: int = 64
     ) -> Iterator[numpy.ndarray]:
         """Embed a stream.
 
-        sentences (Iterable[Sequence[str]]): Lists of tokens.
+        sentences (Iterable[Iterable[str]]): Lists of tokens.
         batch_size (int): Sentences per batch.
         YIELDS (ndarray): All layers of each sentence in order, shape (L+1, tokens, 2P).
         """
@@ -78,21 +96,52 @@ class Embedder:
         while batch := list(islice(stream, batch_size)):
             yield from self.embed_batch(batch)
 
-    def __call__(self, sentences: Sequence[Union[str, Sequence[str]]]) -> dict[str, numpy.ndarray]:
+    def sents2elmo(
+        self, sentences: Iterable[Iterable[str]], output_layer: int = -1
+    ) -> list[numpy.ndarray]:
+        """The method of ELMoForManyLangs.
+
+        sentences (Iterable[Iterable[str]]): Lists of tokens.
+        output_layer (int): A layer (0 is the token encoder), -1 for the mean of all layers, or -2
+            for all layers.
+        RETURNS (list): For each sentence, shape (tokens, 2P), or (L+1, tokens, 2P) for -2.
+        RAISES (ValueError): If there is no such layer.
+        """
+        n_layers = self.bilm.config.n_activations
+        if not -2 <= output_layer < n_layers:
+            raise ValueError(
+                f"output_layer must be from -2 to {n_layers - 1}, found {output_layer}"
+            )
+        found = self.embed_batch(sentences)
+        if output_layer == -2:
+            return found
+        if output_layer == -1:
+            return [layers.mean(axis=0) for layers in found]
+        return [layers[output_layer].copy() for layers in found]
+
+    def __call__(
+        self, inputs: Union[Iterable[Union[str, Iterable[str]]], Mapping[str, Any]]
+    ) -> dict[str, numpy.ndarray]:
         """The named outputs of the TF Hub module (google/elmo/3).
 
-        sentences (Sequence): Lists of tokens, or strings, which are cut at spaces.
-        RETURNS (dict): Padded with zeros to the longest sentence:
+        inputs (Union[Iterable, Mapping]): Lists of tokens, or strings, which are cut at spaces (the
+            module's signature "default"); or its signature "tokens", a dict of `tokens`, rows of
+            equal length that are padded at their ends, and `sequence_len`, the length of each.
+        RETURNS (dict): Padded with zeros to the longest sentence (or to the rows' length):
             word_emb: The token encoder, shape (sentences, longest, P).
             lstm_outputs1, lstm_outputs2, ...: The biLSTM layers, (sentences, longest, 2P).
             elmo: The mean of all layers, (sentences, longest, 2P).
             default: The mean of `elmo` over the tokens, (sentences, 2P).
+        RAISES (ValueError): If these are no sentences, or no rows and lengths that go together.
         """
-        if isinstance(sentences, str):
-            raise ValueError(f"give a list of sentences, not one string: {sentences[:40]!r}")
-        tokens = [text.split() if isinstance(text, str) else text for text in sentences]
+        if isinstance(inputs, str):
+            raise ValueError(f"give a list of sentences, not one string: {inputs[:40]!r}")
+        if isinstance(inputs, Mapping):
+            tokens, longest = _cut_rows(inputs)
+        else:
+            tokens = [text.split() if isinstance(text, str) else list(text) for text in inputs]
+            longest = max(map(len, tokens), default=0)
         config = self.bilm.config
-        longest = max(map(len, tokens), default=0)
         layers = numpy.zeros(
             (config.n_activations, len(tokens), longest, config.output_dim), dtype=numpy.float32
         )
@@ -106,3 +155,18 @@ class Embedder:
             "elmo": elmo,
             "default": elmo.sum(1) / counts.reshape(-1, 1),
         }
+
+
+def _cut_rows(inputs: Mapping[str, Any]) -> tuple[list[list[str]], int]:
+    """RETURNS (tuple): The sentences, and the length of the rows that they came in."""
+    if set(inputs) != {"tokens", "sequence_len"}:
+        raise ValueError(
+            f"a dict of inputs has the keys 'tokens' and 'sequence_len', found {list(inputs)}"
+        )
+    rows = [list(row) for row in inputs["tokens"]]
+    lengths = [int(length) for length in inputs["sequence_len"]]
+    if len(rows) != len(lengths) or any(not 0 <= n <= len(row) for row, n in zip(rows, lengths)):
+        raise ValueError(
+            f"sequence_len {lengths} does not go with tokens, rows of {[len(row) for row in rows]}"
+        )
+    return [row[:n] for row, n in zip(rows, lengths)], max(map(len, rows), default=0)

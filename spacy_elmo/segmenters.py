@@ -95,7 +95,11 @@ def docs(window: int = DEFAULT_WINDOW, overlap: int = DEFAULT_OVERLAP) -> Segmen
 
 @registry.misc("spacy-elmo.strided.v1")
 def strided(window: int = 128, stride: int = 96) -> Segmenter:
-    """Windows of a fixed length every `stride` tokens, across sentence boundaries."""
+    """Windows of a fixed length every `stride` tokens, across sentence boundaries.
+
+    window (int): Tokens per window.
+    stride (int): Tokens from the start of one window to that of the next.
+    """
     if not 1 <= stride <= window:
         raise ValueError(
             f"segmenter: stride must be from 1 to the window ({window}), found {stride}"

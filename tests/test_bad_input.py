@@ -7,10 +7,10 @@ import pytest
 from spacy.tokens import Doc
 from thinc.api import Model
 
-from spacy_elmo import bundled
+from spacy_elmo import resolve
 from spacy_elmo.bilm.formats import native
 from spacy_elmo.bilm.model import DEFAULT_MAX_TOKENS
-from spacy_elmo.bundled import load_weights
+from spacy_elmo.resolve import load_weights
 
 from .conftest import TINY, elmo_pipeline, max_difference, random_bilm
 
@@ -154,12 +154,12 @@ def test_a_long_doc_has_the_values_of_its_windows(long_run):
 
 
 def test_unknown_weights_list_the_known_names(tmp_path, monkeypatch):
-    monkeypatch.setattr(bundled, "FOLDER", tmp_path / "absent")
+    monkeypatch.setattr(resolve, "FOLDER", tmp_path / "absent")
     with pytest.raises(ValueError, match=r"no weights 'nonsense'.*none in this version"):
         load_weights("nonsense")
     for name in ("small", "english"):
         (tmp_path / name).mkdir()
-    monkeypatch.setattr(bundled, "FOLDER", tmp_path)
+    monkeypatch.setattr(resolve, "FOLDER", tmp_path)
     with pytest.raises(ValueError, match=r"no weights 'nonsense'.*\(english, small\)"):
         load_weights("nonsense")
 

@@ -1,5 +1,7 @@
 """Token lists in, arrays out."""
 
+import shutil
+
 import numpy
 import pytest
 import spacy
@@ -96,7 +98,94 @@ def test_a_string_is_no_batch_either(embedder):
         embedder.embed_batch("The bank")
 
 
+def test_sentences_and_their_tokens_may_be_generators(embedder):
+    expected = embedder.embed_batch(SENTENCES)
+    one = embedder.embed_sentence(token for token in SENTENCES[0])
+    assert max_difference(one, expected[0]) <= 1e-6
+    for method in (embedder.embed_batch, embedder.embed_sentences):
+        found = list(method((token for token in sentence) for sentence in SENTENCES))
+        assert [layers.shape for layers in found] == [layers.shape for layers in expected]
+        assert all(max_difference(*pair) <= 1e-6 for pair in zip(found, expected))
+    assert max_difference(embedder(iter(SENTENCES))["elmo"], embedder(SENTENCES)["elmo"]) <= 1e-6
+
+
+def test_kept_arrays_keep_no_others(embedder):
+    """Of many batches, a small array each."""
+    kept = [embedder.embed_batch([["a"], ["b"] * 200])[0] for _ in range(3)]
+    assert all(array.flags.c_contiguous and array.flags.owndata for array in kept)
+    top = embedder.sents2elmo([["a", "b"]], 2)[0]
+    assert top.flags.owndata
+
+
+# ELMoForManyLangs and AllenNLP.
+
+
+def test_sents2elmo(embedder):
+    layers = embedder.embed_batch(SENTENCES)
+    expected = {
+        -2: lambda x: x,
+        -1: lambda x: x.mean(0),
+        **{i: lambda x, i=i: x[i] for i in range(3)},
+    }
+    for output_layer, choose in expected.items():
+        found = embedder.sents2elmo(SENTENCES, output_layer=output_layer)
+        assert all(max_difference(a, choose(b)) <= 1e-6 for a, b in zip(found, layers))
+    assert embedder.sents2elmo([["The"]])[0].shape == (1, 12)
+    for wrong in (-3, 3):
+        with pytest.raises(ValueError, match=f"from -2 to 2, found {wrong}"):
+            embedder.sents2elmo(SENTENCES, wrong)
+
+
+def test_options_file_and_weight_file(hdf5_folder, embedder, tmp_path):
+    for name in ("options.json", "weights.hdf5"):  # Not beside each other.
+        (tmp_path / name).mkdir()
+        shutil.copy(hdf5_folder / name, tmp_path / name / "file")
+    files = {
+        "options_file": tmp_path / "options.json" / "file",
+        "weight_file": str(tmp_path / "weights.hdf5" / "file"),
+    }
+    found = Embedder(**files).embed_sentence(SENTENCES[0])
+    assert max_difference(found, embedder.embed_sentence(SENTENCES[0])) <= 1e-6
+    for name, file in files.items():
+        with pytest.raises(ValueError, match="together"):
+            Embedder(**{name: file})
+
+
+def test_weights_have_a_default():
+    assert Embedder().embed_sentence(["The", "bank"]).shape == (3, 2, 512)
+
+
 # What the TF Hub module returns.
+
+
+def test_the_signature_tokens(embedder):
+    """Rows with padding and their lengths, as lists or arrays."""
+    tokens = [["The", "bank", "", ""], ["of", "the", "river", ""], ["", "", "", ""]]
+    expected = embedder([row[:n] for row, n in zip(tokens, (2, 3, 0))])
+    for as_array in (list, numpy.array):
+        found = embedder({"tokens": as_array(tokens), "sequence_len": as_array([2, 3, 0])})
+        assert found["elmo"].shape == (3, 4, 12)
+        assert not found["elmo"][:, 3].any()
+        assert max_difference(found["default"], expected["default"]) <= 1e-6
+        for name in ("word_emb", "lstm_outputs1", "lstm_outputs2", "elmo"):
+            assert max_difference(found[name][:, :3], expected[name]) <= 1e-6
+
+
+@pytest.mark.parametrize(
+    "inputs, message",
+    [
+        ({"tokens": [["a"]]}, r"found \['tokens'\]"),
+        ({"tokens": [["a"]], "sequence_len": [1], "x": 1}, "'x'"),
+        ({"text": ["a"]}, "'text'"),
+        ({}, r"found \[\]"),
+        ({"tokens": [["a"]], "sequence_len": [2]}, r"\[2\] does not go with tokens"),
+        ({"tokens": [["a"]], "sequence_len": [-1]}, "does not go"),
+        ({"tokens": [["a"]], "sequence_len": [1, 1]}, "does not go"),
+    ],
+)
+def test_other_mappings_are_refused(embedder, inputs, message):
+    with pytest.raises(ValueError, match=message):
+        embedder(inputs)
 
 
 def test_names_and_shapes_of_the_outputs(embedder):
@@ -185,9 +274,13 @@ def test_precision(weights_folder, embedder):
     assert 0 < max_difference(exact, other) <= 1e-2
 
 
-def test_unknown_precision(weights_folder):
-    with pytest.raises(ValueError, match="unknown precision 'float12'"):
-        Embedder(weights_folder, precision="float12").embed_sentence(["x"])
+@pytest.mark.parametrize(
+    "precision, message",
+    [("float12", "unknown precision 'float12'"), ("tf32", "not for the .*cpu")],
+)
+def test_wrong_precision(weights_folder, precision, message):
+    with pytest.raises(ValueError, match=message):
+        Embedder(weights_folder, precision=precision)
 
 
 def test_missing_weights(tmp_path):

@@ -60,6 +60,20 @@ def test_semantic_search(texts: Path, pipeline: Path, tmp_path: Path):
     assert [float(value) for value, _ in found] == pytest.approx(expected[best], abs=0.005)
 
 
+def test_semantic_search_keeps_to_its_pipeline(texts: Path, tmp_path: Path, monkeypatch):
+    """The weights of the package when the index was made, although there is a folder of the same
+    name where the search starts."""
+    index = tmp_path / "index"
+    assert search("index", texts, index).returncode == 0
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    spacy.blank("en").to_disk(elsewhere / "en_elmo_sm")
+    monkeypatch.chdir(elsewhere)
+    done = search("search", index, "Money flows!", "-n", 1)
+    assert done.stdout.endswith("Money flows!\n"), done.stderr
+    assert "en_elmo_sm" not in done.stderr
+
+
 def test_semantic_search_says_what_is_wrong(texts: Path, pipeline: Path, tmp_path: Path):
     index = tmp_path / "index"
     (texts / "empty.txt").write_text("\n")

@@ -1,4 +1,4 @@
-"""Every block of the README runs as it stands."""
+"""Every block of the README and of the FAQ runs as it stands."""
 
 from __future__ import annotations
 
@@ -10,15 +10,21 @@ from pathlib import Path
 
 import pytest
 import spacy
+import srsly
 from spacy.tokens import DocBin
 from spacy.util import load_config_from_str, registry
 
 from .conftest import tagged
 
-README = Path(__file__).parents[1] / "README.md"
-BLOCKS = re.findall(
-    r"(?:<!-- ([\w ]+) -->\n)?```(\w+)\n(.*?)```", README.read_text(encoding="utf8"), re.DOTALL
-)
+ROOT = Path(__file__).parents[1]
+README, FAQ = ROOT / "README.md", ROOT / "docs" / "faq.md"
+BLOCKS = [
+    block
+    for page in (README, FAQ)
+    for block in re.findall(
+        r"(?:<!-- ([\w ]+) -->\n)?```(\w+)\n(.*?)```", page.read_text(encoding="utf8"), re.DOTALL
+    )
+]
 
 
 def blocks(language: str, mark: str = "") -> list[str]:
@@ -84,7 +90,6 @@ def test_training_command_runs(folder: Path):
     docs = [example.reference for example in tagged(nlp)]
     for name in ("train", "dev"):
         DocBin(docs=docs).to_disk(folder / f"{name}.spacy")
-    (folder / "project").symlink_to(README.parent / "project")
     output = run_bash(f"{code.strip()} --training.max_steps 2")
     assert "tagger/input: scalar_mix" in output
     assert spacy.load(folder / "tagger" / "model-last")("The bank")[0].tag_
@@ -95,11 +100,26 @@ def test_pretraining_commands_run(folder: Path):
     (folder / "texts").mkdir()
     lines = [f"The bank number {i} flows. Money flows to the river {i}." for i in range(400)]
     (folder / "texts" / "a.txt").write_text("\n".join(lines), encoding="utf8")
-    (folder / "project").symlink_to(README.parent / "project")
     code = code.replace("--paths.corpus corpus", "--paths.corpus corpus --pretraining.max_steps 2")
     output = run_bash(code)
     assert "unknown words" in output
     assert spacy.load(folder / "run" / "model-best")("The bank")._.elmo is not None
+
+
+def test_spacy_pretrain_runs(folder: Path):
+    (config,) = blocks("ini", "base config")
+    (code,) = blocks("bash", "needs sentences")
+    (folder / "base.cfg").write_text(config, encoding="utf8")
+    texts = [{"text": f"The bank number {i} flows."} for i in range(4)]
+    srsly.write_jsonl(folder / "sentences.jsonl", texts)
+    run_bash(f"{code.strip()} --pretraining.max_epochs 1")
+    assert (folder / "pretrained" / "model-last.bin").is_file()
+
+
+@pytest.mark.parametrize("page", [README, FAQ, ROOT / "docs" / "settings.md"])
+def test_links_lead_somewhere(page: Path):
+    for link in re.findall(r"\]\((?!https?://)([^)#]*)[^)]*\)", page.read_text(encoding="utf8")):
+        assert (page.parent / link).exists(), link
 
 
 def test_neighbors_command_runs(folder: Path):

@@ -12,7 +12,7 @@ from pathlib import Path
 from wasabi import msg
 
 from spacy_elmo.bilm.formats import native
-from spacy_elmo.bundled import load_weights
+from spacy_elmo.resolve import load_weights
 
 
 def main() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import srsly
 
-from spacy_elmo import bundled
 from spacy_elmo.files import sha256
+from spacy_elmo.resolve import find
 
 # What lies beside weights and tells about them.
 _ABOUT = {"README.md", "meta.json"}
@@ -25,15 +25,11 @@ def digest(what: Any) -> str:
 def hash_weights(weights: str) -> str:
     """RETURNS (str): Of the contents of all files that vectors depend on.
     RAISES (ValueError): If there are none."""
-    path = bundled.FOLDER / weights if weights in bundled.names() else Path(weights)
+    path = find(weights)
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     hashes = [sha256(file) for file in files if file.is_file() and file.name not in _ABOUT]
     if not hashes:
-        known = ", ".join(bundled.names()) or "none"
-        raise ValueError(
-            f"no weights {weights!r}: neither a path nor a name that comes with spacy-elmo "
-            f"({known}); `spacy project run pretrain` makes some"
-        )
+        raise ValueError(f"no weights {weights!r}: {path} is empty")
     return digest(hashes)
 
 

@@ -35,9 +35,9 @@ from wasabi import msg
 
 from spacy_elmo.bilm import BiLM
 from spacy_elmo.bilm.formats import native
-from spacy_elmo.bundled import load_weights
-from spacy_elmo.cli._util import clear_errors, find_elmo, is_pipeline, load_pipeline, torch_device
+from spacy_elmo.cli._util import clear_errors, torch_device
 from spacy_elmo.files import atomic_file, sha256
+from spacy_elmo.resolve import load_weights
 from spacy_elmo.segmenters import sentences
 
 SENTENCES_PER_BATCH = 256
@@ -93,7 +93,7 @@ def main() -> None:
         if missing := [path for path in files if not path.is_file()]:
             raise ValueError(f"no such file: {missing[0]}")
         device = torch_device(args.gpu_id)
-        bilm = load_bilm(args.model)
+        bilm = load_weights(args.model)
         weights = hashlib.sha256(native.to_bytes(bilm)).hexdigest()
         hashes = [sha256(path) for path in files]
         fingerprint = digest([weights, hashes, args.attr, args.max_tokens])
@@ -111,13 +111,6 @@ def main() -> None:
             srsly.write_json(temporary, result)
         print_result(result)
         msg.good(f"Result: {args.out}")
-
-
-def load_bilm(model: str) -> BiLM:
-    """RAISES (ValueError): If it is neither a pipeline with ELMo nor weights."""
-    if is_pipeline(Path(model)):
-        return find_elmo(load_pipeline(Path(model)), None).bilm
-    return load_weights(model)
 
 
 def probe(bilm: BiLM, train: Words, test: Words) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from .convert import convert_cli
 from .embed import embed_cli
 from .export import export_cli
 from .info import info_cli
+from .init_config import init_config_cli
 from .neighbors import neighbors_cli
 from .perplexity import perplexity_cli
 from .prepare import prepare_cli
@@ -22,6 +23,7 @@ app.command("convert")(convert_cli)
 app.command("embed")(embed_cli)
 app.command("export")(export_cli)
 app.command("info")(info_cli)
+app.command("init-config")(init_config_cli)
 app.command("neighbors")(neighbors_cli)
 app.command("perplexity")(perplexity_cli)
 app.command("prepare")(prepare_cli)

@@ -10,10 +10,8 @@ from typing import Optional
 import spacy
 import torch
 from spacy.language import Language
-from spacy.util import is_package
 from wasabi import msg
 
-from ..bundled import language_of
 from ..component import Elmo
 
 
@@ -35,6 +33,22 @@ def torch_device(gpu_id: int) -> str:
             f"--gpu-id {gpu_id}: PyTorch finds {torch.cuda.device_count()} GPU(s); -1 is the CPU"
         )
     return f"cuda:{gpu_id}"
+
+
+def require_gpu(gpu_id: int) -> None:
+    """Make spaCy compute on a GPU; -1 leaves it on the CPU.
+
+    RAISES (ValueError): If there is no such GPU, or no CuPy.
+    """
+    if torch_device(gpu_id) == "cpu":
+        return
+    try:
+        spacy.require_gpu(gpu_id)
+    except ValueError as error:
+        raise ValueError(
+            f"--gpu-id {gpu_id}: {error}. CuPy comes with the extra for your version of CUDA: "
+            'pip install "spacy-elmo[cuda12x]" (or cuda11x, cuda13x, cuda-autodetect)'
+        ) from error
 
 
 def check_free(path: Path, force: bool, marker: Optional[str] = None) -> None:
@@ -59,29 +73,6 @@ def check_free(path: Path, force: bool, marker: Optional[str] = None) -> None:
             f"{path} is not what this command writes (no {marker} in it), and so not overwritten: "
             "choose another path, or remove it"
         )
-
-
-def is_pipeline(path: Path) -> bool:
-    """RETURNS (bool): Whether this is the folder or the package of a pipeline."""
-    return (path / "config.cfg").is_file() or is_package(str(path))
-
-
-def load_pipeline(path: Path) -> Language:
-    """Load a pipeline.
-
-    path (Path): A folder, the name of an installed package, or that of weights that come with
-        spacy-elmo, which make a pipeline that splits sentences and embeds them.
-    RAISES (ValueError): If there is no such pipeline, or it cannot be loaded.
-    """
-    if language := language_of(path):
-        nlp = spacy.blank(language)
-        nlp.add_pipe("sentencizer")
-        nlp.add_pipe("elmo", config={"model": {"weights": str(path)}})
-        return nlp
-    try:
-        return spacy.load(str(path))
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"cannot load the pipeline {path}: {error}") from error
 
 
 def elmo_components(nlp: Language) -> dict[str, Elmo]:

@@ -10,7 +10,7 @@ from wasabi import msg
 
 from ..bilm.formats import load
 from ..component import Elmo
-from ..files import atomic_folder
+from ..files import atomic_folder, sha256
 from ..layers.encoder import set_bilm
 from ._util import check_free, clear_errors
 
@@ -27,9 +27,9 @@ def convert_cli(
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite the folder"),
 ) -> None:
     """
-    Convert ELMo weights to a pipeline folder for spacy.load and spacy package.
+    Make a pipeline folder of ELMo weights.
 
-    For word input, vocab.txt must lie beside the weights.
+    It is for spacy.load and spacy package. For word input, vocab.txt must lie beside the weights.
     """
     with clear_errors():
         check_free(out, force, "meta.json")
@@ -47,6 +47,7 @@ def convert_cli(
         set_bilm(elmo.model, bilm)
         nlp.meta["name"] = out.name.replace("-", "_")
         nlp.meta["description"] = "ELMo: contextual word vectors from a biLM"
+        nlp.meta["sources"] = [{"name": weights.name, "sha256": sha256(weights)}]
         with atomic_folder(out) as new:
             nlp.to_disk(new)
     msg.good(f"Wrote the pipeline {out}", f'Use it with spacy.load("{out}")')

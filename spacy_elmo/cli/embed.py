@@ -6,15 +6,14 @@ import sys
 from pathlib import Path
 from typing import Optional, cast
 
-import spacy
 import typer
-from spacy.language import Language
 from tqdm import tqdm
 from wasabi import msg
 
 from ..bilm.precision import Precision, check_precision
 from ..dump import Dump, Layers
-from ._util import check_free, clear_errors, find_elmo, is_pipeline, load_pipeline
+from ..resolve import load_pipeline
+from ._util import check_free, clear_errors, find_elmo, require_gpu
 
 
 def embed_cli(
@@ -36,7 +35,9 @@ def embed_cli(
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress bar"),
 ) -> None:
     """
-    Write the vectors of every line (or doc), resuming where a killed run stopped.
+    Write the vectors of the lines of a file.
+
+    After a kill, the same command goes on where it stopped.
 
     HDF5 has one dataset per line number, of shape (layers, tokens, width), as bilm-tf's
     dump_bilm_embeddings writes them; .npz has arrays of the same names. JSON lines hold "text" or
@@ -44,9 +45,8 @@ def embed_cli(
     """
     with clear_errors():
         check_free(out, force)
-        if gpu_id >= 0:
-            spacy.require_gpu(gpu_id)
-        nlp = _load(model)
+        require_gpu(gpu_id)
+        nlp = load_pipeline(model)
         elmo = find_elmo(nlp, name)
         if precision is not None:
             check_precision(precision, elmo.bilm.device)
@@ -75,11 +75,3 @@ def embed_cli(
                         bar.set_postfix_str(f"{n_tokens / seconds:,.0f} tokens/s", refresh=False)
             total = dump.finish()
     msg.good(f"Wrote {total} records to {out}")
-
-
-def _load(model: str) -> Language:
-    if is_pipeline(Path(model)):
-        return load_pipeline(Path(model))
-    nlp = spacy.blank("xx")
-    nlp.add_pipe("elmo", config={"model": {"weights": model}})
-    return nlp

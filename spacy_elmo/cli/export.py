@@ -9,12 +9,12 @@ import typer
 from wasabi import msg
 
 from ..bilm.formats import OPTIONS, allennlp, native
-from ..bundled import load_weights
-from ._util import check_free, clear_errors, find_elmo, is_pipeline, load_pipeline
+from ..resolve import load_weights
+from ._util import check_free, clear_errors
 
 
 def export_cli(
-    pipeline: Path = typer.Argument(..., help="A pipeline, or weights in any format we read"),
+    pipeline: str = typer.Argument(..., help="A pipeline, or weights in any format we read"),
     out: Path = typer.Argument(..., help="Folder for options.json and the weights"),
     name: Optional[str] = typer.Option(None, "--name", "-n", help="Name of the elmo component"),
     safetensors: bool = typer.Option(
@@ -24,14 +24,13 @@ def export_cli(
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite the folder"),
 ) -> None:
     """
-    Write options.json and weights.hdf5, as AllenNLP and bilm-tf read them.
+    Write the weights for AllenNLP and bilm-tf.
+
+    They are options.json and weights.hdf5.
     """
     with clear_errors():
         check_free(out, force, OPTIONS)
-        if is_pipeline(pipeline):
-            bilm = find_elmo(load_pipeline(pipeline), name).bilm
-        else:
-            bilm = load_weights(pipeline)
+        bilm = load_weights(pipeline, name)
         if half:
             bilm.half_precision_storage = True
         (native if safetensors else allennlp).write(bilm, out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,19 +13,23 @@ from wasabi import msg
 
 from ..bilm import BiLM
 from ..bilm.formats import detect, find_weights
-from ..bundled import load_weights, names
-from ._util import clear_errors, elmo_components, is_pipeline, load_pipeline
+from ..files import sha256
+from ..resolve import FOLDER, find, is_pipeline, language_of, load_pipeline, load_weights
+from ._util import clear_errors, elmo_components
+
+# What a pipeline's meta.json says about its origin.
+_META = ("lang", "name", "version", "description", "author", "license", "sources")
 
 
 def info_cli(
-    path: Path = typer.Argument(..., help="A pipeline, or weights in any format we read"),
+    model: str = typer.Argument(..., help="A pipeline, or weights in any format we read"),
     as_json: bool = typer.Option(False, "--json", help="Print JSON"),
 ) -> None:
     """
-    Show architecture, parameters, bytes, format and mixes.
+    Show what a biLM is made of, and where it is from.
     """
     with clear_errors():
-        report = describe(path)
+        report = describe(model)
     if as_json:
         print(srsly.json_dumps(report, indent=2))
         return
@@ -33,33 +38,46 @@ def info_cli(
         msg.table([(key, value) for key, value in facts.items()], aligns=("r", "l"))
 
 
-def describe(path: Path) -> dict[str, dict[str, Any]]:
+def describe(what: str) -> dict[str, dict[str, Any]]:
     """RETURNS (dict): For each biLM, its facts by name.
     RAISES (ValueError): If there is none or it cannot be read."""
+    path = find(what)
     if not is_pipeline(path):
-        bilm = load_weights(path)
-        if str(path) in names():
-            kind = "bundled"
-        else:
-            kind = detect(find_weights(path) if path.is_dir() else path)
-        return {str(path): {"format": kind, **describe_bilm(bilm)}}
-    nlp = load_pipeline(path)
+        bilm = load_weights(what)
+        file = find_weights(path) if path.is_dir() else path
+        kind = "bundled" if path.parent == FOLDER else detect(file)
+        card = _card(path / "README.md") if path.parent == FOLDER else {}
+        facts = {"format": kind, "language": language_of(what) or "unknown", **describe_bilm(bilm)}
+        return {what: {**facts, **_file(file), **card}}
+    nlp = load_pipeline(what)
     components = elmo_components(nlp)
     if not components:
-        raise ValueError(f"the pipeline {path} has no elmo component, only {nlp.component_names}")
+        raise ValueError(f"the pipeline {what} has no elmo component, only {nlp.component_names}")
     report = {}
     for name, elmo in components.items():
         settings, mix = elmo.model.attrs["settings"], elmo.mix.attrs.get("settings")
         of_mix = {} if mix is None else asdict(mix)
         report[name] = {
             "format": "spaCy pipeline",
+            **{key: nlp.meta[key] for key in _META if nlp.meta.get(key)},
             **describe_bilm(elmo.bilm),
+            **_file(path / name / "model"),
             "mix": " ".join([elmo.mix.name, *(f"{key}={of_mix[key]}" for key in of_mix)]),
             "segmenter": str(elmo.model.attrs["segmenter"]),
             "precision": settings.precision,
             "type cache": f"{settings.type_cache_mb:g} MiB",
         }
     return report
+
+
+def _file(path: Path) -> dict[str, Any]:
+    return {"bytes on disk": path.stat().st_size, "sha256": sha256(path)}
+
+
+def _card(path: Path) -> dict[str, str]:
+    """The rows of a model card's table that the weights themselves do not tell."""
+    rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", path.read_text(encoding="utf8"), re.M))
+    return {name.lower(): rows[name] for name in ("Licence", "Training", "Perplexity")}
 
 
 def describe_bilm(bilm: BiLM) -> dict[str, Any]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Optional
 
-import spacy
 import srsly
 import typer
 from tqdm import tqdm
@@ -15,11 +13,12 @@ from wasabi.util import supports_ansi
 
 from ..neighbors import Neighbor, find_neighbors, read_corpus
 from ..pretraining.reading import find_files
-from ._util import clear_errors, find_elmo, load_pipeline
+from ..resolve import load_pipeline
+from ._util import clear_errors, find_elmo, require_gpu
 
 
 def neighbors_cli(
-    pipeline: Path = typer.Argument(..., help="A pipeline with an elmo component"),
+    pipeline: str = typer.Argument(..., help="A pipeline with an elmo component, or weights"),
     corpus: list[str] = typer.Argument(
         ..., help="Files, folders or patterns: .txt, .jsonl (both also .gz, .zst), .spacy"
     ),
@@ -41,14 +40,15 @@ def neighbors_cli(
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for the CPU"),
 ) -> None:
     r"""
-    Find the tokens nearest to a token in its sentence: --query "The [play] was sold out"
+    Find the tokens nearest to a token in its sentence.
+
+    --query "The [play] was sold out"
 
     Several tokens in the brackets count as their mean; \[ and \] are literal brackets. Similarity
     is the cosine. To tell the senses of a word apart, try the upper layers.
     """
     with clear_errors():
-        if gpu_id >= 0:
-            spacy.require_gpu(gpu_id)
+        require_gpu(gpu_id)
         files = find_files(corpus)
         nlp = load_pipeline(pipeline)
         docs = read_corpus(nlp, files, max_tokens=max_tokens)

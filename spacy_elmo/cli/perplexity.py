@@ -15,11 +15,12 @@ from ..pretraining.head import head_folder, load_language_model
 from ..pretraining.perplexity import perplexity, text_corpus
 from ..pretraining.reading import find_files, read_texts
 from ..pretraining.tokenize import tokenize
-from ._util import clear_errors, find_elmo, load_pipeline, torch_device
+from ..resolve import find, load_weights, names
+from ._util import clear_errors, torch_device
 
 
 def perplexity_cli(
-    model: Path = typer.Argument(..., help="OUTPUT/model-best of `spacy elmo pretrain`"),
+    model: str = typer.Argument(..., help="OUTPUT/model-best of `spacy elmo pretrain`"),
     texts: list[str] = typer.Argument(..., help="Text, as for `spacy elmo prepare`"),
     encoding: str = typer.Option("utf8", "--encoding", help="Of the text files"),
     errors: str = typer.Option("strict", "--errors", help="strict, replace or ignore"),
@@ -28,15 +29,20 @@ def perplexity_cli(
     out: Optional[Path] = typer.Option(None, "--out", help="Write JSON, too"),
 ) -> None:
     """
-    Measure the perplexity of a text: full softmax, both directions.
+    Measure how well a model predicts a text.
 
-    The text is tokenised as the training text was. Words outside the vocabulary count as
-    predictions of <UNK>.
+    Perplexities are exact (full softmax), of both directions. The text is tokenised as the training
+    text was. Words outside the vocabulary count as predictions of <UNK>.
     """
     with clear_errors():
         device = torch_device(gpu_id)
-        bilm = find_elmo(load_pipeline(model), None).bilm
-        language_model, head = load_language_model(bilm, head_folder(model))
+        folder = head_folder(find(model))
+        if model in names():
+            raise ValueError(
+                f"{model} comes without its output layer, which perplexity needs: its model card "
+                "says what was measured. Models of `spacy elmo pretrain` have theirs beside them"
+            )
+        language_model, head = load_language_model(load_weights(model), folder)
         language_model.to(device)
         stream = read_texts(find_files(texts), encoding, errors)
 

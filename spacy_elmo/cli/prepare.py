@@ -19,7 +19,9 @@ from ._util import check_free, clear_errors
 
 def prepare_cli(
     inputs: list[str] = typer.Argument(
-        ..., help="Files, folders or patterns: .txt, .jsonl (both also .gz, .zst), .spacy; then OUT"
+        ...,
+        metavar="IN... OUT",
+        help="Files, folders or patterns: .txt, .jsonl (both also .gz, .zst), .spacy; then OUT",
     ),
     lang: str = typer.Option("en", "--lang", "-l", help="The language whose tokenizer is used"),
     whitespace: bool = typer.Option(False, "--whitespace", help="Tokens are separated by spaces"),
@@ -42,7 +44,9 @@ def prepare_cli(
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite OUT"),
 ) -> None:
     """
-    Tokenise text and write it as arrays: spacy elmo prepare IN... OUT
+    Tokenise text for pretraining.
+
+    IN... are text files, OUT is the folder to write.
     """
     with clear_errors():
         if len(inputs) < 2:

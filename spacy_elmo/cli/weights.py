@@ -9,21 +9,26 @@ import typer
 from wasabi import msg
 
 from ..files import atomic_file
+from ..resolve import load_pipeline
 from ..training import TaskMix, task_mixes
-from ._util import clear_errors, load_pipeline
+from ._util import clear_errors
+
+_FORMATS = (".png", ".svg", ".pdf")
 
 
 def weights_cli(
-    pipeline: Path = typer.Argument(..., help="A trained pipeline"),
-    plot: Optional[Path] = typer.Option(None, "--plot", help="Draw them into this PNG, too"),
+    pipeline: str = typer.Argument(..., help="A trained pipeline"),
+    plot: Optional[Path] = typer.Option(None, "--plot", help="Draw them, too: .png, .svg or .pdf"),
 ) -> None:
     """
-    Print, and plot, each task's layer weights and gamma.
+    Print and plot which layers each task uses.
 
     Layer 0 is the token encoder. Weights of a learned_mix are the layers' shares in the norm of
     the weights that read them.
     """
     with clear_errors():
+        if plot is not None and plot.suffix.lower() not in _FORMATS:
+            raise ValueError(f"--plot {plot}: give a file that ends in {', '.join(_FORMATS)}")
         mixes = list(task_mixes(load_pipeline(pipeline)))
         if not mixes:
             raise ValueError(f"the pipeline {pipeline} has no component that listens to ELMo")
@@ -64,7 +69,7 @@ def draw(mixes: list[TaskMix], path: Path) -> None:
     figure = Figure(figsize=(2 + n_layers, 1.2 + 0.45 * len(rows)), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(rows, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-    axes.set_xticks(range(n_layers), [f"layer {i}" for i in range(n_layers)])
+    axes.set_xticks(range(n_layers), [_layer(i, n_layers) for i in range(n_layers)])
     axes.set_yticks(range(len(rows)), [_label(mix) for mix in known])
     for y, row in enumerate(rows):
         for x, weight in enumerate(row):
@@ -79,7 +84,12 @@ def draw(mixes: list[TaskMix], path: Path) -> None:
     axes.set_title("Layer weights")
     figure.colorbar(image)
     with atomic_file(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
+        figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=150)
+
+
+def _layer(number: int, n_layers: int) -> str:
+    names = {0: "\ntoken encoder", n_layers - 1: "\ntop"}
+    return f"layer {number}{names.get(number, '')}"
 
 
 def _label(mix: TaskMix) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, Optional
+from typing import Any, Literal, Optional, Union
 
 from thinc.api import Config
 
@@ -158,7 +158,8 @@ class RunConfig:
     """A whole config file.
 
     corpus (Optional[Path]): What `spacy elmo prepare` wrote.
-    init_from (Optional[Path]): A pretrained model to go on with.
+    init_from (Optional[Union[str, Path]]): A pretrained model to go on with: a name
+        or a path.
     seed (int): Decides weights, order and dropout.
     bilm (Optional[BiLMConfig]): The architecture; None to take that of init_from.
     pretraining (PretrainingConfig): How to train.
@@ -166,7 +167,7 @@ class RunConfig:
     """
 
     corpus: Optional[Path]
-    init_from: Optional[Path]
+    init_from: Optional[Union[str, Path]]
     seed: int
     bilm: Optional[BiLMConfig]
     pretraining: PretrainingConfig
@@ -208,7 +209,7 @@ def read_config(path: Path, overrides: Mapping[str, Any] = {}) -> RunConfig:
     loss = _fill(LossConfig, block.pop("loss", {}), "pretraining.loss")
     optimizer = _fill(OptimizerConfig, block.pop("optimizer", {}), "pretraining.optimizer")
     return RunConfig(
-        corpus=paths.get("corpus"),
+        corpus=None if (corpus := paths.get("corpus")) is None else Path(corpus),
         init_from=paths.get("init_from"),
         seed=_seed(config.get("system", {}).get("seed", 0)),
         bilm=None if options is None else BiLMConfig.from_options(_complete(options)),
@@ -233,10 +234,10 @@ def _check_names(values: Mapping[str, Any], known: Mapping[str, Any], where: str
             _check_names(value, known[name], f"{full}.")
 
 
-def _path(value: Any, name: str) -> Optional[Path]:
+def _path(value: Any, name: str) -> Optional[str]:
     if value is not None and not isinstance(value, str):
         raise ValueError(f"paths.{name} must be a path, found {value!r}")
-    return None if value is None else Path(value)
+    return value
 
 
 def _seed(value: Any) -> int:

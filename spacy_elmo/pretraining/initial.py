@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..bilm import BiLM, BiLMConfig
-from ..bundled import load_weights
+from ..resolve import find, load_weights
 from .config import RunConfig
 from .corpus import Corpus
 from .head import Head, head_folder, load_head
@@ -44,7 +44,7 @@ def _build(config: RunConfig, corpus: Corpus) -> tuple[LanguageModel, str]:
     bilm = load_weights(config.init_from)
     # What it was stored in would round what training adds.
     bilm.half_precision_storage = False
-    folder = head_folder(config.init_from)
+    folder = head_folder(find(config.init_from))
     head = load_head(folder) if folder.is_dir() else None
     if config.bilm is not None and _with_vocabulary(config.bilm, len(words)) != bilm.config:
         raise ValueError(

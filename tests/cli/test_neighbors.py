@@ -254,7 +254,7 @@ def test_spacy_files_keep_their_tokens(pipeline: Path, tmp_path: Path):
 def test_bad_arguments(pipeline: Path, corpus: Path, tmp_path: Path):
     query = ("-q", "the [bank]")
     assert "nowhere" in fail("neighbors", pipeline, tmp_path / "nowhere.txt", *query)
-    assert "cannot load" in fail("neighbors", tmp_path / "nowhere", corpus, *query)
+    assert "no pipeline and no weights" in fail("neighbors", tmp_path / "nowhere", corpus, *query)
     assert "no layer 9" in fail("neighbors", pipeline, corpus, *query, "--layer", 9)
     assert "'no brackets'" in fail("neighbors", pipeline, corpus, "-q", "no brackets")
     assert "nope" in fail("neighbors", pipeline, corpus, *query, "--name", "nope")

@@ -118,7 +118,7 @@ def test_an_interrupted_run_is_no_success(run, monkeypatch):
         (["pretrain", "{run}/config.cfg", "{run}/new", "--pretraining.x", "1"], "no setting 'x'"),
         (["pretrain", "{run}/config.cfg", "{run}/new", "--gpu-id", "7"], "PyTorch finds"),
         (["perplexity", "{run}/out/model-best", "{run}/text.txt", "-g", "7"], "PyTorch finds"),
-        (["perplexity", "{run}/absent", "{run}/text.txt"], "cannot load the pipeline"),
+        (["perplexity", "{run}/absent", "{run}/text.txt"], "no pipeline and no weights"),
         (["perplexity", "{run}/out/model-best", "{run}/absent"], "no text in"),
     ],
 )

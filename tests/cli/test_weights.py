@@ -46,6 +46,12 @@ def test_plots_them(trained, tmp_path):
     succeed("weights", trained, "--plot", tmp_path / "plots" / "mixes.png")
     data = (tmp_path / "plots" / "mixes.png").read_bytes()
     assert data.startswith(b"\x89PNG") and len(data) > 5000
+    for name, start in (("mixes.svg", b"<?xml"), ("mixes.PDF", b"%PDF")):
+        succeed("weights", trained, "--plot", tmp_path / name)
+        assert (tmp_path / name).read_bytes().startswith(start)
+    for name in ("mixes", "mixes.gif"):
+        assert "ends in .png, .svg, .pdf" in fail("weights", trained, "--plot", tmp_path / name)
+        assert not (tmp_path / name).exists()
 
 
 def test_after_replace_listeners(trained, tmp_path):
@@ -79,4 +85,4 @@ def test_before_training(tmp_path, weights_folder):
 
 def test_nothing_to_show(pipeline, tmp_path):
     assert "no component that listens to ELMo" in fail("weights", pipeline)
-    assert "cannot load the pipeline" in fail("weights", tmp_path)
+    assert "found none" in fail("weights", tmp_path)  # Neither a pipeline nor weights.

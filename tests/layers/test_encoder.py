@@ -12,7 +12,6 @@ from spacy.tokens import Doc
 from spacy.vocab import Vocab
 from thinc.api import Adam
 
-from spacy_elmo.bundled import load_weights
 from spacy_elmo.layers.encoder import (
     ElmoEncoder,
     NoWeights,
@@ -22,6 +21,7 @@ from spacy_elmo.layers.encoder import (
     set_bilm,
 )
 from spacy_elmo.layers.mixes import ConcatLayers, FrozenMix
+from spacy_elmo.resolve import load_weights
 from spacy_elmo.segmenters import docs as whole_docs
 from spacy_elmo.segmenters import sentences
 

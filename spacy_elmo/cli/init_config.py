@@ -1,0 +1,77 @@
+"""spacy elmo init-config: ready-made configs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Optional
+
+import spacy
+import typer
+from spacy.util import load_config
+from wasabi import msg
+
+from ..files import atomic_file
+from ._util import check_free, clear_errors
+
+FOLDER = Path(__file__).parents[1] / "configs"
+
+
+def init_config_cli(
+    name: str = typer.Argument(..., help="A task, or a size with --pretraining"),
+    out: Path = typer.Argument(..., help="The config file to write"),
+    pretraining: bool = typer.Option(
+        False, "--pretraining", help="A config for spacy elmo pretrain"
+    ),
+    lang: str = typer.Option("en", "--lang", "-l", help="Language of the pipeline"),
+    weights: Optional[str] = typer.Option(
+        None, "--weights", "-w", help="Weights or a pipeline, if not those of the package"
+    ),
+    force: bool = typer.Option(False, "--force", "-F", help="Overwrite the file"),
+) -> None:
+    """
+    Write a config for spacy train, or for pretraining.
+
+    Tasks: tagger, morphologizer, parser, ner, textcat, textcat_tok2vec, textcat_multilabel,
+    spancat, multitask. For pretraining: tiny, tiny-words, small, medium, original, ...
+    """
+    with clear_errors():
+        check_free(out, force)
+        folder = FOLDER / "pretraining" if pretraining else FOLDER
+        known = sorted(path.stem for path in folder.glob("*.cfg"))
+        if name not in known:
+            kind = "a config for pretraining" if pretraining else "a task"
+            raise ValueError(f"{name!r} is not {kind}: choose one of {', '.join(known)}")
+        if pretraining and (lang != "en" or weights is not None):
+            raise ValueError(
+                "--lang and --weights are for tasks: the language of a corpus is given to "
+                "`spacy elmo prepare`, weights to start from to `spacy elmo pretrain` as "
+                "--paths.init_from"
+            )
+        text = (folder / f"{name}.cfg").read_text(encoding="utf8")
+        if lang != "en" or weights is not None:
+            text = _for_task(folder / f"{name}.cfg", lang, weights)
+        with atomic_file(out) as temporary:
+            temporary.write_text(text, encoding="utf8")
+    msg.good(f"Wrote {out}")
+    if pretraining:
+        print(f"python -m spacy elmo pretrain {out} RUN --paths.corpus CORPUS")
+        return
+    if lang != "en" and weights is None:
+        msg.warn(f"There are no weights for {lang!r} in the package: name some as --paths.weights")
+    print(
+        f"python -m spacy train {out} --output OUTPUT --paths.train TRAIN.spacy "
+        "--paths.dev DEV.spacy"
+    )
+
+
+def _for_task(path: Path, lang: str, weights: Optional[str]) -> str:
+    """The config for another language or other weights."""
+    config = load_config(path)
+    try:
+        tokenizer = spacy.blank(lang).config["nlp"]["tokenizer"]
+    except ImportError as error:
+        raise ValueError(f"no language {lang!r} in spaCy: {error}") from error
+    config["nlp"]["lang"] = lang
+    config["nlp"]["tokenizer"] = tokenizer
+    config["paths"]["weights"] = weights
+    return config.to_str()

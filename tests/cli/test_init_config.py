@@ -1,0 +1,95 @@
+"""spacy elmo init-config, and the help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+from spacy.util import load_config, load_model_from_config
+
+from spacy_elmo.cli import app
+from spacy_elmo.cli.init_config import FOLDER
+from spacy_elmo.pretraining.config import read_config
+
+from ..test_setup import settings  # noqa: F401
+from .conftest import fail, succeed
+
+TASKS = sorted(path.stem for path in FOLDER.glob("*.cfg"))
+SIZES = sorted(path.stem for path in (FOLDER / "pretraining").glob("*.cfg"))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task(task: str, tmp_path: Path):
+    output = succeed("init-config", task, tmp_path / "new" / "a.cfg")
+    assert "spacy train" in output
+    assert load_config(tmp_path / "new" / "a.cfg") == load_config(FOLDER / f"{task}.cfg")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_size(size: str, tmp_path: Path):
+    output = succeed("init-config", "--pretraining", size, tmp_path / "a.cfg")
+    assert "spacy elmo pretrain" in output
+    assert read_config(tmp_path / "a.cfg") == read_config(FOLDER / "pretraining" / f"{size}.cfg")
+
+
+def test_another_language(tmp_path: Path):
+    assert "no weights for 'zh'" in succeed("init-config", "ner", tmp_path / "a.cfg", "-l", "zh")
+    nlp = load_model_from_config(load_config(tmp_path / "a.cfg"), auto_fill=True)
+    assert nlp.lang == "zh" and len(nlp.make_doc("銀行")) == 2
+    with pytest.raises(ValueError, match="no weights yet"):
+        nlp("銀行")
+
+
+def test_other_weights(tmp_path: Path, weights_folder: Path):
+    options = ("--lang", "de", "--weights", weights_folder)
+    output = succeed("init-config", "tagger", tmp_path / "a.cfg", *options)
+    assert "no weights for" not in output
+    nlp = load_model_from_config(load_config(tmp_path / "a.cfg"), auto_fill=True)
+    assert nlp.lang == "de" and nlp.get_pipe("elmo").bilm.config.lstm.dim == 12
+
+
+def test_what_is_wrong(tmp_path: Path):
+    out = tmp_path / "a.cfg"
+    assert "choose one of morphologizer, multitask, ner," in fail("init-config", "tager", out)
+    message = fail("init-config", "--pretraining", "tagger", out)
+    assert "medium" in message and "tiny-words" in message
+    assert "no language 'qqq'" in fail("init-config", "tagger", out, "-l", "qqq")
+    assert "--paths.init_from" in fail("init-config", "--pretraining", "tiny", out, "-l", "de")
+    assert not out.exists()
+    out.write_text("mine")
+    assert "--force" in fail("init-config", "tagger", out)
+    assert out.read_text() == "mine"
+    succeed("init-config", "tagger", out, "--force")
+    assert load_config(out)["nlp"]["pipeline"] == ["elmo", "tagger"]
+
+
+def test_configs_are_part_of_the_package(settings):  # noqa: F811
+    root = FOLDER.parent
+    packaged = {
+        path for pattern in settings["package_data"]["spacy_elmo"] for path in root.glob(pattern)
+    }
+    assert packaged >= set(FOLDER.rglob("*.cfg")) and len(TASKS) >= 9 and len(SIZES) >= 5
+
+
+def test_the_list_of_commands_is_not_cut():
+    """The first sentence of each command's help fits beside its name."""
+    commands = typer.main.get_command(app).commands
+    for name, command in commands.items():
+        first = command.help.strip().split("\n\n")[0]
+        assert first.endswith(".") and len(first) < 60, name
+    assert "IN... OUT" in " ".join(succeed("prepare", "--help").split())
+
+
+@pytest.mark.parametrize("command", ["embed", "neighbors"])
+def test_a_gpu_without_cupy(command: str, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr("thinc.util.has_cupy", False)
+    monkeypatch.setattr("thinc.util.has_cupy_gpu", False)
+    (tmp_path / "a.txt").write_text("text")
+    arguments = {
+        "embed": [tmp_path / "a.txt", tmp_path / "out.npz", "--model", "en_elmo_sm"],
+        "neighbors": ["en_elmo_sm", tmp_path / "a.txt", "--query", "[x]"],
+    }
+    assert "spacy-elmo[cuda12x]" in fail(command, *arguments[command], "--gpu-id", 0)

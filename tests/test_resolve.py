@@ -1,0 +1,402 @@
+"""What a name or a path stands for, wherever weights or a pipeline are taken."""
+
+import hashlib
+import json
+import shutil
+import sys
+import warnings
+from pathlib import Path
+
+import numpy
+import pytest
+import spacy
+from spacy.tokens import Doc
+
+from spacy_elmo import resolve
+from spacy_elmo.architectures import PretrainedBiLM
+from spacy_elmo.embedder import Embedder
+from spacy_elmo.resolve import DEFAULT, load_pipeline, load_weights, names
+
+from .cli.conftest import fail, succeed
+from .conftest import elmo_pipeline, max_difference
+
+
+@pytest.fixture
+def packaged(tmp_path, weights_folder, monkeypatch):
+    """A package that comes with two biLMs."""
+    folder = tmp_path / "packaged"
+    shutil.copytree(weights_folder, folder / "small")
+    shutil.copytree(weights_folder, folder / "large")
+    (folder / "README.md").write_text("no weights")
+    monkeypatch.setattr(resolve, "FOLDER", folder)
+    return folder
+
+
+def assert_is(found, bilm):
+    tokens = [["the", "bank"]]
+    assert max_difference(found.embed(tokens)[0], bilm.embed(tokens)[0]) <= 1e-6
+
+
+def test_names_are_those_of_the_folders(packaged):
+    assert names() == ["large", "small"]
+
+
+def test_no_names_without_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(resolve, "FOLDER", tmp_path / "missing")
+    assert names() == []
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_bundled_name_loads(name):
+    assert load_weights(name).embed([["the"]])[0].shape[1] == 1
+
+
+def test_a_name(packaged, bilm):
+    assert_is(load_weights("small"), bilm)
+
+
+def test_a_folder_and_a_file(weights_folder, hdf5_folder, bilm):
+    assert_is(load_weights(weights_folder), bilm)
+    assert_is(load_weights(str(weights_folder)), bilm)
+    assert_is(load_weights(hdf5_folder / "weights.hdf5"), bilm)
+
+
+def test_a_pipeline(tmp_path, weights_folder, bilm):
+    nlp = spacy.blank("en")
+    nlp.add_pipe("sentencizer")
+    nlp.add_pipe("elmo", name="lm", config={"model": {"weights": str(weights_folder)}})
+    nlp.to_disk(tmp_path / "pipeline")
+    assert_is(load_weights(tmp_path / "pipeline"), bilm)
+    nlp.remove_pipe("lm")
+    nlp.to_disk(tmp_path / "none")
+    with pytest.raises(ValueError, match=r"has no elmo component, only \['sentencizer'\]"):
+        load_weights(tmp_path / "none")
+
+
+def test_a_name_goes_before_a_folder_of_that_name(packaged, bilm, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere" / "small").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert_is(load_weights("small"), bilm)
+
+
+def test_an_unknown_name_lists_what_is_known(packaged):
+    with pytest.raises(ValueError, match=r"no weights 'medium'.*\(large, small\)"):
+        load_weights("medium")
+
+
+def test_an_unknown_name_where_there_are_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(resolve, "FOLDER", tmp_path / "missing")
+    with pytest.raises(ValueError, match=r"no weights 'medium'.*none in this version"):
+        load_weights("medium")
+
+
+def test_a_missing_path_is_named(tmp_path):
+    with pytest.raises(ValueError, match="missing-weights"):
+        load_weights(tmp_path / "missing-weights")
+
+
+@pytest.mark.parametrize("what", ["original", "https://host/weights.hdf5", "lysandre/elmo", ""])
+def test_what_people_know_from_elsewhere(what, tmp_path, monkeypatch):
+    """Says what there is, and that published weights must be downloaded."""
+    monkeypatch.chdir(tmp_path)
+    for use in (load_weights, load_pipeline, Embedder):
+        with pytest.raises(ValueError, match=f"no weights {what!r}.*{DEFAULT}.*downloaded first"):
+            use(what)
+
+
+# A folder that is called like weights that come with the package.
+
+
+@pytest.fixture
+def namesake(tmp_path, weights_folder, monkeypatch):
+    """A saved pipeline of that name, in the working directory."""
+    folder = tmp_path / "work" / DEFAULT
+    folder.parent.mkdir()
+    elmo_pipeline(weights_folder).to_disk(folder)
+    monkeypatch.chdir(folder.parent)
+    return folder
+
+
+@pytest.fixture(params=["./{}", "{}/", "absolute", "Path"])
+def as_path(request, namesake):
+    """Ways to say that the folder is meant."""
+    known = {"absolute": str(namesake), "Path": Path(DEFAULT)}
+    return known.get(request.param) or request.param.format(DEFAULT)
+
+
+def test_a_path_is_never_read_as_a_name(as_path, bilm, recwarn):
+    assert_is(load_weights(as_path), bilm)
+    assert_is(load_pipeline(as_path).get_pipe("elmo").bilm, bilm)
+    assert_is(Embedder(as_path).bilm, bilm)
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo").load_weights(as_path)
+    assert_is(nlp.get_pipe("elmo").bilm, bilm)
+    layers = PretrainedBiLM(as_path).predict([Doc(nlp.vocab, words=["the", "bank"])]).layers
+    assert max_difference(layers, bilm.embed([["the", "bank"]])[0]) <= 1e-6
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("as_path", ["./{}", "absolute"], indirect=True)
+def test_commands_take_paths_as_paths(as_path, namesake):
+    [facts] = json.loads(succeed("info", as_path, "--json")).values()
+    assert facts["filters"] == "1x4 2x6 3x8"
+    succeed("export", as_path, "exported")
+    assert load_weights("exported").config.lstm.dim == 12
+    (namesake.parent / "text.txt").write_text("The bank")
+    succeed("embed", "text.txt", "vectors.npz", "--model", as_path)
+    assert numpy.load("vectors.npz")["0"].shape == (3, 2, 12)
+    assert "no output layer" in fail("perplexity", as_path, "text.txt")
+
+
+def test_pretraining_goes_on_from_the_path(namesake):
+    """`--paths.init_from` is not read as the name either."""
+    Path("text.txt").write_text("".join(f"The bank number {i} flows.\n" for i in range(100)))
+    Path("config.cfg").write_text("[paths]\n[pretraining]\nbatch_words = 50\n")
+    succeed("prepare", "text.txt", "corpus", "--dev-fraction", 0.1)
+    limits = ("--paths.corpus", "corpus", "--pretraining.max_steps", 1)
+    succeed("pretrain", "config.cfg", "run", "--paths.init_from", f"./{DEFAULT}", *limits)
+    assert load_weights("run/model-last").config.lstm.dim == 12
+
+
+def test_a_name_that_is_also_a_folder_is_told(namesake):
+    """A name means what it means everywhere, but not without a word."""
+    for use in (load_weights, load_pipeline, Embedder):
+        with pytest.warns(UserWarning, match=f"'{DEFAULT}' is read as a name.*write './{DEFAULT}'"):
+            found = use(DEFAULT)
+    assert found.bilm.config.lstm.dim == 512
+
+
+def test_a_saved_pipeline_needs_no_name_anymore(namesake, recwarn):
+    """What it was made from is in its config, and says nothing."""
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo")
+    nlp.get_pipe("elmo").load_weights(namesake)
+    nlp.to_disk("saved")
+    spacy.load("saved")("The bank")
+    assert not recwarn.list
+
+
+def test_relative_weights_stay_the_same_folder(namesake, tmp_path, bilm, monkeypatch):
+    nlp = elmo_pipeline(f"./{DEFAULT}")
+    monkeypatch.chdir(tmp_path)
+    assert_is(nlp.get_pipe("elmo").bilm, bilm)
+
+
+# Installed packages.
+
+
+@pytest.fixture
+def package(tmp_path, weights_folder, monkeypatch):
+    """An installed pipeline, as pip leaves it."""
+    name, version = "elmo_of_a_test", "1.0.0"
+    nlp = elmo_pipeline(weights_folder)
+    nlp.meta.update(name=name, version=version)
+    module = tmp_path / "site" / f"en_{name}"
+    module.mkdir(parents=True)
+    nlp.to_disk(module / f"en_{name}-{version}")
+    shutil.copy(module / f"en_{name}-{version}" / "meta.json", module)
+    (module / "__init__.py").write_text(
+        "from spacy.util import load_model_from_init_py\n"
+        "def load(**overrides):\n    return load_model_from_init_py(__file__, **overrides)\n"
+    )
+    about = tmp_path / "site" / f"en_{name}-{version}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: en_{name}\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    yield f"en_{name}"
+    sys.modules.pop(f"en_{name}", None)
+
+
+def test_an_installed_package(package, bilm, tmp_path, monkeypatch):
+    assert_is(load_weights(package), bilm)
+    assert package not in sys.modules  # Weights need none of its code.
+    assert_is(load_pipeline(package).get_pipe("elmo").bilm, bilm)
+    assert_is(elmo_pipeline(package).get_pipe("elmo").bilm, bilm)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("The bank")
+    succeed("embed", "text.txt", "vectors.npz", "--model", package)
+    assert numpy.load("vectors.npz")["0"].shape == (3, 2, 12)
+    succeed("export", package, "exported")
+    assert_is(load_weights("exported"), bilm)
+    [facts] = json.loads(succeed("info", package, "--json")).values()
+    assert facts["version"] == "1.0.0"
+
+
+def test_a_package_that_is_no_pipeline(tmp_path, monkeypatch, weights_folder, bilm):
+    """Some other software of this name: a folder of the name is what is meant."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="no weights 'numpy'"):
+        load_weights("numpy")
+    shutil.copytree(weights_folder, "numpy")
+    assert_is(load_weights("numpy"), bilm)
+
+
+# What is known about them.
+
+
+@pytest.fixture
+def saved(tmp_path, weights_folder):
+    elmo_pipeline(weights_folder).to_disk(tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+def test_info_tells_where_weights_are_from(saved, weights_folder):
+    [facts] = json.loads(succeed("info", DEFAULT, "--json")).values()
+    file = resolve.FOLDER / DEFAULT / "weights.safetensors"
+    assert facts["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert facts["bytes on disk"] == file.stat().st_size
+    assert facts["language"] == "en" and "MIT" in facts["licence"] and "84.1" in facts["perplexity"]
+    [facts] = json.loads(succeed("info", weights_folder, "--json")).values()
+    assert facts["language"] == "unknown"
+    meta = json.loads((saved / "meta.json").read_text())
+    meta.update(license="CC0", sources=[{"name": "books"}])
+    (saved / "meta.json").write_text(json.dumps(meta))
+    [facts] = json.loads(succeed("info", saved, "--json")).values()
+    assert facts["license"] == "CC0" and facts["sources"] == [{"name": "books"}]
+    assert facts["lang"] == "en" and "author" not in facts
+
+
+def test_a_converted_pipeline_names_its_source(hdf5_folder, tmp_path):
+    weights = hdf5_folder / "weights.hdf5"
+    succeed("convert", hdf5_folder / "options.json", weights, tmp_path / "out")
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    sources = [{"name": "weights.hdf5", "sha256": digest}]
+    assert spacy.load(tmp_path / "out").meta["sources"] == sources
+
+
+def test_bundled_weights_have_no_output_layer(tmp_path):
+    (tmp_path / "text.txt").write_text("The bank")
+    message = fail("perplexity", DEFAULT, tmp_path / "text.txt")
+    assert f"{DEFAULT} comes without its output layer" in message and "model card" in message
+
+
+# What a pipeline's weights need.
+
+
+def change_config(folder, **values):
+    config = spacy.util.load_config(folder / "config.cfg")
+    for path, value in values.items():
+        *sections, last = path.split("__")
+        block = config
+        for section in sections:
+            block = block.setdefault(section, {})
+        block[last] = value
+    config.to_disk(folder / "config.cfg")
+
+
+@pytest.mark.parametrize(
+    "values, problem",
+    [
+        ({"nlp__pipeline": ["elmo", "x"], "components__x__factory": "of_another_package"}, "E002"),
+        ({"nlp__lang": "no-such-language"}, "no-such-language"),
+        ({"components__elmo__model__precision": "tf32"}, None),
+        ({"components__elmo__activation_cache__folder": "/no/such/folder/any/more"}, None),
+    ],
+)
+def test_weights_need_nothing_else_of_their_pipeline(saved, bilm, values, problem):
+    change_config(saved, **values)
+    assert_is(load_weights(saved), bilm)
+    assert_is(elmo_pipeline(saved).get_pipe("elmo").bilm, bilm)
+    if problem is not None:
+        with pytest.raises(ValueError, match=f"cannot load the pipeline(.|\n)*{problem}"):
+            load_pipeline(saved)
+        assert problem in fail("info", saved)
+
+
+def test_a_pipeline_without_weights(tmp_path):
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo", config={"model": {"weights": None}})
+    nlp.to_disk(tmp_path / "empty")
+    change_config(tmp_path / "empty", components__elmo__model__weights=str(tmp_path / "empty"))
+    with pytest.raises(ValueError, match="has no weights yet"):
+        load_weights(tmp_path / "empty")
+
+
+def test_a_pipeline_with_several(tmp_path, weights_folder, bilm):
+    nlp = elmo_pipeline(weights_folder)
+    nlp.add_pipe("elmo", name="small")
+    nlp.to_disk(tmp_path / "two")
+    with pytest.raises(ValueError, match=r"several elmo components \['elmo', 'small'\].*--name"):
+        load_weights(tmp_path / "two")
+    with pytest.raises(ValueError, match="no elmo component 'large'"):
+        load_weights(tmp_path / "two", "large")
+    assert_is(load_weights(tmp_path / "two", "elmo"), bilm)
+    succeed("export", tmp_path / "two", tmp_path / "out", "--name", "small")
+    assert load_weights(tmp_path / "out").config.lstm.dim == 512
+
+
+# Weights alone, where a pipeline is needed.
+
+
+@pytest.mark.parametrize("what", [DEFAULT, "folder"])
+def test_weights_make_one_pipeline_for_all_commands(what, tmp_path, weights_folder):
+    what = weights_folder if what == "folder" else what
+    text = "It's here. He left."
+    doc = load_pipeline(what)(text)
+    assert [sentence.text for sentence in doc.sents] == ["It's here.", "He left."]
+    (tmp_path / "text.txt").write_text(text)
+    succeed("embed", tmp_path / "text.txt", tmp_path / "vectors.npz", "--model", what)
+    embedded = numpy.load(tmp_path / "vectors.npz")["0"]
+    assert max_difference(embedded, doc._.elmo_layers) <= 1e-5
+    query = ("--query", "It's here. He [left].", "--n-neighbors", 100, "--layer", -1)
+    found = succeed("neighbors", what, tmp_path / "text.txt", *query, "--json")
+    top = embedded[-1] / numpy.linalg.norm(embedded[-1], axis=1, keepdims=True)
+    cosines = {token.text: float(top[token.i] @ top[-2]) for token in doc if not token.is_punct}
+    records = map(json.loads, found.splitlines())
+    assert {r["token"]: r["similarity"] for r in records} == pytest.approx(cosines, abs=1e-4)
+
+
+# What comes with this package
+
+
+@pytest.fixture
+def default():
+    if DEFAULT not in names():
+        pytest.skip(f"{DEFAULT} is not in this checkout")
+    return DEFAULT
+
+
+def test_one_line_gives_vectors(default):
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo")
+    river, money = nlp.pipe(["He sat on the bank of the river.", "The bank lends money."])
+    assert nlp.config["components"]["elmo"]["model"]["weights"] == default
+    vectors = [doc[i]._.elmo for doc, i in ((river, 4), (money, 1))]
+    cosine = vectors[0] @ vectors[1] / numpy.prod([numpy.linalg.norm(v) for v in vectors])
+    assert 0 < cosine < 0.95  # One word, two contexts.
+
+
+def test_the_default_fits_into_a_wheel(default):
+    files = {path.name: path.stat().st_size for path in (resolve.FOLDER / default).iterdir()}
+    assert set(files) == {"options.json", "weights.safetensors", "README.md"}
+    assert sum(files.values()) < 30e6
+    card = (resolve.FOLDER / default / "README.md").read_text(encoding="utf8")
+    assert all(word in card for word in ("Licence", "Perplexity", "Limits"))
+
+
+def test_another_language_is_told(default, weights_folder, tmp_path):
+    nlp = spacy.blank("de")
+    nlp.add_pipe("elmo")
+    with pytest.warns(UserWarning, match="trained on text in 'en', but .* is 'de'"):
+        nlp("Die Bank am Fluss")
+    elmo_pipeline(weights_folder, lang="en").to_disk(tmp_path / "en")
+    with pytest.warns(UserWarning, match="trained on text in 'en', but .* is 'de'"):
+        elmo_pipeline(tmp_path / "en", lang="de")("Die Bank am Fluss")
+    elmo_pipeline(weights_folder, lang="xx").to_disk(tmp_path / "xx")
+    of_any = {"model": {"weights": str(tmp_path / "xx")}}
+    unknown = {"model": {"weights": str(weights_folder)}}
+    for lang, config in (("xx", {}), ("de", of_any), ("de", unknown)):
+        nlp = spacy.blank(lang)
+        nlp.add_pipe("elmo", config=config)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            nlp("Die Bank am Fluss")
+
+
+def test_a_saved_pipeline_with_other_weights_is_not_told(default, weights_folder, tmp_path):
+    nlp = spacy.blank("de")
+    nlp.add_pipe("elmo").load_weights(weights_folder)
+    nlp.to_disk(tmp_path / "de")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        spacy.load(tmp_path / "de")("Die Bank am Fluss")
