@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable
 from typing import Any
 
 from torch import nn
+
+from .forking import Lock
 
 
 def fingerprint(module: nn.Module) -> Hashable:
@@ -22,7 +23,7 @@ class Derived:
     """A thread-safe slot for one value derived from weights. A copy or a pickle of it is empty."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._key: Hashable = None
         self._value: Any = None
 

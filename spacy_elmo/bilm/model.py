@@ -13,6 +13,7 @@ from .batches import PackedBatch, pack_batches
 from .characters import BOS, EOS
 from .config import BiLMConfig
 from .derived import fingerprint
+from .forking import FORK_GATE
 from .lstm import BiLSTM, LayerState
 from .precision import Precision, check_precision, matmul_precision
 from .token_encoder import CharCNN, build_token_encoder
@@ -44,6 +45,7 @@ class BiLM(nn.Module):
         results stay float32.
     """
 
+    @FORK_GATE  # In a forked process, this comes before the weights are read.
     def __init__(self, config: BiLMConfig, vocabulary: Optional[Sequence[str]] = None) -> None:
         super().__init__()
         self.config = config
@@ -88,6 +90,7 @@ class BiLM(nn.Module):
                 if number < bottom:
                     module.zero_grad()
 
+    @FORK_GATE
     def forward(
         self,
         types: Sequence[str],
@@ -169,6 +172,7 @@ class BiLM(nn.Module):
                 empty = reduce(vectors.new_zeros(config.n_activations, 0, config.output_dim))
                 features = _zeros(vectors, n_rows, empty.shape[1])
             for batch in pack_batches(lengths, 0 if self.stateful else self.max_tokens):
+                FORK_GATE.let_forks_pass()
                 result = self._encode_batch(batch, vectors, index, self._infer_lstm(batch))
                 kept, at = _kept(targets[batch.tokens], result.device)
                 result = result[:, kept]

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from .characters import BOS, EOS, PADDING, SHIFT, character_ids
 from .config import N_CHARACTERS, BiLMConfig, CharCNNConfig
 from .derived import Derived, fingerprint
+from .forking import FORK_GATE
 from .module_list import ModuleList
 from .precision import Precision, Product, pack
 from .transfer import to_device
@@ -151,6 +152,7 @@ class CharCNN(nn.Module):
         result = self.char_embedding.weight.new_empty(len(types), self.output_dim)
         size = _TYPES_PER_CHUNK.get(device.type, 8192)
         for start in range(0, len(types), size):
+            FORK_GATE.let_forks_pass()
             chunk = order[start : start + size]
             y = self._convolve(packed, self._padded_ids([types[i] for i in chunk]))
             for carry, transform in packed.highways:

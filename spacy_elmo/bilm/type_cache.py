@@ -6,8 +6,6 @@ repeats: the character CNN of a frozen biLM has to see a type only once.
 
 from __future__ import annotations
 
-import sys
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Optional
@@ -15,6 +13,7 @@ from typing import Optional
 import numpy
 from torch import Tensor
 
+from .forking import Lock
 from .transfer import to_device
 
 # A dictionary entry, its row number and its share of the hash table, in bytes.
@@ -35,7 +34,7 @@ class TypeCache:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._table: Optional[Tensor] = None
         self._clear(None)
 

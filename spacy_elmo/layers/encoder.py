@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import warnings
 import weakref
 from collections.abc import Iterable, Sequence
@@ -21,6 +19,7 @@ from thinc.util import get_torch_default_device
 
 from ..bilm import BiLM
 from ..bilm.derived import fingerprint
+from ..bilm.forking import FORK_GATE, Lock
 from ..bilm.formats import native
 from ..bilm.model import DEFAULT_CACHE_BYTES, DEFAULT_MAX_TOKENS
 from ..bilm.precision import Precision, check_precision
@@ -30,12 +29,6 @@ from .activation_cache import ActivationCache
 from .mixes import Mix
 
 NAME = "elmo_encoder"
-_LOADING = threading.Lock()
-
-# A forked process (`nlp.pipe(n_process=2)`) inherits no threads of the OpenMP pool, and waits for
-# them forever once it wants more than one. PyTorch's own worker processes do the same.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
 @dataclass(frozen=True)
@@ -81,6 +74,7 @@ class NoWeights(torch.nn.Module):
         self.language = language
         self.warning: Optional[str] = None
         self.loaded: Optional[BiLM] = None
+        self._lock = Lock()
 
     def get(self) -> BiLM:
         """RETURNS (BiLM): Always the same. RAISES (ValueError): If there is nothing to load."""
@@ -90,7 +84,7 @@ class NoWeights(torch.nn.Module):
                 '(nlp.add_pipe("elmo", config={"model": {"weights": "path/to/folder"}})), '
                 "call load_weights() on the component, or load a pipeline that holds them"
             )
-        with _LOADING:
+        with self._lock:
             if self.loaded is None:
                 self.loaded = self.load()
                 if self.warning is not None:
@@ -190,6 +184,7 @@ def init(
     return model
 
 
+@FORK_GATE
 def encode_layers(
     model: Model[list[Doc], DocLayers],
     docs: Sequence[Doc],
@@ -238,6 +233,7 @@ def _with_cache(
     return layers
 
 
+@FORK_GATE
 def encode(
     model: Model[list[Doc], DocLayers],
     docs: Sequence[Doc],
