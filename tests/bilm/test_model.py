@@ -491,6 +491,26 @@ def test_changed_weights_change_the_output(change, config):
     assert max_difference(before[0][0], bilm.embed(SENTENCES)[0][0]) > 1e-4
 
 
+def test_a_change_of_inference_tensors_is_noticed():
+    """PyTorch does not count the changes of weights that were made in inference mode."""
+    with torch.inference_mode():
+        bilm = random_bilm()
+    bilm.embed(SENTENCES)
+    with torch.inference_mode():
+        write_in_place(bilm)
+    assert_equals_reference(bilm)
+
+
+def test_a_parameter_that_replaces_another_in_the_same_memory_is_noticed():
+    bilm = random_bilm()
+    layer = bilm.lstm.forward_layers[0]
+    memory = layer.gate_weight.detach().numpy().copy()
+    for _ in range(2):
+        memory *= 1.1
+        layer.gate_weight = torch.nn.Parameter(torch.from_numpy(memory))
+        assert_equals_reference(bilm)
+
+
 @pytest.mark.parametrize("part", ["token_encoder", "lstm"])
 def test_a_change_of_either_part_is_noticed(part):
     bilm = random_bilm()
