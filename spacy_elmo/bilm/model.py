@@ -167,10 +167,6 @@ class BiLM(nn.Module):
             layers = features = None
             if keep_layers:
                 layers = _zeros(vectors, config.n_activations, n_rows, config.output_dim)
-            if reduce is not None:
-                # No tokens at all still tell the width.
-                empty = reduce(vectors.new_zeros(config.n_activations, 0, config.output_dim))
-                features = _zeros(vectors, n_rows, empty.shape[1])
             for batch in pack_batches(lengths, 0 if self.stateful else self.max_tokens):
                 FORK_GATE.let_forks_pass()
                 result = self._encode_batch(batch, vectors, index, self._infer_lstm(batch))
@@ -178,8 +174,14 @@ class BiLM(nn.Module):
                 result = result[:, kept]
                 if layers is not None:
                     layers.index_copy_(1, at, result)
-                if features is not None and reduce is not None:
-                    features.index_copy_(0, at, reduce(result))
+                if reduce is not None and len(at):
+                    reduced = reduce(result)
+                    if features is None:
+                        features = _zeros(vectors, n_rows, reduced.shape[1])
+                    features.index_copy_(0, at, reduced)
+            if reduce is not None and features is None:  # No tokens; one of zeros tells the width.
+                token = vectors.new_zeros(config.n_activations, 1, config.output_dim)
+                features = _zeros(vectors, n_rows, reduce(token).shape[1])
         return layers, features
 
     def embed(self, sentences: Sequence[Sequence[str]]) -> list[Tensor]:

@@ -304,6 +304,25 @@ def test_layers_are_returned_only_if_kept(mode):
     assert max_difference(features.detach(), kept[1].detach()) <= 1e-6
 
 
+def test_reduce_sees_no_empty_tensors():
+    """Libraries that take tensors over disagree about empty ones."""
+    bilm = random_bilm()
+    bilm.max_tokens = 4
+    sizes = []
+
+    def reduce(layers):
+        sizes.append(layers.shape[1])
+        return layers[0]
+
+    for sentences, targets in ([], []), ([["the"], ["bank"]], [-1, 0]), ([["x"]], [-1]):
+        with torch.no_grad():
+            types, index, lengths = arguments(sentences)
+            targets = numpy.array(targets, dtype=int)
+            _, features = bilm(types, index, lengths, targets=targets, n_rows=3, reduce=reduce)
+        assert features.shape == (3, 12)
+    assert min(sizes) > 0
+
+
 def test_no_tokens_still_have_a_width(mode):
     layers, features = random_bilm()([], numpy.array([], dtype=int), [], reduce=lambda x: x[0])
     assert layers.shape == (3, 0, 12)
