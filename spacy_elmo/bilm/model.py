@@ -15,7 +15,7 @@ from .config import BiLMConfig
 from .derived import fingerprint
 from .forking import FORK_GATE
 from .lstm import BiLSTM, LayerState
-from .precision import Precision, check_precision, matmul_precision
+from .precision import Precision, check_precision, product_precision
 from .token_encoder import CharCNN, build_token_encoder
 from .transfer import to_device
 from .type_cache import TypeCache
@@ -35,7 +35,9 @@ class BiLM(nn.Module):
 
     Settings, which change speed or arithmetic but belong to no checkpoint:
     precision (str): Arithmetic of inference: float32, float16 or int8 on a CPU, float32, tf32 or
-        bfloat16 on a GPU.
+        bfloat16 on a GPU. In int8, all rows of an LSTM's product share one scale: every layer but
+        the token encoder's depends on the sentences of the same batch, a little. While tf32 runs,
+        float32 products of other threads use TF32, too.
     max_tokens (int): Tokens per batch at inference.
     stateful (bool): Carry each row's LSTM state from one call to the next, as older
         implementations do: row i goes on from row i of the last call. For comparisons only.
@@ -162,7 +164,7 @@ class BiLM(nn.Module):
     ) -> tuple[Optional[Tensor], Optional[Tensor]]:
         check_precision(self.precision, self.device)
         config = self.config
-        with matmul_precision(self.precision):
+        with product_precision(self.precision, self.device):
             vectors = self._encode_types([*types, BOS, EOS])
             layers = features = None
             if keep_layers:
