@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Optional, cast
 
 import numpy
@@ -186,24 +186,32 @@ class BiLM(nn.Module):
                 features = _zeros(vectors, n_rows, reduce(token).shape[1])
         return layers, features
 
-    def embed(self, sentences: Sequence[Sequence[str]]) -> list[Tensor]:
+    @FORK_GATE
+    def embed(self, sentences: Iterable[Iterable[str]]) -> list[Tensor]:
         """Tokens in, activations out.
 
-        sentences (Sequence[Sequence[str]]): Sentences as lists of tokens; may be empty.
-        RETURNS (list): For each sentence, shape (L+1, tokens, 2P).
+        sentences (Iterable[Iterable[str]]): Sentences as tokens; may be empty.
+        RETURNS (list): For each sentence, shape (L+1, tokens, 2P). No two share memory.
         RAISES (ValueError): If a sentence is a string: it must be cut into tokens first.
         """
+        types: dict[str, int] = {}
+        index: list[int] = []
+        lengths: list[int] = []
         for number, tokens in enumerate(sentences):
-            if isinstance(tokens, str):
+            if isinstance(tokens, (str, bytes)):
                 raise ValueError(
                     f"sentence {number} is a string ({tokens[:40]!r}): give a list of tokens"
                 )
-        types: dict[str, int] = {}
-        index = [types.setdefault(token, len(types)) for tokens in sentences for token in tokens]
-        lengths = [len(tokens) for tokens in sentences]
-        with torch.no_grad():
+            before = len(index)
+            index.extend(types.setdefault(token, len(types)) for token in tokens)
+            lengths.append(len(index) - before)
+        # Gradients may be wanted of what is computed from the result, even if not in this context.
+        with torch.inference_mode(False), torch.no_grad():
             layers, _ = self(list(types), numpy.array(index, dtype=numpy.int64), lengths)
-        return list(cast(Tensor, layers).split(lengths, dim=1))
+            return [
+                part.clone(memory_format=torch.contiguous_format)
+                for part in cast(Tensor, layers).split(lengths, dim=1)
+            ]
 
     def reset_states(self) -> None:
         """Start again from zero states (`stateful` only)."""
