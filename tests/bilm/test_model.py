@@ -1,6 +1,7 @@
 """The biLM against a plain float64 reference, and the contracts of its forward pass."""
 
 import copy
+import dataclasses
 import functools
 import pickle
 import random
@@ -444,6 +445,51 @@ def test_changing_the_precision_changes_all_of_the_arithmetic(precision):
     bilm.precision = fresh.precision = precision
     for layers, expected in zip(bilm.embed(SENTENCES), fresh.embed(SENTENCES)):
         assert torch.equal(layers, expected)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("n_highway", [0, 1])
+def test_autocast_around_inference_changes_nothing(precision, n_highway):
+    config = dataclasses.replace(
+        WIDER, char_cnn=dataclasses.replace(WIDER.char_cnn, n_highway=n_highway)
+    )
+    bilm, fresh = random_bilm(config), random_bilm(config)
+    bilm.precision = fresh.precision = precision
+    expected = fresh.embed(SENTENCES)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = bilm.embed(SENTENCES)
+        assert torch.is_autocast_enabled("cpu")
+    for found in (inside, bilm.embed(SENTENCES)):
+        assert all(torch.equal(x, y) for x, y in zip(found, expected))
+
+
+def test_in_int8_the_token_encoder_does_not_depend_on_what_came_before():
+    """The type cache keeps what it computes: a dependence would last."""
+    bilm, fresh = random_bilm(WIDER), random_bilm(WIDER)
+    bilm.precision = fresh.precision = "int8"
+    # The widest values that there are set the scale of what is encoded with them.
+    bilm.embed([["bank", *(letter * 49 for letter in "abcdefghijklmnop")]])
+    [layers], [expected] = bilm.embed([["the", "bank"]]), fresh.embed([["the", "bank"]])
+    assert max_difference(layers[0], expected[0]) <= 1e-6
+
+
+def test_sentences_may_be_iterators():
+    bilm = random_bilm()
+    expected = bilm.embed(SENTENCES)
+    for sentences in (iter(SENTENCES), (iter(tokens) for tokens in SENTENCES)):
+        found = bilm.embed(sentences)
+        assert len(found) == len(expected)
+        assert all(torch.equal(x, y) for x, y in zip(found, expected))
+
+
+@pytest.mark.parametrize("sentences", [SENTENCES, SENTENCES[:1], SENTENCES[2:3]])
+@pytest.mark.parametrize("inference_mode", [False, True])
+def test_each_sentence_has_memory_of_its_own(sentences, inference_mode):
+    with torch.inference_mode(inference_mode):
+        result = random_bilm().embed(sentences)
+    for layers in result:
+        assert layers.is_contiguous() and not layers.is_inference()
+        assert layers.untyped_storage().nbytes() == layers.numel() * layers.element_size()
 
 
 def test_sentences_must_be_cut_into_tokens():
