@@ -12,8 +12,10 @@ import sys
 import threading
 import time
 
+import numpy
 import pytest
 import spacy
+import torch
 from spacy.util import Config
 
 from .conftest import elmo_pipeline, max_difference, random_bilm
@@ -346,3 +348,54 @@ def test_threads_that_use_a_pipeline_first_share_its_weights(weights_folder):
     assert all(
         max_difference(doc._.elmo_layers, docs[0][0]._.elmo_layers) <= 1e-6 for doc, _ in docs
     )
+
+
+def fork():
+    process = os.fork()
+    if process == 0:
+        os._exit(0)
+    os.waitpid(process, 0)
+    return True
+
+
+def embed(reduce, n_batches=1):
+    """Run a biLM, and call a function with the activations of each batch."""
+    bilm = random_bilm()
+    bilm.max_tokens = 3
+    with torch.no_grad():
+        bilm(["the"], numpy.zeros(n_batches, dtype=int), [1] * n_batches, reduce=reduce)
+
+
+@needs_fork
+def test_a_fork_waits_for_one_batch_only():
+    started, forked = threading.Event(), threading.Event()
+    before = []
+
+    def wait_a_little(layers):
+        started.set()
+        before.append(not forked.wait(0 if forked.is_set() else 0.01))
+        return layers[0]
+
+    def fork_meanwhile():
+        assert started.wait(TIMEOUT)
+        fork()
+        forked.set()
+
+    thread = threading.Thread(target=fork_meanwhile)
+    thread.start()
+    embed(wait_a_little, n_batches=600)
+    thread.join()
+    assert before[0] and not before[-1]
+
+
+@needs_fork
+def test_threads_may_fork_while_they_run_the_bilm():
+    """They wait neither for themselves nor for each other."""
+    barrier = threading.Barrier(3)
+
+    def fork_inside(layers):
+        barrier.wait(TIMEOUT)
+        assert fork()
+        return layers[0]
+
+    in_threads(lambda: embed(fork_inside), 3)
