@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable
 from typing import Any
 
 from torch import nn
+from torch.utils.weak import WeakIdRef
+
+from .forking import Lock
 
 
 def fingerprint(module: nn.Module) -> Hashable:
     """Identify the present weights of a module, without reading them.
 
-    PyTorch counts in-place changes of a tensor, and a replaced tensor lives elsewhere. Writing
-    through `parameter.data` escapes the count: whoever does that calls `BiLM.invalidate`.
+    PyTorch counts in-place changes of a tensor. It does not count those made through
+    `parameter.data`: whoever makes them calls `BiLM.invalidate`. Nor does it count those of an
+    inference tensor: a module with such weights (moved or read in `torch.inference_mode`) is never
+    the same as before, so that everything derived from it is computed at every call.
     """
-    return tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in module.parameters())
+    return tuple(
+        (WeakIdRef(p), p.data_ptr(), object() if p.is_inference() else p._version)
+        for p in module.parameters()
+    )
 
 
 class Derived:
     """A thread-safe slot for one value derived from weights. A copy or a pickle of it is empty."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._key: Hashable = None
         self._value: Any = None
 

@@ -253,7 +253,8 @@ def _scan(
     cells = x.new_empty(shape)
     previous = None if state is None else state[0]
     at = 0
-    limit = weights.gate_bytes // (4 * dim * x.element_size())
+    row_bytes = 4 * dim * x.element_size() * x.shape[:-2].numel()  # Of both directions, if batched.
+    limit = weights.gate_bytes // row_bytes
     for chunk in _chunks(sizes, limit):
         input_gates = weights.input(x[..., at : at + sum(chunk), :], None)
         done = 0

@@ -1,12 +1,14 @@
 """The mixes of `layers.mixes` as PyTorch modules, for models that are not thinc's.
 
-Each maps activations (L+1, tokens, 2P) to (tokens, width), token by token. The formulas are those
-of Peters et al. 2018, section 3.2.
+Each maps activations (L+1, tokens, 2P) to (tokens, width), token by token. Parameters are float32,
+as activations are, whatever PyTorch's default is. The formulas are those of Peters et al. 2018,
+section 3.2.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Optional
 
 import torch
@@ -39,7 +41,7 @@ class ScalarMix(nn.Module):
         if weights is None:
             weights = [0.0] * n_layers
         self.weights = nn.Parameter(_one_per_layer(weights, n_layers))
-        self.gamma = nn.Parameter(torch.tensor([float(gamma)]))
+        self.gamma = nn.Parameter(torch.tensor([float(gamma)], dtype=torch.float32))
         self.layer_norm = layer_norm
         self.l2 = l2
         self.dropout = nn.Dropout(dropout)
@@ -98,11 +100,12 @@ class LearnedMix(nn.Module):
     ) -> None:
         super().__init__()
         n_inputs = n_layers * layer_width
+        linear = partial(nn.Linear, dtype=torch.float32)
         self.function: nn.Module = (
-            nn.Linear(n_inputs, width)
+            linear(n_inputs, width)
             if hidden_width is None
             else nn.Sequential(
-                nn.Linear(n_inputs, hidden_width), nn.ReLU(), nn.Linear(hidden_width, width)
+                linear(n_inputs, hidden_width), nn.ReLU(), linear(hidden_width, width)
             )
         )
         self.dropout = nn.Dropout(dropout)
@@ -140,4 +143,4 @@ def concat_layers(layers: Tensor) -> Tensor:
 def _one_per_layer(weights: Sequence[float], n_layers: int) -> Tensor:
     if len(weights) != n_layers:
         raise ValueError(f"{len(weights)} weights for {n_layers} layers: give one per layer")
-    return torch.tensor([float(weight) for weight in weights])
+    return torch.tensor([float(weight) for weight in weights], dtype=torch.float32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Optional, cast
 
 import numpy
@@ -13,8 +13,9 @@ from .batches import PackedBatch, pack_batches
 from .characters import BOS, EOS
 from .config import BiLMConfig
 from .derived import fingerprint
+from .forking import FORK_GATE
 from .lstm import BiLSTM, LayerState
-from .precision import Precision, check_precision, matmul_precision
+from .precision import Precision, check_precision, product_precision
 from .token_encoder import CharCNN, build_token_encoder
 from .transfer import to_device
 from .type_cache import TypeCache
@@ -34,7 +35,9 @@ class BiLM(nn.Module):
 
     Settings, which change speed or arithmetic but belong to no checkpoint:
     precision (str): Arithmetic of inference: float32, float16 or int8 on a CPU, float32, tf32 or
-        bfloat16 on a GPU.
+        bfloat16 on a GPU. In int8, all rows of an LSTM's product share one scale: every layer but
+        the token encoder's depends on the sentences of the same batch, a little. While tf32 runs,
+        float32 products of other threads use TF32, too.
     max_tokens (int): Tokens per batch at inference.
     stateful (bool): Carry each row's LSTM state from one call to the next, as older
         implementations do: row i goes on from row i of the last call. For comparisons only.
@@ -44,6 +47,7 @@ class BiLM(nn.Module):
         results stay float32.
     """
 
+    @FORK_GATE  # In a forked process, this comes before the weights are read.
     def __init__(self, config: BiLMConfig, vocabulary: Optional[Sequence[str]] = None) -> None:
         super().__init__()
         self.config = config
@@ -88,6 +92,7 @@ class BiLM(nn.Module):
                 if number < bottom:
                     module.zero_grad()
 
+    @FORK_GATE
     def forward(
         self,
         types: Sequence[str],
@@ -159,43 +164,54 @@ class BiLM(nn.Module):
     ) -> tuple[Optional[Tensor], Optional[Tensor]]:
         check_precision(self.precision, self.device)
         config = self.config
-        with matmul_precision(self.precision):
+        with product_precision(self.precision, self.device):
             vectors = self._encode_types([*types, BOS, EOS])
             layers = features = None
             if keep_layers:
                 layers = _zeros(vectors, config.n_activations, n_rows, config.output_dim)
-            if reduce is not None:
-                # No tokens at all still tell the width.
-                empty = reduce(vectors.new_zeros(config.n_activations, 0, config.output_dim))
-                features = _zeros(vectors, n_rows, empty.shape[1])
             for batch in pack_batches(lengths, 0 if self.stateful else self.max_tokens):
+                FORK_GATE.let_forks_pass()
                 result = self._encode_batch(batch, vectors, index, self._infer_lstm(batch))
                 kept, at = _kept(targets[batch.tokens], result.device)
                 result = result[:, kept]
                 if layers is not None:
                     layers.index_copy_(1, at, result)
-                if features is not None and reduce is not None:
-                    features.index_copy_(0, at, reduce(result))
+                if reduce is not None and len(at):
+                    reduced = reduce(result)
+                    if features is None:
+                        features = _zeros(vectors, n_rows, reduced.shape[1])
+                    features.index_copy_(0, at, reduced)
+            if reduce is not None and features is None:  # No tokens; one of zeros tells the width.
+                token = vectors.new_zeros(config.n_activations, 1, config.output_dim)
+                features = _zeros(vectors, n_rows, reduce(token).shape[1])
         return layers, features
 
-    def embed(self, sentences: Sequence[Sequence[str]]) -> list[Tensor]:
+    @FORK_GATE
+    def embed(self, sentences: Iterable[Iterable[str]]) -> list[Tensor]:
         """Tokens in, activations out.
 
-        sentences (Sequence[Sequence[str]]): Sentences as lists of tokens; may be empty.
-        RETURNS (list): For each sentence, shape (L+1, tokens, 2P).
+        sentences (Iterable[Iterable[str]]): Sentences as tokens; may be empty.
+        RETURNS (list): For each sentence, shape (L+1, tokens, 2P). No two share memory.
         RAISES (ValueError): If a sentence is a string: it must be cut into tokens first.
         """
+        types: dict[str, int] = {}
+        index: list[int] = []
+        lengths: list[int] = []
         for number, tokens in enumerate(sentences):
-            if isinstance(tokens, str):
+            if isinstance(tokens, (str, bytes)):
                 raise ValueError(
                     f"sentence {number} is a string ({tokens[:40]!r}): give a list of tokens"
                 )
-        types: dict[str, int] = {}
-        index = [types.setdefault(token, len(types)) for tokens in sentences for token in tokens]
-        lengths = [len(tokens) for tokens in sentences]
-        with torch.no_grad():
+            before = len(index)
+            index.extend(types.setdefault(token, len(types)) for token in tokens)
+            lengths.append(len(index) - before)
+        # Gradients may be wanted of what is computed from the result, even if not in this context.
+        with torch.inference_mode(False), torch.no_grad():
             layers, _ = self(list(types), numpy.array(index, dtype=numpy.int64), lengths)
-        return list(cast(Tensor, layers).split(lengths, dim=1))
+            return [
+                part.clone(memory_format=torch.contiguous_format)
+                for part in cast(Tensor, layers).split(lengths, dim=1)
+            ]
 
     def reset_states(self) -> None:
         """Start again from zero states (`stateful` only)."""

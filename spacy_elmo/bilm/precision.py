@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .forking import Lock
+
 Precision = Literal["float32", "float16", "int8", "tf32", "bfloat16"]
 CPU_PRECISIONS = ("float32", "float16", "int8")
 GPU_PRECISIONS = ("float32", "tf32", "bfloat16")
@@ -71,18 +73,59 @@ def pack(
     return _dense(weight, bias, weight.dtype)
 
 
+class _TF32:
+    """A context in which float32 products on a GPU use TF32.
+
+    PyTorch has one setting for the whole process. The first thread that enters sets it, and the
+    last one that leaves restores it: products of other threads use TF32 in between.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._users = 0
+        self._before = ""
+
+    def __enter__(self) -> None:
+        with self._lock:
+            matmul = torch.backends.cuda.matmul
+            if not self._users:
+                if hasattr(matmul, "fp32_precision"):  # Since PyTorch 2.9.
+                    self._before = matmul.fp32_precision
+                else:
+                    self._before = "tf32" if matmul.allow_tf32 else "ieee"
+                if self._before != "tf32":
+                    # Unlike its successor `fp32_precision`, this sets what both PyTorch's old and
+                    # new interfaces read. They must not contradict each other.
+                    matmul.allow_tf32 = True
+            self._users += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users or self._before == "tf32":
+                return
+            matmul = torch.backends.cuda.matmul
+            matmul.allow_tf32 = False
+            if hasattr(matmul, "fp32_precision"):
+                # "none" stands for the setting of all backends.
+                matmul.fp32_precision = "none"
+                if matmul.fp32_precision != self._before:
+                    matmul.fp32_precision = self._before
+
+
+_TF32_PRODUCTS = _TF32()
+
+
 @contextlib.contextmanager
-def matmul_precision(precision: str) -> Iterator[None]:
-    """Let float32 products on a GPU use TF32 inside the context, for precision "tf32"."""
-    if precision != "tf32":
+def product_precision(precision: str, device: torch.device) -> Iterator[None]:
+    """Let products have the precision that was asked for, whatever `torch.autocast` or the
+    process's settings say around it."""
+    with contextlib.ExitStack() as stack:
+        if torch.amp.is_autocast_available(device.type):
+            stack.enter_context(torch.autocast(device.type, enabled=False))
+        if precision == "tf32" and device.type != "cpu":
+            stack.enter_context(_TF32_PRODUCTS)
         yield
-        return
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def _unpacked(weight: Tensor, bias: Optional[Tensor]) -> Product:

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from .characters import BOS, EOS, PADDING, SHIFT, character_ids
 from .config import N_CHARACTERS, BiLMConfig, CharCNNConfig
 from .derived import Derived, fingerprint
+from .forking import FORK_GATE
 from .module_list import ModuleList
 from .precision import Precision, Product, pack
 from .transfer import to_device
@@ -137,10 +138,11 @@ class CharCNN(nn.Module):
 
     @torch.inference_mode()
     def infer(self, types: Sequence[str], precision: Precision = "float32") -> Tensor:
-        """The same without autograd: short types together, packed weights.
+        """The same without autograd: short types together, everything in place, and weights packed
+        where the precision asks for it. A type's vector does not depend on the others.
 
         types (Sequence[str]): Their texts.
-        precision (str): Arithmetic of the products.
+        precision (str): Arithmetic of the products. "int8" is computed like "float16".
         RETURNS (Tensor): Shape (types, P).
         """
         key = (precision, fingerprint(self))
@@ -151,6 +153,7 @@ class CharCNN(nn.Module):
         result = self.char_embedding.weight.new_empty(len(types), self.output_dim)
         size = _TYPES_PER_CHUNK.get(device.type, 8192)
         for start in range(0, len(types), size):
+            FORK_GATE.let_forks_pass()
             chunk = order[start : start + size]
             y = self._convolve(packed, self._padded_ids([types[i] for i in chunk]))
             for carry, transform in packed.highways:
@@ -199,18 +202,17 @@ class CharCNN(nn.Module):
         return torch.relu(x) if self.config.activation == "relu" else torch.tanh(x)
 
     def _pack(self, precision: Precision) -> _PackedCharCNN:
-        def product(
-            weight: Tensor, bias: Optional[Tensor], precision: Precision = precision
-        ) -> Product:
-            return pack(weight, bias, precision, many_rows=True)
+        # 8-bit products quantise all rows of a call with one scale: a type's vector, which the type
+        # cache keeps, would depend on the types that happened to be new at the same time. Products
+        # with half-precision weights are as fast here.
+        arithmetic: Precision = "float16" if precision == "int8" else precision
 
-        # The convolutions are a small part of the work and their inputs are shared by all
-        # filters: 8-bit activations would cost accuracy and save little.
-        exact: Precision = "float32" if precision == "int8" else precision
+        def product(weight: Tensor, bias: Optional[Tensor]) -> Product:
+            return pack(weight, bias, arithmetic, many_rows=True)
+
         return _PackedCharCNN(
             convolutions=[
-                product(conv.weight.permute(0, 2, 1).flatten(1), None, exact)
-                for conv in self.convolutions
+                product(conv.weight.permute(0, 2, 1).flatten(1), None) for conv in self.convolutions
             ],
             highways=[
                 (

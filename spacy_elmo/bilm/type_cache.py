@@ -6,8 +6,6 @@ repeats: the character CNN of a frozen biLM has to see a type only once.
 
 from __future__ import annotations
 
-import sys
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Optional
@@ -15,10 +13,15 @@ from typing import Optional
 import numpy
 from torch import Tensor
 
+from .forking import Lock
 from .transfer import to_device
 
 # A dictionary entry, its row number and its share of the hash table, in bytes.
 _ENTRY_BYTES = 120
+# A text takes its header and up to 4 bytes for each character. Its real size would not do for the
+# accounts: it grows when somebody asks for the text's UTF-8.
+_TEXT_BYTES = 76
+_CHARACTER_BYTES = 4
 
 
 class TypeCache:
@@ -31,7 +34,7 @@ class TypeCache:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._table: Optional[Tensor] = None
         self._clear(None)
 
@@ -89,19 +92,19 @@ class TypeCache:
         return result
 
     def _store(self, types: Sequence[str], vectors: Tensor, key: Hashable) -> None:
-        row_bytes = vectors.shape[1] * vectors.element_size()
+        row_bytes = vectors.shape[1] * vectors.element_size() + _ENTRY_BYTES + _TEXT_BYTES
         with self._lock:
             if key != self._key:  # The weights changed while these were computed.
                 return
             positions, rows = [], []
             for i, text in enumerate(types):
-                cost = row_bytes + sys.getsizeof(text) + _ENTRY_BYTES
+                cost = row_bytes + _CHARACTER_BYTES * len(text)
                 if text in self._rows or cost > self.max_bytes:
                     continue
                 while self._bytes + cost > self.max_bytes:
                     old, row = self._rows.popitem(last=False)
                     self._free.append(row)
-                    self._bytes -= row_bytes + sys.getsizeof(old) + _ENTRY_BYTES
+                    self._bytes -= row_bytes + _CHARACTER_BYTES * len(old)
                 self._rows[text] = row = self._free.pop() if self._free else len(self._rows)
                 self._bytes += cost
                 positions.append(i)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import IO, Any, NamedTuple, Optional, Union
 
 import numpy
 from spacy.util import registry
+
+from ..bilm.forking import Lock
 
 
 @registry.misc("spacy-elmo.ActivationCache.v1")
@@ -70,7 +71,7 @@ class ActivationCache:
         self.half_precision = half_precision
         self.folder = folder
         self.folder_bytes = folder_bytes
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._process = os.getpid()
         self._entries: dict[Any, Union[numpy.ndarray, _OnDisk]] = {}
         self._file: Optional[IO[bytes]] = None
@@ -135,14 +136,16 @@ class ActivationCache:
     @contextlib.contextmanager
     def _own(self) -> Iterator[None]:
         """One thread at a time; and a forked process, which shares its parent's file and the place
-        in it, and perhaps a lock that nobody is left to open, begins with its own."""
-        if self._process != os.getpid():
-            self._process, self._lock, self._file = os.getpid(), threading.Lock(), None
-            self._entries = {
-                key: entry for key, entry in self._entries.items() if not isinstance(entry, _OnDisk)
-            }
-            self.bytes_on_disk = 0
+        in it, begins with its own file."""
         with self._lock:
+            if self._process != os.getpid():
+                self._process, self._file = os.getpid(), None
+                self._entries = {
+                    key: entry
+                    for key, entry in self._entries.items()
+                    if not isinstance(entry, _OnDisk)
+                }
+                self.bytes_on_disk = 0
             yield
 
     def clear(self) -> None:

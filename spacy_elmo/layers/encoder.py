@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +19,7 @@ from thinc.types import ArgsKwargs, Floats2d, Floats3d
 
 from ..bilm import BiLM
 from ..bilm.derived import fingerprint
+from ..bilm.forking import FORK_GATE, Lock
 from ..bilm.formats import native
 from ..bilm.model import DEFAULT_CACHE_BYTES, DEFAULT_MAX_TOKENS
 from ..bilm.precision import Precision, check_precision
@@ -31,12 +30,6 @@ from .mixes import Mix
 from .not_serialized import NotSerialized
 
 NAME = "elmo_encoder"
-_LOADING = threading.Lock()
-
-# A forked process (`nlp.pipe(n_process=2)`) inherits no threads of the OpenMP pool, and waits for
-# them forever once it wants more than one. PyTorch's own worker processes do the same.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
 @dataclass(frozen=True)
@@ -110,6 +103,7 @@ class NoWeights(torch.nn.Module):
         with _ordinary_tensors():
             empty = torch.empty(0, dtype=torch.float32)
             self._weight = torch.nn.Parameter(empty, requires_grad=False)
+        self._lock = Lock()
 
     @property
     def device(self) -> torch.device:
@@ -123,7 +117,7 @@ class NoWeights(torch.nn.Module):
                 '(nlp.add_pipe("elmo", config={"model": {"weights": "path/to/folder"}})), '
                 "call load_weights() on the component, or load a pipeline that holds them"
             )
-        with _LOADING:
+        with self._lock:
             if not self._loaded:
                 with _ordinary_tensors():
                     # Random weights are of the default dtype, which may be float64.
@@ -237,6 +231,7 @@ def init(
     return model
 
 
+@FORK_GATE
 def encode_layers(
     model: Model[list[Doc], DocLayers],
     docs: Sequence[Doc],
@@ -283,6 +278,7 @@ def _with_cache(
     return model.ops.asarray3f(layers)
 
 
+@FORK_GATE
 def encode(
     model: Model[list[Doc], DocLayers],
     docs: Sequence[Doc],

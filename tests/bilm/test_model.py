@@ -1,6 +1,7 @@
 """The biLM against a plain float64 reference, and the contracts of its forward pass."""
 
 import copy
+import dataclasses
 import functools
 import pickle
 import random
@@ -304,6 +305,25 @@ def test_layers_are_returned_only_if_kept(mode):
     assert max_difference(features.detach(), kept[1].detach()) <= 1e-6
 
 
+def test_reduce_sees_no_empty_tensors():
+    """Libraries that take tensors over disagree about empty ones."""
+    bilm = random_bilm()
+    bilm.max_tokens = 4
+    sizes = []
+
+    def reduce(layers):
+        sizes.append(layers.shape[1])
+        return layers[0]
+
+    for sentences, targets in ([], []), ([["the"], ["bank"]], [-1, 0]), ([["x"]], [-1]):
+        with torch.no_grad():
+            types, index, lengths = arguments(sentences)
+            targets = numpy.array(targets, dtype=int)
+            _, features = bilm(types, index, lengths, targets=targets, n_rows=3, reduce=reduce)
+        assert features.shape == (3, 12)
+    assert min(sizes) > 0
+
+
 def test_no_tokens_still_have_a_width(mode):
     layers, features = random_bilm()([], numpy.array([], dtype=int), [], reduce=lambda x: x[0])
     assert layers.shape == (3, 0, 12)
@@ -427,6 +447,51 @@ def test_changing_the_precision_changes_all_of_the_arithmetic(precision):
         assert torch.equal(layers, expected)
 
 
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("n_highway", [0, 1])
+def test_autocast_around_inference_changes_nothing(precision, n_highway):
+    config = dataclasses.replace(
+        WIDER, char_cnn=dataclasses.replace(WIDER.char_cnn, n_highway=n_highway)
+    )
+    bilm, fresh = random_bilm(config), random_bilm(config)
+    bilm.precision = fresh.precision = precision
+    expected = fresh.embed(SENTENCES)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = bilm.embed(SENTENCES)
+        assert torch.is_autocast_enabled("cpu")
+    for found in (inside, bilm.embed(SENTENCES)):
+        assert all(torch.equal(x, y) for x, y in zip(found, expected))
+
+
+def test_in_int8_the_token_encoder_does_not_depend_on_what_came_before():
+    """The type cache keeps what it computes: a dependence would last."""
+    bilm, fresh = random_bilm(WIDER), random_bilm(WIDER)
+    bilm.precision = fresh.precision = "int8"
+    # The widest values that there are set the scale of what is encoded with them.
+    bilm.embed([["bank", *(letter * 49 for letter in "abcdefghijklmnop")]])
+    [layers], [expected] = bilm.embed([["the", "bank"]]), fresh.embed([["the", "bank"]])
+    assert max_difference(layers[0], expected[0]) <= 1e-6
+
+
+def test_sentences_may_be_iterators():
+    bilm = random_bilm()
+    expected = bilm.embed(SENTENCES)
+    for sentences in (iter(SENTENCES), (iter(tokens) for tokens in SENTENCES)):
+        found = bilm.embed(sentences)
+        assert len(found) == len(expected)
+        assert all(torch.equal(x, y) for x, y in zip(found, expected))
+
+
+@pytest.mark.parametrize("sentences", [SENTENCES, SENTENCES[:1], SENTENCES[2:3]])
+@pytest.mark.parametrize("inference_mode", [False, True])
+def test_each_sentence_has_memory_of_its_own(sentences, inference_mode):
+    with torch.inference_mode(inference_mode):
+        result = random_bilm().embed(sentences)
+    for layers in result:
+        assert layers.is_contiguous() and not layers.is_inference()
+        assert layers.untyped_storage().nbytes() == layers.numel() * layers.element_size()
+
+
 def test_sentences_must_be_cut_into_tokens():
     with pytest.raises(ValueError, match=r"sentence 1 is a string \('The bank'\)"):
         random_bilm(TINY).embed([["The", "bank"], "The bank"])
@@ -489,6 +554,26 @@ def test_changed_weights_change_the_output(change, config):
     change(bilm)
     assert_equals_reference(bilm)
     assert max_difference(before[0][0], bilm.embed(SENTENCES)[0][0]) > 1e-4
+
+
+def test_a_change_of_inference_tensors_is_noticed():
+    """PyTorch does not count the changes of weights that were made in inference mode."""
+    with torch.inference_mode():
+        bilm = random_bilm()
+    bilm.embed(SENTENCES)
+    with torch.inference_mode():
+        write_in_place(bilm)
+    assert_equals_reference(bilm)
+
+
+def test_a_parameter_that_replaces_another_in_the_same_memory_is_noticed():
+    bilm = random_bilm()
+    layer = bilm.lstm.forward_layers[0]
+    memory = layer.gate_weight.detach().numpy().copy()
+    for _ in range(2):
+        memory *= 1.1
+        layer.gate_weight = torch.nn.Parameter(torch.from_numpy(memory))
+        assert_equals_reference(bilm)
 
 
 @pytest.mark.parametrize("part", ["token_encoder", "lstm"])

@@ -1,6 +1,7 @@
 """The cache of token encodings."""
 
 import copy
+import ctypes
 import pickle
 import random
 import sys
@@ -154,6 +155,24 @@ def test_a_text_too_large_for_the_cache_displaces_nothing(encode):
     long = "w" + "0" * 2_000 + "7"
     assert torch.equal(cache.lookup([long], "key", encode)[0], encoding(long))
     cache.lookup(words(1, 2), "key", pytest.fail)
+
+
+def test_the_size_of_a_text_may_change_while_it_is_kept():
+    """CPython keeps the UTF-8 of a text with it, once somebody has asked for it."""
+
+    def zeros(texts):
+        return torch.zeros(len(texts), WIDTH)
+
+    cache, other = room_for(4), room_for(4)
+    texts = [letter * 8 for letter in "äöü"]
+    cache.lookup(texts, "key", zeros)
+    for text in texts:
+        before = sys.getsizeof(text)
+        ctypes.pythonapi.PyUnicode_AsUTF8AndSize(ctypes.py_object(text), None)
+        assert sys.getsizeof(text) > before
+    cache.lookup(words(*range(10)), "key", zeros)
+    other.lookup(words(*range(10)), "key", zeros)
+    assert (len(cache), cache.n_bytes) == (len(other), other.n_bytes)
 
 
 def test_a_new_key_empties_the_cache(encode):

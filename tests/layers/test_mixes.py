@@ -201,6 +201,17 @@ def test_equals_its_twin(case):
         assert max_difference(node.get_grad("b"), linear.bias.grad) < 1e-12
 
 
+@every_mix
+def test_a_twin_is_float32_whatever_the_default_is(case):
+    try:
+        torch.set_default_dtype(torch.float64)
+        twin = case.twin()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    mixed = twin(torch.zeros(N_LAYERS, 2, WIDTH))
+    assert mixed.dtype == torch.float32
+
+
 @pytest.mark.parametrize(
     "mix, twin",
     [

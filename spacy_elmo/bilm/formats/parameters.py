@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..config import BiLMConfig
+from ..forking import FORK_GATE
 from ..model import BiLM
 
 
@@ -37,6 +38,7 @@ def fill(model: BiLM, tensors: Mapping[str, Tensor], source: object) -> BiLM:
     return model
 
 
+@FORK_GATE
 def stored_tensors(model: BiLM) -> dict[str, Tensor]:
     """RETURNS (dict): The weights by parameter name, on the CPU, in the precision of storage.
     RAISES (ValueError): If a weight is not finite there."""

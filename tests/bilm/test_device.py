@@ -1,0 +1,178 @@
+"""What runs on a GPU, on PyTorch's meta device: shapes and devices without values. Code that waits
+for a value, or mixes in tensors of another device, gets an error there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import numpy
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
+from spacy_elmo.bilm.mixes import ScalarMix
+
+from ..conftest import TINY, TINY_WORDS, WORDS
+
+ORIGINAL = BiLMConfig(
+    LSTMConfig(dim=4096, projection_dim=512, n_layers=2),
+    CharCNNConfig(
+        filters=((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024)),
+        n_highway=2,
+        embedding_dim=16,
+    ),
+)
+SENTENCES = [["The", "bank", "of", "the", "river"], [], ["</S>"], ["money"] * 40]
+PRECISIONS = ("float32", "tf32", "bfloat16")
+
+
+def on_device(config: BiLMConfig, precision: str = "float32") -> BiLM:
+    with torch.device("meta"):
+        bilm = BiLM(config, WORDS if config.char_cnn is None else None)
+    bilm.precision = precision
+    return bilm
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("config", [ORIGINAL, TINY_WORDS], ids=["original", "words"])
+def test_inference_stays_on_the_device(config: BiLMConfig, precision: str, stateful: bool):
+    bilm = on_device(config, precision)
+    bilm.stateful = stateful
+    width = config.output_dim
+    for max_tokens in (2048, 7):
+        bilm.max_tokens = max_tokens
+        for tokens, layers in zip(SENTENCES, bilm.embed(SENTENCES), strict=True):
+            assert layers.shape == (3, len(tokens), width)
+            assert (layers.device.type, layers.dtype) == ("meta", torch.float32)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_mixes_stay_on_the_device(precision: str):
+    bilm, mix = on_device(ORIGINAL, precision), ScalarMix(3).to("meta")
+    targets = numpy.array([0, -1, 3])
+    with torch.no_grad():
+        for index in ([0, 1, 0], [1, 1, 1]):
+            layers, features = bilm(
+                ["the", "bank"],
+                numpy.array(index),
+                [2, 0, 1],
+                targets=targets,
+                n_rows=5,
+                reduce=mix,
+            )
+            assert (layers.shape, features.shape) == ((3, 5, 1024), (5, 1024))
+            assert layers.device.type == features.device.type == "meta"
+
+
+class LargestTensor(TorchDispatchMode):
+    n_bytes = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for value in tree_leaves(result):
+            if isinstance(value, torch.Tensor):
+                self.n_bytes = max(self.n_bytes, value.untyped_storage().nbytes())
+        return result
+
+
+def test_memory_for_the_gates_is_bounded():
+    bilm = on_device(ORIGINAL)
+    bilm.max_tokens = 10**6
+    with LargestTensor() as largest:
+        bilm.embed([["the"]] * 8000)
+    assert 500 << 20 < largest.n_bytes <= 1 << 30
+
+
+# ----------------------------------------------------------------------------------- TF32 products
+
+NEW = hasattr(torch.backends.cuda.matmul, "fp32_precision")
+needs_new = pytest.mark.skipif(not NEW, reason="an interface of PyTorch 2.9")
+
+
+def state() -> tuple:
+    """What PyTorch's old and new interfaces say. It raises if they contradict each other."""
+    matmul = torch.backends.cuda.matmul
+    new = matmul.fp32_precision if NEW else None
+    return matmul.allow_tf32, torch.get_float32_matmul_precision(), new
+
+
+@pytest.fixture(autouse=True)
+def settings() -> Iterator[None]:
+    yield
+    torch.set_float32_matmul_precision("highest")
+    if NEW:
+        torch.backends.fp32_precision = "none"
+        torch.backends.cuda.matmul.fp32_precision = "none"
+        torch.backends.mkldnn.matmul.fp32_precision = "none"
+
+
+def run(bilm: BiLM, inside) -> None:
+    """Call a function in the middle of inference."""
+
+    def reduce(layers: torch.Tensor) -> torch.Tensor:
+        inside()
+        return layers[0]
+
+    with torch.no_grad():
+        bilm(["the"], numpy.array([0]), [1], reduce=reduce)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_tf32_is_on_inside_only(precision: str):
+    before, states = state(), []
+    run(on_device(TINY, precision), lambda: states.append(state()))
+    assert [allowed for allowed, *_ in states] == [precision == "tf32"]
+    assert state() == before
+
+
+@pytest.mark.parametrize("user", ["high", "medium"])
+def test_the_users_own_precision_stays(user: str):
+    torch.set_float32_matmul_precision(user)
+    before, states = state(), []
+    run(on_device(TINY, "tf32"), lambda: states.append(state()))
+    assert states == [before] and state() == before
+
+
+@needs_new
+@pytest.mark.parametrize("user", ["tf32", "ieee"])
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_the_users_own_precision_stays_in_the_new_interface(user: str, everywhere: bool):
+    matmul = torch.backends.cuda.matmul
+    (torch.backends if everywhere else matmul).fp32_precision = user
+    found = []
+    run(on_device(TINY, "tf32"), lambda: found.append(matmul.fp32_precision))
+    assert found == ["tf32"] and matmul.fp32_precision == user
+    if everywhere:
+        torch.backends.fp32_precision = "tf32" if user == "ieee" else "ieee"
+        assert matmul.fp32_precision == torch.backends.fp32_precision
+
+
+def test_tf32_in_two_threads():
+    """The first one that enters is the first one that leaves."""
+    before, states = state(), []
+    first_in, second_in, first_out = (threading.Event() for _ in range(3))
+    bilm = on_device(TINY, "tf32")
+
+    def second_enters():
+        first_in.set()
+        assert second_in.wait(60)
+
+    def first_leaves():
+        second_in.set()
+        assert first_out.wait(60)
+        states.append(state())
+
+    def first():
+        run(bilm, second_enters)
+        first_out.set()
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert first_in.wait(60)
+    run(bilm, first_leaves)
+    thread.join()
+    assert states[0][0] and state() == before
