@@ -15,7 +15,7 @@ import pytest
 import spacy
 import srsly
 from spacy.tokens import Doc, DocBin
-from thinc.api import Model
+from thinc.api import Model, serialize_attr
 
 from spacy_elmo.bilm.formats import native
 from spacy_elmo.layers.encoder import get_bilm
@@ -283,6 +283,24 @@ def test_overrides_at_load_take_effect(tmp_path, nlp):
     # The window is the new one: the first four tokens do not see the others.
     longer = loaded(text + " river flows slowly and")._.elmo_tokens
     assert max_difference(longer[:4], doc._.elmo_tokens) < 1e-5
+
+
+def test_no_setting_depends_on_a_failure_to_serialize_it(nlp):
+    """thinc leaves out what it cannot store, without a word. That is meant for functions alone."""
+    for node in nlp.get_pipe("elmo").model.walk():
+        for name, value in node.attrs.items():
+            if not callable(value):
+                assert isinstance(serialize_attr(value, value, name, node), bytes)
+
+
+def test_models_saved_without_settings_load(nlp):
+    """As older versions saved them: the attribute is not there at all."""
+    model = nlp.get_pipe("elmo").model
+    expected = nlp("The bank")._.elmo_layers
+    data = model.to_dict()
+    assert data["attrs"][0].pop("settings") == b""
+    assert model.from_dict(data).attrs["settings"] is not None
+    assert max_difference(nlp("The bank")._.elmo_layers, expected) <= ROUNDING
 
 
 def test_settings_are_saved_with_the_config(tmp_path, weights_folder):

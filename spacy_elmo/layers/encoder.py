@@ -28,6 +28,7 @@ from ..bilm.type_cache import TypeCache
 from ..segmenters import Segmenter
 from .activation_cache import ActivationCache
 from .mixes import Mix
+from .not_serialized import NotSerialized
 
 NAME = "elmo_encoder"
 _LOADING = threading.Lock()
@@ -39,7 +40,7 @@ if hasattr(os, "register_at_fork"):
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(NotSerialized):
     """What a config says about running a biLM; not part of its weights. See `BiLM`."""
 
     precision: Precision = "float32"
