@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from math import isfinite
@@ -119,25 +118,20 @@ def make_elmo(
     )
 
 
-@contextlib.contextmanager
-def running_until(nlp: Language, elmo: Elmo, *, keep_layers: bool = True) -> Iterator[None]:
-    """Meanwhile, the pipeline ends with the component: what stands on docs is the component's own,
-    and nobody cleans it away.
+def pipe_settings(nlp: Language, elmo: Elmo, *, keep_layers: bool = True) -> dict[str, Any]:
+    """Arguments for `nlp.pipe` with which the pipeline stops after the component, so that no later
+    component overwrites or removes its arrays. The pipeline itself is not changed.
 
     nlp (Language): The pipeline.
     elmo (Elmo): One of its components.
-    keep_layers (bool): Whether the component keeps its layers meanwhile.
+    keep_layers (bool): Whether to write the layers of all docs, whatever the component's setting.
+    RETURNS (dict): `disable` and `component_cfg`.
     RAISES (ValueError): If the component is disabled.
     """
     if elmo.name not in nlp.pipe_names:
         raise ValueError(f"the component {elmo.name!r} is disabled, only {nlp.pipe_names} run")
     after = nlp.pipe_names[nlp.pipe_names.index(elmo.name) + 1 :]
-    before, elmo.keep_layers = elmo.keep_layers, keep_layers
-    try:
-        with nlp.select_pipes(disable=after):
-            yield
-    finally:
-        elmo.keep_layers = before
+    return {"disable": after, "component_cfg": {elmo.name: {"keep_layers": keep_layers}}}
 
 
 class _Training:
@@ -252,13 +246,21 @@ class Elmo(Tok2Vec):
         self.bilm.unfreeze()
         self._training.initialized = True
 
-    def predict(self, docs: Iterable[Doc]) -> list[Activations]:
-        """RETURNS (list): Each doc's activations, as arrays of the current ops."""
+    def predict(
+        self, docs: Iterable[Doc], *, keep_layers: Optional[bool] = None
+    ) -> list[Activations]:
+        """Run the biLM.
+
+        docs (Iterable[Doc]): The docs.
+        keep_layers (Optional[bool]): Goes before the component's setting.
+        RETURNS (list): Each doc's activations, as arrays of the current ops.
+        """
+        docs = list(docs)
         return encode(
             self.model,
-            list(docs),
+            docs,
             mix=self.mix,
-            keep_layers=self.keep_layers,
+            keep_layers=self.keep_layers if keep_layers is None else keep_layers,
             cache=self._cache(),
         )
 
@@ -270,7 +272,13 @@ class Elmo(Tok2Vec):
             if self.set_vectors:
                 extensions.install_vectors(doc)
 
-    def pipe(self, stream: Iterable[Doc], *, batch_size: Optional[int] = None) -> Iterator[Doc]:
+    def pipe(
+        self,
+        stream: Iterable[Doc],
+        *,
+        batch_size: Optional[int] = None,
+        keep_layers: Optional[bool] = None,
+    ) -> Iterator[Doc]:
         """Process a stream, sequences of similar length together.
 
         If a batch fails, its docs are tried one by one, so that the error handler sees only
@@ -278,6 +286,7 @@ class Elmo(Tok2Vec):
 
         stream (Iterable[Doc]): The docs.
         batch_size (Optional[int]): Docs to collect at most, if less than the component's setting.
+        keep_layers (Optional[bool]): Goes before the component's setting.
         YIELDS (Doc): The docs in order, without those the error handler took.
         """
         most_docs = min(batch_size or self.batch_size, self.batch_size)
@@ -288,15 +297,15 @@ class Elmo(Tok2Vec):
             buffer.append(doc)
             n_tokens += len(doc)
             if len(buffer) >= most_docs or n_tokens >= most_tokens:
-                yield from self._annotate(buffer)
+                yield from self._annotate(buffer, keep_layers)
                 buffer, n_tokens = [], 0
-        yield from self._annotate(buffer)
+        yield from self._annotate(buffer, keep_layers)
 
-    def _annotate(self, docs: list[Doc]) -> Iterator[Doc]:
+    def _annotate(self, docs: list[Doc], keep_layers: Optional[bool]) -> Iterator[Doc]:
         if not docs:
             return
         try:
-            self.set_annotations(docs, self.predict(docs))
+            self.set_annotations(docs, self.predict(docs, keep_layers=keep_layers))
         except Exception as error:
             if len(docs) == 1:
                 self.get_error_handler()(self.name, self, docs, error)
@@ -305,7 +314,7 @@ class Elmo(Tok2Vec):
             yield from docs
             return
         for doc in docs:
-            yield from self._annotate([doc])
+            yield from self._annotate([doc], keep_layers)
 
     def find_listeners(self, component: Any) -> None:
         """Connect the listeners in a component's model that listen to this component.
