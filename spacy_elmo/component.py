@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from math import isfinite
@@ -78,6 +79,9 @@ DEFAULT_CONFIG = Config().from_str(DEFAULT_CONFIG_STR)
 # Batches' worth of tokens that `pipe` collects before it runs: the more, the more alike in length
 # are the sequences of a batch.
 _BATCHES_PER_BUFFER = 3
+
+# A doc of more tokens is hardly one sentence.
+_LONG_SENTENCE = 100
 
 
 @Language.factory(
@@ -198,6 +202,7 @@ class Elmo(Tok2Vec):
         self.activation_cache = activation_cache
         self.listener_map = {}
         self._training = _Training()
+        self._warned = False
         self.frozen = frozen
         model.attrs["replace_listener"] = replace_listener
         model.attrs["replace_listener_cfg"] = partial(replace_listener_cfg, frozen=frozen)
@@ -256,6 +261,7 @@ class Elmo(Tok2Vec):
         RETURNS (list): Each doc's activations, as arrays of the current ops.
         """
         docs = list(docs)
+        self._warn_of_long_sentences(docs)
         return encode(
             self.model,
             docs,
@@ -316,6 +322,24 @@ class Elmo(Tok2Vec):
         for doc in docs:
             yield from self._annotate([doc], keep_layers)
 
+    def _warn_of_long_sentences(self, docs: Sequence[Doc]) -> None:
+        """Warn once, if a doc is so long that it should have sentence boundaries, but has none."""
+        if self._warned or not getattr(self.model.attrs["segmenter"], "by_sentence", False):
+            return
+        for doc in docs:
+            if len(doc) > _LONG_SENTENCE and not doc.has_annotation("SENT_START"):
+                self._warned = True
+                warnings.warn(
+                    f"{self.name!r} reads a text of {len(doc)} tokens without sentence boundaries "
+                    "as one sentence: this is several times slower, and gives other vectors. Add "
+                    "a component that sets them before it, as with "
+                    f'nlp.add_pipe("sentencizer", before="{self.name}"), or choose a segmenter '
+                    "that is made for whole texts in the config (model.segmenter): "
+                    "spacy-elmo.docs.v1 or spacy-elmo.strided.v1 (shown once per component)",
+                    stacklevel=2,
+                )
+                return
+
     def find_listeners(self, component: Any) -> None:
         """Connect the listeners in a component's model that listen to this component.
 
@@ -360,6 +384,7 @@ class Elmo(Tok2Vec):
         if not self.listeners:
             return losses
         docs = [example.predicted for example in examples]
+        self._warn_of_long_sentences(docs)
         links = [listener.attrs["link"] for listener in self.listeners]
         if self.frozen:
             batch = TrainingBatch(docs, encode_layers(self.model, docs, self._cache()), links)

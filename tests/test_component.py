@@ -15,7 +15,7 @@ from spacy.util import registry
 from spacy_elmo import Elmo
 from spacy_elmo.bilm.formats import native
 
-from .conftest import TINY, elmo_pipeline, max_difference, random_bilm
+from .conftest import TINY, elmo_pipeline, listener, max_difference, random_bilm
 
 N_LAYERS, WIDTH = TINY.n_activations, TINY.output_dim
 TEXTS = [
@@ -183,7 +183,7 @@ def test_pipe_buffers_at_most_a_batch_of_docs(weights_folder, component_size, ca
 def test_pipe_buffers_long_docs_by_their_tokens(weights_folder):
     nlp = elmo_pipeline(weights_folder, model={"max_tokens_per_batch": 10})
     pulled = []
-    # Four batches' worth of tokens is two docs of 20.
+    # Three batches' worth of tokens is two docs of 20.
     stream = nlp.get_pipe("elmo").pipe(endless(nlp, "word " * 20, pulled))
     for n, _ in enumerate(itertools.islice(stream, 8)):
         assert len(pulled) <= n + 2
@@ -313,6 +313,49 @@ def test_no_output_and_no_warnings(weights_folder, capfd):
             pass
         nlp("Money")
     assert capfd.readouterr() == ("", "")
+
+
+LONG = "The bank of the river was steep . " * 20
+
+
+def warnings_of(function):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        function()
+    assert all(warning.category is UserWarning for warning in caught)
+    return [str(warning.message) for warning in caught]
+
+
+@pytest.mark.parametrize("sentencizer", [None, "after"])
+def test_a_long_text_without_sentences_is_warned_of_once(nlp, sentencizer):
+    if sentencizer:
+        nlp.add_pipe("sentencizer", after="elmo")
+    [message] = warnings_of(lambda: list(nlp.pipe(["Short.", LONG, LONG])))
+    assert "160 tokens without sentence boundaries" in message
+    assert 'nlp.add_pipe("sentencizer", before="elmo")' in message
+    assert "spacy-elmo.docs.v1" in message and "spacy-elmo.strided.v1" in message
+    assert not warnings_of(lambda: nlp(LONG))
+
+
+def test_a_long_text_in_training_is_warned_of(nlp):
+    nlp.add_pipe("tagger", config={"model": {"tok2vec": listener()}})
+    example = Example.from_dict(nlp.make_doc(LONG), {"tags": ["N"] * 160})
+    nlp.initialize(lambda: [example])
+    assert len(warnings_of(lambda: nlp.update([example]))) == 1
+
+
+@pytest.mark.parametrize(
+    "segmenter, text", [(None, "word " * 100), ("docs", LONG), ("strided", LONG)]
+)
+def test_other_texts_are_not_warned_of(weights_folder, segmenter, text):
+    model = {"segmenter": {"@misc": f"spacy-elmo.{segmenter}.v1"}} if segmenter else {}
+    nlp = elmo_pipeline(weights_folder, model=model)
+    assert not warnings_of(lambda: nlp(text))
+
+
+def test_a_long_text_with_sentences_is_not_warned_of(nlp):
+    nlp.add_pipe("sentencizer", before="elmo")
+    assert not warnings_of(lambda: nlp(LONG))
 
 
 # Settings
