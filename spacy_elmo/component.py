@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from math import isfinite
 from pathlib import Path
 from typing import Any, Callable, Optional, Union, cast
 
@@ -32,6 +31,7 @@ from .layers.encoder import (
     set_bilm,
 )
 from .layers.listener import (
+    GradientCheck,
     TrainingBatch,
     is_listener,
     replace_listener,
@@ -146,6 +146,7 @@ class _Training:
         self.initialized = False
         self.batch: Optional[TrainingBatch] = None
         self.postponed: Optional[Optimizer] = None
+        self.gradient_check = GradientCheck()
 
     def __reduce__(self) -> tuple:
         return _Training, ()
@@ -262,6 +263,7 @@ class Elmo(Tok2Vec):
         """
         docs = list(docs)
         self._warn_of_long_sentences(docs)
+        self._training.gradient_check.look()
         return encode(
             self.model,
             docs,
@@ -371,7 +373,7 @@ class Elmo(Tok2Vec):
 
         examples, sgd: As for any component. The biLM has no dropout while it is fine-tuned.
         losses (Optional[dict]): If the biLM is not frozen, gets the sum of the squared gradients
-            that reach it, under the name of the component.
+            that reach it, under the name of the component. On a GPU it is an array there.
         RETURNS (dict): The losses.
         RAISES (ValueError): Later, from a listener, if the gradients are NaN or infinite.
         """
@@ -392,13 +394,12 @@ class Elmo(Tok2Vec):
             layers, backprop_model = self.model(docs, is_train=True)
 
             def backprop(d_layers: Floats3d) -> None:
-                loss = float(self.model.ops.xp.vdot(d_layers, d_layers))
-                if not isfinite(loss):
-                    raise ValueError(
-                        f"{self.name}: the gradient of the biLM's layers is NaN or infinite: lower "
-                        "the learning rate, or clip gradients"
-                    )
-                losses[self.name] += loss
+                loss = self.model.ops.xp.vdot(d_layers, d_layers)
+                training.gradient_check.add(
+                    self.model.ops, loss, f"{self.name}: the gradient of the biLM's layers"
+                )
+                # Converting it to a float would wait for a GPU.
+                losses[self.name] += float(loss) if self.model.ops.device_type == "cpu" else loss
                 backprop_model(d_layers)
                 self._apply_postponed()
 

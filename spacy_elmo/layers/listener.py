@@ -12,21 +12,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Callable, Optional, Protocol
 
 from spacy.attrs import ORTH
 from spacy.tokens import Doc
-from thinc.api import Model
+from thinc.api import Model, Ops
 from thinc.types import Floats2d, Floats3d
 
 from ..extensions import layers_of
 from .encoder import NAME as ENCODER
-from .encoder import DocLayers, get_bilm, split_tokens
-from .mixes import Mix
+from .encoder import DocLayers, FrozenLayers, get_bilm, split_tokens
+from .mixes import Mix, begin_mix
+from .not_serialized import NotSerialized
 
 ANY = "*"
 NAME = "elmo_listener"
 _MIX_DOCS = "mix_docs"
+
+# Gradients between two checks on a GPU.
+_CHECK_EVERY = 100
 
 
 class Upstream(Protocol):
@@ -129,13 +134,51 @@ class Link:
         return Link, ()
 
 
-@dataclass(frozen=True)
-class ListenerSettings:
-    """Not stored with the model's weights, so that those of the config hold, also where a saved
-    pipeline is loaded with other ones.
+class GradientCheck(NotSerialized):
+    """Refuses gradients that are NaN or infinite. On a GPU, looking at a number waits for all that
+    is computed before it: there, only every hundredth call looks, at the sum of them all."""
 
-    upstream, grad_factor: See `LayersListener`.
-    """
+    def __init__(self) -> None:
+        self._sum: Any = 0.0
+        self._n_calls = 0
+        self._what = ""
+
+    def add(self, ops: Ops, value: Any, what: str) -> None:
+        """Check a gradient, at once or later.
+
+        ops (Ops): What the gradient was computed with.
+        value (Any): A number that is not finite if the gradient is not.
+        what (str): What to call it in the error.
+        RAISES (ValueError): If this gradient, or one before, is not finite.
+        """
+        self._sum = self._sum + value  # Once it is not finite, it never is again.
+        self._what = what
+        self._n_calls += 1
+        if ops.device_type == "cpu" or self._n_calls == _CHECK_EVERY:
+            self.look()
+
+    def look(self) -> None:
+        """RAISES (ValueError): If any gradient since the last look was not finite."""
+        if not self._n_calls:
+            return
+        total = float(self._sum)
+        self._sum, self._n_calls = 0.0, 0
+        if not isfinite(total):
+            raise ValueError(
+                f"{self._what} is NaN or infinite: lower the learning rate, or clip gradients "
+                "(training.optimizer.grad_clip)"
+            )
+
+    def __deepcopy__(self, memo: dict) -> GradientCheck:
+        return GradientCheck()
+
+    def __reduce__(self) -> tuple:
+        return GradientCheck, ()
+
+
+@dataclass(frozen=True)
+class ListenerSettings(NotSerialized):
+    """upstream, grad_factor: See `LayersListener`."""
 
     upstream: str
     grad_factor: float
@@ -212,12 +255,12 @@ def forward(
             # Somebody trains the component alone, as `spacy debug model` does.
             layers_now = link.upstream.layers_on_demand(docs)
             if layers_now is not None:
-                return layers_now, lambda d_layers: []
+                return FrozenLayers(*layers_now), lambda d_layers: []
         layers = [_layers(model, doc, is_train) for doc in docs]
         return _join(model, layers), lambda d_layers: []
     give_back = batch.take(link)
     if batch.frozen:
-        return batch.layers, lambda d_layers: []
+        return FrozenLayers(*batch.layers), lambda d_layers: []
     factor = model.attrs["settings"].grad_factor
 
     def backprop(d_layers: Floats3d) -> list:
@@ -287,7 +330,14 @@ def _key(doc: Doc) -> bytes:
 
 def mix_docs(mix: Mix) -> Model[DocLayers, list[Floats2d]]:
     """Apply a mix to a batch of docs."""
-    return Model(_MIX_DOCS, _mix_forward, init=_mix_init, layers=[mix], dims={"nO": None})
+    return Model(
+        _MIX_DOCS,
+        _mix_forward,
+        init=_mix_init,
+        layers=[mix],
+        dims={"nO": None},
+        attrs={"gradient_check": GradientCheck()},
+    )
 
 
 def _mix_init(model: Model, X: Optional[DocLayers] = None, Y: Any = None) -> None:
@@ -302,21 +352,21 @@ def _mix_init(model: Model, X: Optional[DocLayers] = None, Y: Any = None) -> Non
 def _mix_forward(
     model: Model[DocLayers, list[Floats2d]], X: DocLayers, is_train: bool
 ) -> tuple[list[Floats2d], Callable]:
-    Y, backprop_mix = model.layers[0](X.layers, is_train)
+    check: GradientCheck = model.attrs["gradient_check"]
+    if not is_train:
+        check.look()
+    mix, frozen = model.layers[0], isinstance(X, FrozenLayers)
+    Y, backprop_mix = begin_mix(mix, X.layers, is_train, frozen=frozen)
     if model.has_dim("nO") and Y.shape[1] != model.get_dim("nO") and X.lengths:
         raise ValueError(
             f"this model reads ELMo vectors of width {model.get_dim('nO')}, but its upstream's "
             f"biLM gives {Y.shape[1]}: use the biLM it was trained on, or train it anew"
         )
 
-    def backprop(dY: list[Floats2d]) -> Floats3d:
+    def backprop(dY: list[Floats2d]) -> Optional[Floats3d]:
         flat = model.ops.flatten(dY) if dY else model.ops.alloc2f(*Y.shape)
-        if not bool(model.ops.xp.isfinite(model.ops.xp.sum(flat))):
-            raise ValueError(
-                f"the gradient of the ELMo vectors (mix: {model.layers[0].name}) is NaN or "
-                "infinite: lower the learning rate, or clip gradients "
-                "(training.optimizer.grad_clip)"
-            )
+        what = f"the gradient of the ELMo vectors (mix: {mix.name})"
+        check.add(model.ops, model.ops.xp.sum(flat), what)
         return backprop_mix(flat)
 
     return split_tokens(Y, X.lengths), backprop

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 
 import numpy
 import pytest
@@ -11,7 +12,7 @@ import torch
 from spacy.tokens import Doc
 from spacy.training import Example
 from spacy.util import registry
-from thinc.api import SGD, Adam, Linear, chain, with_array
+from thinc.api import SGD, Adam, Linear, NumpyOps, chain, with_array
 
 from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
 from spacy_elmo.bilm.formats import native
@@ -682,6 +683,93 @@ def test_bad_gradients(weights_folder, value, frozen):
     dY[0][0, 0] = value
     with pytest.raises(ValueError, match=r"gradient of the ELMo vectors .* is NaN or infinite"):
         backprop(dY)
+
+
+class OnDevice(numpy.ndarray):
+    """A number on a device that works in the background: to see its value is to wait."""
+
+    n_waits = 0
+
+    def __float__(self):
+        OnDevice.n_waits += 1
+        return float(numpy.asarray(self))
+
+    def __bool__(self):
+        OnDevice.n_waits += 1
+        return bool(numpy.asarray(self))
+
+
+class DeviceArrays:
+    """NumPy, as CuPy is: numbers are arrays of their own."""
+
+    def __getattr__(self, name):
+        value = getattr(numpy, name)
+        return self.wrapped(value) if callable(value) and not isinstance(value, type) else value
+
+    @staticmethod
+    def wrapped(function):
+        def call(*args, **kwargs):
+            result = function(*args, **kwargs)
+            return numpy.asarray(result).view(OnDevice) if numpy.ndim(result) == 0 else result
+
+        return call
+
+
+class DeviceOps(NumpyOps):
+    xp = DeviceArrays()
+
+    def __init__(self):
+        super().__init__()
+        self.device_type = "gpu"
+
+
+@both_ways
+def test_nothing_waits_for_the_device_in_training(weights_folder, frozen):
+    nlp = initialized(weights_folder, frozen=frozen)
+    elmo, source = nlp.get_pipe("elmo"), nlp.get_pipe("tagger").model.layers[0]
+    elmo.model.ops = DeviceOps()
+    for node in source.walk():
+        node.ops = DeviceOps()
+    examples = tagged(nlp)[:2]
+    docs = [example.x for example in examples]
+
+    def update(value, losses=None):
+        elmo.update(examples, losses=losses)
+        Y, backprop = source.begin_update(docs)
+        backprop([numpy.full_like(y, value) for y in Y])
+
+    OnDevice.n_waits = 0
+    losses = {}
+    for _ in range(20):
+        update(0.1, losses)
+    assert OnDevice.n_waits == 0
+    assert frozen or float(losses["elmo"]) > 0
+    # A bad gradient is noticed at the next prediction, and in the long run without one.
+    message = r"gradient of the .* is NaN or infinite"
+    update(float("nan"))
+    update(0.1)
+    nlp.get_pipe("elmo").end_training()
+    with pytest.raises(ValueError, match=message):
+        source.predict(list(elmo.pipe([nlp.make_doc("The bank")])))
+    with pytest.raises(ValueError, match=message):
+        for _ in range(200):
+            update(float("inf"))
+
+
+@pytest.mark.parametrize("mix", ["ScalarMix", "FrozenMix", "SingleLayer"])
+def test_no_gradient_for_the_layers_of_a_frozen_bilm(weights_folder, mix):
+    """It would be as large as the layers themselves."""
+    nlp = initialized(weights_folder, listener({"@layers": f"spacy-elmo.{mix}.v1"}))
+    starts = [True] + [False] * 2999
+    example = Example.from_dict(Doc(nlp.vocab, words=["bank"] * 3000, sent_starts=starts), {})
+    nlp.get_pipe("elmo").update([example])
+    Y, backprop = nlp.get_pipe("tagger").model.layers[0].begin_update([example.x])
+    dY = [numpy.ones_like(y) for y in Y]
+    tracemalloc.start()
+    backprop(dY)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 3 * 3000 * TINY.output_dim * 4
 
 
 def test_docs_changed_between(weights_folder):
