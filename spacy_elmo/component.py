@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,6 +21,7 @@ from thinc.types import Floats3d
 
 from . import extensions
 from .bilm import BiLM
+from .bilm.derived import Derived, fingerprint
 from .bundled import load_weights
 from .layers.activation_cache import ActivationCache
 from .layers.encoder import (
@@ -83,6 +86,9 @@ _BATCHES_PER_BUFFER = 3
 # A doc of more tokens is hardly one sentence.
 _LONG_SENTENCE = 100
 
+# Numbers of each weight tensor that go into a checksum.
+_CHECKSUM_SAMPLE = 1024
+
 
 @Language.factory(
     "elmo",
@@ -108,7 +114,7 @@ def make_elmo(
             f"the weights of {name!r} were trained on text in {no_weights.language!r}, but the "
             f"pipeline's language is {nlp.lang!r}: name others in the config (model.weights)"
         )
-    return Elmo(
+    elmo = Elmo(
         nlp.vocab,
         model,
         name,
@@ -120,6 +126,8 @@ def make_elmo(
         optimizer=optimizer,
         activation_cache=activation_cache,
     )
+    elmo.set_pipeline(nlp)
+    return elmo
 
 
 def pipe_settings(nlp: Language, elmo: Elmo, *, keep_layers: bool = True) -> dict[str, Any]:
@@ -139,9 +147,13 @@ def pipe_settings(nlp: Language, elmo: Elmo, *, keep_layers: bool = True) -> dic
 
 
 class _Training:
-    """What lasts from one update to the next. No copy of a component takes it along."""
+    """Training state kept between updates. Not copied and not pickled.
 
-    def __init__(self) -> None:
+    pipeline (Optional[weakref.ref]): The pipeline that the component was made or initialised for.
+    """
+
+    def __init__(self, pipeline: Optional[weakref.ref[Language]] = None) -> None:
+        self.pipeline = pipeline
         self.active = False
         self.initialized = False
         self.batch: Optional[TrainingBatch] = None
@@ -203,6 +215,7 @@ class Elmo(Tok2Vec):
         self.activation_cache = activation_cache
         self.listener_map = {}
         self._training = _Training()
+        self._checksum = Derived()
         self._warned = False
         self.frozen = frozen
         model.attrs["replace_listener"] = replace_listener
@@ -218,6 +231,28 @@ class Elmo(Tok2Vec):
     @property
     def is_trainable(self) -> bool:
         return not self.frozen
+
+    @property
+    def checksum(self) -> Optional[str]:
+        """A checksum of the present weights, by which listeners tell whose layers are on a doc. It
+        is the same in every process and for a saved pipeline. None if there are no weights."""
+        no_weights = get_no_weights(self.model)
+        if no_weights is not None and no_weights.load is None:
+            return None
+        bilm = self.bilm
+        key = (weakref.ref(bilm), fingerprint(bilm))
+        return self._checksum.get(key, lambda: _checksum(bilm))
+
+    def set_pipeline(self, nlp: Language) -> None:
+        """Remember the pipeline, to notice when the component is removed from it."""
+        self._training.pipeline = weakref.ref(nlp)
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether it is known that the component is in its pipeline no more."""
+        pipeline = self._training.pipeline
+        nlp = None if pipeline is None else pipeline()
+        return nlp is not None and all(component is not self for _, component in nlp.components)
 
     @property
     def layer_shape(self) -> tuple[int, int]:
@@ -246,6 +281,8 @@ class Elmo(Tok2Vec):
             `model` block names.
         RAISES (ValueError): If there are no weights.
         """
+        if nlp is not None:
+            self.set_pipeline(nlp)
         if weights is not None:
             self.load_weights(weights)
         self.model.initialize()
@@ -274,9 +311,11 @@ class Elmo(Tok2Vec):
 
     def set_annotations(self, docs: Iterable[Doc], scores: Sequence[Activations]) -> None:
         """Write activations to the docs."""
+        checksum = self.checksum
+        assert checksum is not None
         for doc, activations in zip(docs, scores):
-            extensions.set_layers(doc, self.name, activations.layers)
-            doc._.elmo_tokens = activations.tokens
+            extensions.write_layers(doc, self.name, checksum, activations.layers)
+            extensions.set_tokens(doc, activations.tokens)
             if self.set_vectors:
                 extensions.install_vectors(doc)
 
@@ -343,22 +382,24 @@ class Elmo(Tok2Vec):
                 return
 
     def find_listeners(self, component: Any) -> None:
-        """Connect the listeners in a component's model that listen to this component.
-
-        RAISES (ValueError): If there are some, but keep_layers is off.
-        """
+        """Connect the listeners in a component's model that listen to this component: by its name,
+        or because they did before it was renamed."""
         model = getattr(component, "model", None)
         if not isinstance(model, Model):
             return
         for node in model.walk():
-            if is_listener(node, self.name):
-                if not self.keep_layers:
-                    raise ValueError(
-                        f"{component.name!r} listens to {self.name!r}, which has keep_layers = "
-                        "false: it would find nothing on the docs; set keep_layers = true"
-                    )
-                node.attrs["link"].upstream = self
-                self.add_listener(cast(Tok2VecListener, node), component.name)
+            if is_listener(node, self.name, self):
+                listener = cast(Tok2VecListener, node)
+                previous = node.attrs["link"].connect(self, component.name)
+                # Of several components in one pipeline, the last one before the listener has it.
+                if isinstance(previous, Elmo) and self._shares_pipeline(previous):
+                    previous.remove_listener(listener, component.name)
+                    node.attrs["link"].others.discard(previous)
+                self.add_listener(listener, component.name)
+
+    def _shares_pipeline(self, other: Elmo) -> bool:
+        pipeline = self._training.pipeline
+        return pipeline is not None and pipeline == other._training.pipeline
 
     def update(
         self,
@@ -414,11 +455,11 @@ class Elmo(Tok2Vec):
     def layers_on_demand(self, docs: Sequence[Doc]) -> Optional[DocLayers]:
         """For a listener that is trained without an update of this component.
 
-        RETURNS (Optional[DocLayers]): None if that cannot be meant: the component is to be
-            fine-tuned, or it is in `training.frozen_components` (and so was not initialised), where
-            it must annotate, as it must for spaCy's own components to be of use.
+        RETURNS (Optional[DocLayers]): None if the component is fine-tuned, was removed from the
+            pipeline, or was not initialised (it is in `training.frozen_components`, and must then
+            be in `training.annotating_components`).
         """
-        if not self.frozen or not self._training.initialized:
+        if not self.frozen or not self._training.initialized or self.is_removed:
             return None
         return encode_layers(self.model, docs, self._cache())
 
@@ -441,7 +482,7 @@ class Elmo(Tok2Vec):
 
     def end_training(self) -> None:
         """Free what only training needs: cached activations, and the last batch."""
-        self._training = _Training()
+        self._training = _Training(self._training.pipeline)
         if self.activation_cache is not None:
             self.activation_cache.clear()
         for listener in self.listeners:
@@ -460,6 +501,7 @@ class Elmo(Tok2Vec):
 
     def _apply_gradients(self, sgd: Optimizer) -> None:
         self.model.finish_update(self.optimizer or sgd)
+        self._checksum.clear()  # thinc's optimizers write to the weights unnoticed by PyTorch.
         if self.optimizer is not None:
             self.optimizer.step_schedules()
 
@@ -470,3 +512,14 @@ class Elmo(Tok2Vec):
         )
         usable = is_training and self.frozen and not self.model.attrs["settings"].stateful
         return self.activation_cache if usable else None
+
+
+def _checksum(bilm: BiLM) -> str:
+    """A checksum of evenly spaced samples of all weights: whatever trains a biLM changes nearly all
+    of them, and reading all would take as long as a batch of text."""
+    checksum = hashlib.blake2b(digest_size=16)
+    for name, weight in bilm.named_parameters():
+        flat = weight.detach().reshape(-1)
+        sample = flat[:: max(1, len(flat) // _CHECKSUM_SAMPLE)].float().cpu().numpy()
+        checksum.update(f"{name} {tuple(weight.shape)}".encode() + sample.tobytes())
+    return checksum.hexdigest()

@@ -451,6 +451,34 @@ def test_of_two_components_the_later_one_writes_last(tmp_path, nlp, bilm):
         assert max_difference(nlp("Money")._.elmo_layers, bilm.embed([["Money"]])[0]) < 1e-5
 
 
+def two_components(nlp, tmp_path, **config):
+    native.write(random_bilm(seed=3), tmp_path / "other")
+    config = {"model": {"weights": str(tmp_path / "other")}, **config}
+    nlp.add_pipe("elmo", name="elmo2", config=config)
+
+
+def test_layers_are_those_of_the_last_component_or_none(tmp_path, nlp):
+    two_components(nlp, tmp_path, keep_layers=False, mix=MIXES[-1][0])
+    doc = nlp("The bank")
+    assert doc._.elmo_layers is None
+    assert doc._.elmo_tokens.shape == (2, N_LAYERS * WIDTH)
+
+
+def test_a_cleaner_removes_the_arrays_of_all_components(tmp_path, nlp):
+    two_components(nlp, tmp_path)
+    nlp.add_pipe("doc_cleaner", config={"attrs": {"_.elmo_layers": None, "_.elmo_tokens": None}})
+    doc = nlp("The bank of the river " * 20)
+    assert len(doc.to_bytes()) < len(nlp.make_doc(doc.text).to_bytes()) + 300
+
+
+def test_a_part_of_a_doc_leaves_the_arrays_of_all_components_behind(tmp_path, nlp):
+    two_components(nlp, tmp_path)
+    doc = nlp("The bank of the river " * 20)
+    part = doc[:10].as_doc(copy_user_data=True)
+    assert part._.elmo_layers is None
+    assert len(part.to_bytes()) < len(nlp.make_doc(part.text).to_bytes()) + 1000
+
+
 def test_update_changes_no_weight(nlp):
     nlp.add_pipe("tagger")
     doc = nlp.make_doc("The bank of the river")
