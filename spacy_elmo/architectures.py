@@ -18,7 +18,7 @@ from .bilm.config import Activation
 from .bilm.formats import read_vocabulary
 from .bilm.model import DEFAULT_CACHE_BYTES, DEFAULT_MAX_TOKENS
 from .bilm.precision import Precision
-from .bundled import DEFAULT, language_of, load_weights
+from .bundled import DEFAULT, language_of, load_weights, names
 from .layers.encoder import DocLayers, ElmoEncoder, NoWeights, Settings
 from .layers.listener import ANY, LayersListener, mix_docs
 from .layers.mixes import Mix
@@ -45,7 +45,7 @@ def PretrainedBiLM(
     weights (Optional[str]): See `load_weights`; None if they are yet to come.
     segmenter (Optional[Segmenter]): How docs are cut into sequences; the default is sentences.
     precision (str): Arithmetic of inference: float32, float16 or int8 on a CPU, float32, tf32 or
-        bfloat16 on a GPU.
+        bfloat16 on a GPU. One of the other kind of device runs in float32, with a warning.
     max_tokens_per_batch (int): Tokens that go through the LSTMs at a time.
     type_cache_mb (float): Bound of the cache of word types in MiB; 0 switches it off.
     stateful (bool): Carry LSTM states from batch to batch, as older implementations do.
@@ -53,8 +53,14 @@ def PretrainedBiLM(
     RAISES (ValueError): If a setting has an impossible value.
     """
     settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful, mixed_precision)
-    load = None if weights is None else partial(load_weights, weights)
+    load = None if weights is None else partial(load_weights, _absolute(weights))
     return ElmoEncoder(NoWeights(load, language_of(weights)), segmenter or sentences(), settings)
+
+
+def _absolute(weights: str) -> str:
+    """The same weights, whatever folder the process works in when they are read."""
+    path = Path(weights).expanduser()
+    return str(path.absolute()) if weights not in names() and path.exists() else weights
 
 
 @registry.architectures("spacy-elmo.BiLM.v1")
@@ -95,7 +101,7 @@ def build_bilm(
     settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful, mixed_precision)
     load: Callable[[], BiLM]
     if vocabulary is not None:
-        load = partial(_word_bilm, lstm, Path(vocabulary))
+        load = partial(_word_bilm, lstm, Path(vocabulary).expanduser().absolute())
     else:
         assert filters is not None
         char_cnn = CharCNNConfig(

@@ -154,7 +154,7 @@ class _Training:
 
     def __init__(self, pipeline: Optional[weakref.ref[Language]] = None) -> None:
         self.pipeline = pipeline
-        self.active = False
+        self.docs: Sequence[Doc] = ()
         self.initialized = False
         self.batch: Optional[TrainingBatch] = None
         self.postponed: Optional[Optimizer] = None
@@ -296,17 +296,19 @@ class Elmo(Tok2Vec):
 
         docs (Iterable[Doc]): The docs.
         keep_layers (Optional[bool]): Goes before the component's setting.
-        RETURNS (list): Each doc's activations, as arrays of the current ops.
+        RETURNS (list): Each doc's activations, as arrays of the model's ops.
         """
         docs = list(docs)
         self._warn_of_long_sentences(docs)
         self._training.gradient_check.look()
+        # A component that annotates in training predicts the docs that it was just updated with.
+        updated = {id(doc) for doc in self._training.docs}
         return encode(
             self.model,
             docs,
             mix=self.mix,
             keep_layers=self.keep_layers if keep_layers is None else keep_layers,
-            cache=self._cache(),
+            cache=self._cache() if all(id(doc) in updated for doc in docs) else None,
         )
 
     def set_annotations(self, docs: Iterable[Doc], scores: Sequence[Activations]) -> None:
@@ -371,9 +373,9 @@ class Elmo(Tok2Vec):
             if len(doc) > _LONG_SENTENCE and not doc.has_annotation("SENT_START"):
                 self._warned = True
                 warnings.warn(
-                    f"{self.name!r} reads a text of {len(doc)} tokens without sentence boundaries "
-                    "as one sentence: this is several times slower, and gives other vectors. Add "
-                    "a component that sets them before it, as with "
+                    f"{self.name!r} reads a text of {len(doc)} tokens without sentence boundaries, "
+                    "not sentence by sentence: this can be several times slower, and gives other "
+                    "vectors. Add a component that sets them before it, as with "
                     f'nlp.add_pipe("sentencizer", before="{self.name}"), or choose a segmenter '
                     "that is made for whole texts in the config (model.segmenter): "
                     "spacy-elmo.docs.v1 or spacy-elmo.strided.v1 (shown once per component)",
@@ -422,11 +424,10 @@ class Elmo(Tok2Vec):
         if not self.frozen:
             losses.setdefault(self.name, 0.0)
         training = self._training
-        training.active = True
         self._close_batch()
         if not self.listeners:
             return losses
-        docs = [example.predicted for example in examples]
+        training.docs = docs = [example.predicted for example in examples]
         self._warn_of_long_sentences(docs)
         links = [listener.attrs["link"] for listener in self.listeners]
         if self.frozen:
@@ -506,11 +507,9 @@ class Elmo(Tok2Vec):
             self.optimizer.step_schedules()
 
     def _cache(self) -> Optional[ActivationCache]:
-        """The cache, if there is training for which it may be used."""
-        is_training = self._training.active or any(
-            listener.attrs["link"].is_training for listener in self.listeners
-        )
-        usable = is_training and self.frozen and not self.model.attrs["settings"].stateful
+        """The cache, if it may be used: in training only, because it rounds with half_precision,
+        and must have room for the training data."""
+        usable = self.frozen and not self.model.attrs["settings"].stateful
         return self.activation_cache if usable else None
 
 

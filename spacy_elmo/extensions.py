@@ -9,7 +9,8 @@
 | doc._.elmo        | the same for the whole doc                             | getter            |
 
 All are None on a doc that no "elmo" component has seen. The width is 2P, except when the
-component's mix is of another width (all layers concatenated).
+component's mix is of another width (all layers concatenated). Arrays are those of the component's
+ops: on a GPU CuPy's, which take up GPU memory for as long as the doc keeps them.
 
 With several "elmo" components, the stored arrays are those of the last one that ran. Listeners find
 the layers of each of them. Setting `doc._.elmo_layers` replaces them all, so that None frees them.

@@ -1,8 +1,13 @@
-"""The same pipeline on a GPU: CuPy arrays out, the CPU's values."""
+"""The same pipeline on a GPU: CuPy arrays out, the CPU's values.
+
+What can be tested without a GPU is in `test_device`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy
@@ -10,12 +15,13 @@ import pytest
 import spacy
 import torch
 from spacy.language import Language
-from spacy.tokens import DocBin
-from thinc.api import CupyOps, get_current_ops, to_numpy, use_ops
+from spacy.tokens import Doc, DocBin
+from spacy.training import Example
+from thinc.api import Adam, CupyOps, get_current_ops, to_numpy, use_ops
 from thinc.compat import has_cupy_gpu
 from torch.nn import functional as F
 
-from .conftest import max_difference, random_bilm
+from .conftest import add_tagger, elmo_pipeline, max_difference, random_bilm, tagged
 
 pytestmark = [
     pytest.mark.gpu,
@@ -33,22 +39,104 @@ def on_gpu() -> Iterator[None]:
 
 
 def pipeline(weights: Path, **model: object) -> Language:
-    nlp = spacy.blank("en")
-    nlp.add_pipe("elmo", config={"model": {"weights": str(weights), **model}})
+    return elmo_pipeline(weights, model=model)
+
+
+def initialized(weights: Path) -> Language:
+    nlp = pipeline(weights)
+    nlp.initialize()
     return nlp
 
 
-def test_values_are_the_cpus_and_arrays_are_cupys(weights_folder: Path):
-    nlp = pipeline(weights_folder)
-    assert isinstance(get_current_ops(), CupyOps)
-    docs = list(nlp.pipe(TEXTS))
-    assert nlp.get_pipe("elmo").bilm.device.type == "cuda"
+def weights_loaded(weights: Path) -> Language:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo", config={"model": {"weights": None}}).load_weights(weights)
+    return nlp
+
+
+def saved(weights: Path) -> Language:
     with use_ops("numpy"):
-        expected = list(pipeline(weights_folder).pipe(TEXTS))
-    for doc, cpu in zip(docs, expected):
-        assert isinstance(doc._.elmo_layers, CupyOps.xp.ndarray)
-        assert max_difference(to_numpy(doc._.elmo_layers), cpu._.elmo_layers) <= 1e-5
-        assert max_difference(to_numpy(doc._.elmo), cpu._.elmo) <= 1e-5
+        data = pipeline(weights).to_bytes()
+    return pipeline(weights).from_bytes(data)
+
+
+def on_a_cpu(weights: Path) -> list[Doc]:
+    with use_ops("numpy"):
+        return list(pipeline(weights).pipe(TEXTS))
+
+
+def assert_on_the_gpu(nlp: Language, weights: Path, bound: float = 1e-5) -> None:
+    """Weights, arrays, values."""
+    for doc, cpu in zip(nlp.pipe(TEXTS), on_a_cpu(weights)):
+        for name in ("elmo_layers", "elmo_tokens", "elmo"):
+            array = getattr(doc._, name)
+            assert isinstance(array, CupyOps.xp.ndarray)
+            assert max_difference(to_numpy(array), getattr(cpu._, name)) <= bound
+    assert nlp.get_pipe("elmo").bilm.device.type == "cuda"
+
+
+def assert_on_the_cpu(nlp: Language, weights: Path) -> None:
+    for doc, cpu in zip(nlp.pipe(TEXTS), on_a_cpu(weights)):
+        for name in ("elmo_layers", "elmo_tokens", "elmo"):
+            array = getattr(doc._, name)
+            assert isinstance(array, numpy.ndarray)
+            assert max_difference(array, getattr(cpu._, name)) <= 1e-5
+    assert nlp.get_pipe("elmo").bilm.device.type == "cpu"
+
+
+# Where it runs
+
+
+@pytest.mark.parametrize("make", [pipeline, initialized, weights_loaded, saved])
+def test_values_are_the_cpus_and_arrays_are_cupys(weights_folder: Path, make: Callable):
+    assert isinstance(get_current_ops(), CupyOps)
+    assert_on_the_gpu(make(weights_folder), weights_folder)
+
+
+def test_first_use_in_another_thread(weights_folder: Path):
+    """thinc's ops are those of a thread."""
+    nlp = pipeline(weights_folder)
+    docs: list[Doc] = []
+    thread = threading.Thread(target=lambda: docs.extend(nlp.pipe(TEXTS)))
+    thread.start()
+    thread.join()
+    assert all(isinstance(doc._.elmo_layers, CupyOps.xp.ndarray) for doc in docs)
+    assert len(docs) == len(TEXTS)
+    assert_on_the_gpu(nlp, weights_folder)
+
+
+def test_a_gpu_required_after_the_pipeline_was_made(weights_folder: Path):
+    with use_ops("numpy"):
+        nlp = pipeline(weights_folder)
+    assert_on_the_cpu(nlp, weights_folder)
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_to_gpu_and_to_cpu(weights_folder: Path, used: bool):
+    with use_ops("numpy"):
+        nlp = pipeline(weights_folder)
+        if used:
+            nlp("the bank")
+    model = nlp.get_pipe("elmo").model
+    model.to_gpu(0)
+    layers = model.predict([nlp.make_doc(TEXTS[0])]).layers
+    assert isinstance(layers, CupyOps.xp.ndarray)
+    assert nlp.get_pipe("elmo").bilm.device.type == "cuda"
+    [expected] = random_bilm().embed([TEXTS[0].split()])
+    assert max_difference(to_numpy(layers), expected) <= 1e-5
+    assert isinstance(nlp("the bank")._.elmo_tokens, CupyOps.xp.ndarray)
+    model.to_cpu()
+    assert_on_the_cpu(nlp, weights_folder)
+
+
+def test_to_gpu_takes_up_the_precision_of_the_config(weights_folder: Path):
+    with use_ops("numpy"):
+        nlp = pipeline(weights_folder, precision="tf32")
+        with pytest.warns(UserWarning, match="'tf32' is not for the device 'cpu'"):
+            nlp("the bank")
+    nlp.get_pipe("elmo").model.to_gpu(0)
+    assert nlp.get_pipe("elmo").bilm.precision == "tf32"
+    nlp("the bank")
 
 
 def test_gpu_docs_and_pipelines_load_on_a_cpu(weights_folder: Path, tmp_path: Path):
@@ -63,14 +151,53 @@ def test_gpu_docs_and_pipelines_load_on_a_cpu(weights_folder: Path, tmp_path: Pa
         assert max_difference(to_numpy(doc._.elmo_tokens), to_numpy(loaded._.elmo_tokens)) == 0
 
 
-@pytest.mark.parametrize("precision, least", [("tf32", 0.9999), ("bfloat16", 0.99)])
-def test_lower_precision_is_close(precision: str, least: float):
-    bilm = random_bilm().cuda()
+# Precisions
+
+precisions = pytest.mark.parametrize(
+    "precision, least", [("float32", 0.999999), ("tf32", 0.9999), ("bfloat16", 0.99)]
+)
+
+
+@precisions
+def test_embed_in_every_precision(precision: str, least: float):
+    bilm = random_bilm()
     sentences = [text.split() for text in TEXTS]
     exact = bilm.embed(sentences)
-    bilm.precision = precision
+    bilm.cuda().precision = precision
     for a, b in zip(bilm.embed(sentences), exact):
+        assert a.device.type == "cuda"
+        assert (F.cosine_similarity(a.cpu(), b, dim=-1) >= least).all()
+
+
+@precisions
+def test_a_pipeline_in_every_precision(weights_folder: Path, precision: str, least: float):
+    docs = list(pipeline(weights_folder, precision=precision).pipe(TEXTS))
+    for doc, cpu in zip(docs, on_a_cpu(weights_folder)):
+        words = [token.i for token in doc if not token.is_space]
+        a, b = (
+            torch.from_numpy(to_numpy(array))[:, words]
+            for array in (doc._.elmo_layers, cpu._.elmo_layers)
+        )
         assert (F.cosine_similarity(a, b, dim=-1) >= least).all()
+
+
+@pytest.mark.parametrize("precision", ["int8", "float16"])
+def test_a_pipeline_saved_on_a_cpu_runs_in_float32(
+    weights_folder: Path, tmp_path: Path, precision: str
+):
+    with use_ops("numpy"):
+        pipeline(weights_folder, precision=precision).to_disk(tmp_path / "pipeline")
+    with pytest.warns(UserWarning, match=f"'{precision}' is not for the device 'cuda.*float32"):
+        nlp = spacy.load(tmp_path / "pipeline")
+    assert_on_the_gpu(nlp, weights_folder)
+
+
+def test_a_pipeline_saved_on_a_gpu_runs_on_a_cpu(weights_folder: Path, tmp_path: Path):
+    pipeline(weights_folder, precision="tf32").to_disk(tmp_path / "pipeline")
+    with use_ops("numpy"):
+        with pytest.warns(UserWarning, match="'tf32' is not for the device 'cpu'.*float32"):
+            nlp = spacy.load(tmp_path / "pipeline")
+        assert_on_the_cpu(nlp, weights_folder)
 
 
 def test_cpu_precision_is_refused():
@@ -89,3 +216,86 @@ def test_no_synchronisation_in_the_time_loop():
         bilm.lstm.infer(x, [3, 2, 1])
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+# Training
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("mixed_precision", [False, True])
+def test_training(weights_folder: Path, frozen: bool, mixed_precision: bool):
+    model = {"mixed_precision": mixed_precision}
+    nlp = elmo_pipeline(weights_folder, frozen=frozen, model=model)
+    add_tagger(nlp)
+    examples = tagged(nlp)
+    optimizer = nlp.initialize(lambda: examples, sgd=Adam(0.01))
+    before = [weight.detach().clone() for weight in nlp.get_pipe("elmo").bilm.parameters()]
+    losses = [nlp.update(examples, sgd=optimizer)["tagger"] for _ in range(20)]
+    assert losses[-1] < losses[0]
+    after = list(nlp.get_pipe("elmo").bilm.parameters())
+    assert all(weight.device.type == "cuda" for weight in after)
+    assert all(torch.equal(a, b) for a, b in zip(before, after)) == frozen
+
+
+def test_gradients_are_the_cpus(weights_folder: Path):
+    gradients = []
+    for ops in ("cupy", "numpy"):
+        with use_ops(ops):
+            nlp = elmo_pipeline(weights_folder, frozen=False)
+            nlp.initialize()
+            elmo = nlp.get_pipe("elmo")
+            outputs, backprop = elmo.model.begin_update([nlp.make_doc(text) for text in TEXTS])
+            d_layers = numpy.random.default_rng(0).normal(size=outputs.layers.shape)
+            backprop(elmo.model.ops.asarray3f(d_layers))
+            gradients.append({name: p.grad.cpu() for name, p in elmo.bilm.named_parameters()})
+    for name, expected in gradients[1].items():
+        difference = max_difference(gradients[0][name], expected)
+        assert difference <= 1e-4 * expected.abs().max(), name
+
+
+@pytest.mark.parametrize("memory_mb", [64, 0])
+def test_the_activation_cache_is_in_main_memory(
+    weights_folder: Path, tmp_path: Path, memory_mb: int
+):
+    block = {"@misc": "spacy-elmo.ActivationCache.v1", "memory_mb": memory_mb}
+    nlp = elmo_pipeline(weights_folder, activation_cache={**block, "folder": str(tmp_path)})
+    add_tagger(nlp)
+    nlp.initialize(lambda: tagged(nlp))
+    random = numpy.random.default_rng(0)
+    words = ["the", "bank", "river", "money", "flows"]
+    batches = [random.choice(words, size=(20, 50)).tolist() for _ in range(20)]
+
+    def epoch() -> list[float]:
+        allocated = []
+        for batch in batches:
+            docs = [Doc(nlp.vocab, words=tokens) for tokens in batch]
+            tags = {"tags": ["N"] * 50}
+            nlp.update([Example.from_dict(doc, tags) for doc in docs], sgd=False)
+            gc.collect()
+            pool = CupyOps.xp.get_default_memory_pool()
+            allocated.append(torch.cuda.memory_allocated() + pool.used_bytes())
+        return allocated
+
+    allocated = epoch()
+    cache = nlp.get_pipe("elmo").activation_cache
+    n_bytes = cache.bytes_in_memory + cache.bytes_on_disk
+    assert n_bytes == 20 * 20 * 50 * 3 * 12 * 4
+    assert allocated[-1] - allocated[0] < n_bytes / 4
+    n_runs = []
+    nlp.get_pipe("elmo").bilm.register_forward_pre_hook(lambda *args: n_runs.append(1))
+    epoch()
+    assert n_runs == []
+
+
+def test_cached_activations_train_the_same(weights_folder: Path, tmp_path: Path):
+    """From memory and from a file."""
+    losses = []
+    block = {"@misc": "spacy-elmo.ActivationCache.v1"}
+    for cache in (None, block, {**block, "memory_mb": 0, "folder": str(tmp_path)}):
+        nlp = elmo_pipeline(weights_folder, activation_cache=cache)
+        add_tagger(nlp)
+        examples = tagged(nlp)
+        optimizer = nlp.initialize(lambda examples=examples: examples, sgd=Adam(0.01))
+        losses.append([nlp.update(examples, sgd=optimizer)["tagger"] for _ in range(5)])
+    for other in losses[1:]:
+        assert other == pytest.approx(losses[0], rel=1e-3)

@@ -13,8 +13,6 @@ from typing import IO, Any, NamedTuple, Optional, Union
 
 import numpy
 from spacy.util import registry
-from thinc.api import get_current_ops
-from thinc.types import Floats3d
 
 
 @registry.misc("spacy-elmo.ActivationCache.v1")
@@ -30,15 +28,11 @@ def make_activation_cache(
     half_precision (bool): Keep float16: half the bytes, values rounded to 11 bits.
     folder (Optional[Union[str, Path]]): Where what does not fit goes; None for nowhere.
     folder_mb (Optional[float]): Bound of what goes to the folder, in MiB; None for none.
-    RAISES (ValueError): If a bound is negative, or there is no such folder.
+    RAISES (ValueError): If a bound is negative.
     """
     for name, value in (("memory_mb", memory_mb), ("folder_mb", folder_mb)):
         if value is not None and value < 0:
             raise ValueError(f"activation cache: {name} must be 0 or more, found {value}")
-    if folder is not None and not Path(folder).is_dir():
-        raise ValueError(
-            f"activation cache: no folder {str(folder)!r}: make it first, or set it to null"
-        )
     folder_bytes = None if folder_mb is None else int(folder_mb * 2**20)
     return ActivationCache(int(memory_mb * 2**20), half_precision, folder, folder_bytes)
 
@@ -53,12 +47,15 @@ class ActivationCache:
     """Activations by sequence. What was there first stays: training comes back to every sequence
     once per epoch, an order in which throwing out the oldest would throw out what is needed next.
 
-    What does not fit into memory goes to a file that has no name and is gone with the process. A
-    copy, or a pickle, of a cache is empty; a forked process has what was in memory.
+    Everything is in NumPy arrays, so that the bound holds for main memory also where the biLM is on
+    a GPU, whose memory it needs itself. What does not fit goes to a file that has no name and is
+    gone with the process. A copy, or a pickle, of a cache is empty; a forked process has what was
+    in memory.
 
     memory_bytes (int): Bound of what is kept in memory.
     half_precision (bool): Keep float16.
-    folder (Optional[Union[str, Path]]): Where what does not fit goes; None for nowhere.
+    folder (Optional[Union[str, Path]]): Where what does not fit goes; None for nowhere. It is
+        looked at when it is needed first: a pipeline loads also where there is no such folder.
     folder_bytes (Optional[int]): Bound of what goes there; None for none.
     """
 
@@ -75,7 +72,7 @@ class ActivationCache:
         self.folder_bytes = folder_bytes
         self._lock = threading.Lock()
         self._process = os.getpid()
-        self._entries: dict[Any, Union[Floats3d, _OnDisk]] = {}
+        self._entries: dict[Any, Union[numpy.ndarray, _OnDisk]] = {}
         self._file: Optional[IO[bytes]] = None
         self._source: Any = None
         self.bytes_in_memory = 0
@@ -97,18 +94,18 @@ class ActivationCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, key: Any) -> Optional[Floats3d]:
-        """RETURNS (Optional[Floats3d]): What was put, perhaps as float16. Must not be changed."""
+    def get(self, key: Any) -> Optional[numpy.ndarray]:
+        """RETURNS (Optional[ndarray]): What was put, perhaps as float16. Must not be changed."""
         with self._own():
             entry = self._entries.get(key)
             return self._read(entry) if isinstance(entry, _OnDisk) else entry
 
-    def put(self, key: Any, activations: Any) -> Floats3d:
+    def put(self, key: Any, activations: numpy.ndarray) -> numpy.ndarray:
         """Keep activations if there is room for them.
 
         key (Any): Hashable; tells sequences apart.
-        activations (Floats3d): Of shape (L+1, tokens, 2P).
-        RETURNS (Floats3d): What `get` would return: float16 also if there was no room, so that
+        activations (ndarray): Of shape (L+1, tokens, 2P).
+        RETURNS (ndarray): What `get` would return: float16 also if there was no room, so that
             values do not depend on that.
         """
         if self.half_precision:
@@ -157,23 +154,20 @@ class ActivationCache:
                 self._file.close()
                 self._file = None
 
-    def _write(self, activations: Any) -> _OnDisk:
+    def _write(self, activations: numpy.ndarray) -> _OnDisk:
         if self._file is None:
             self._file = tempfile.TemporaryFile(  # noqa: SIM115 (lives as long as the cache)
                 dir=self.folder, prefix="spacy-elmo-"
             )
-        array = get_current_ops().to_numpy(activations)
-        data = array.tobytes()
-        entry = _OnDisk(self.bytes_on_disk, array.shape, array.dtype)
+        data = activations.tobytes()
+        entry = _OnDisk(self.bytes_on_disk, activations.shape, activations.dtype)
         self._file.seek(entry.offset)
         self._file.write(data)
         self.bytes_on_disk += len(data)
         return entry
 
-    def _read(self, entry: _OnDisk) -> Floats3d:
+    def _read(self, entry: _OnDisk) -> numpy.ndarray:
         assert self._file is not None
         self._file.seek(entry.offset)
         size = int(numpy.prod(entry.shape)) * entry.dtype.itemsize
-        array: Any = numpy.frombuffer(self._file.read(size), dtype=entry.dtype)
-        ops: Any = get_current_ops()
-        return ops.asarray(array.reshape(entry.shape))
+        return numpy.frombuffer(self._file.read(size), dtype=entry.dtype).reshape(entry.shape)

@@ -6,10 +6,11 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Callable, NamedTuple, Optional, Union, cast
+from typing import Any, Callable, NamedTuple, Optional, Union, cast, get_args
 
 import numpy
 import torch
@@ -17,7 +18,6 @@ from spacy.attrs import ORTH
 from spacy.tokens import Doc
 from thinc.api import Model, Optimizer, PyTorchShim, PyTorchWrapper_v3, torch2xp, xp2torch
 from thinc.types import ArgsKwargs, Floats2d, Floats3d
-from thinc.util import get_torch_default_device
 
 from ..bilm import BiLM
 from ..bilm.derived import fingerprint
@@ -41,7 +41,10 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(frozen=True)
 class Settings(NotSerialized):
-    """What a config says about running a biLM; not part of its weights. See `BiLM`."""
+    """What a config says about running a biLM; not part of its weights. See `BiLM`.
+
+    RAISES (ValueError): If a value is impossible on any device.
+    """
 
     precision: Precision = "float32"
     max_tokens_per_batch: int = DEFAULT_MAX_TOKENS
@@ -50,6 +53,11 @@ class Settings(NotSerialized):
     mixed_precision: bool = False
 
     def __post_init__(self) -> None:
+        if self.precision not in get_args(Precision):
+            raise ValueError(
+                f"unknown precision {self.precision!r}: choose one of "
+                f"{', '.join(get_args(Precision))}"
+            )
         if self.max_tokens_per_batch < 1:
             raise ValueError(
                 f"max_tokens_per_batch must be 1 or more, found {self.max_tokens_per_batch}"
@@ -58,13 +66,27 @@ class Settings(NotSerialized):
             raise ValueError(f"type_cache_mb must be 0 or more, found {self.type_cache_mb}")
 
     def apply(self, bilm: BiLM) -> BiLM:
-        check_precision(self.precision, bilm.device)
+        """Set up a biLM. A precision that its device does not have becomes float32, with a warning:
+        a pipeline that was saved on a GPU must load on a CPU, and the other way round."""
         bilm.precision = self.precision
+        try:
+            check_precision(self.precision, bilm.device)
+        except ValueError as error:
+            warnings.warn(f"{error}; the biLM runs in float32", stacklevel=2)
+            bilm.precision = "float32"
         bilm.max_tokens = self.max_tokens_per_batch
         bilm.stateful = self.stateful
         bilm.mixed_precision = self.mixed_precision
         bilm.type_cache = TypeCache(int(self.type_cache_mb * 2**20))
         return bilm
+
+
+@contextmanager
+def _ordinary_tensors() -> Iterator[None]:
+    """What is made here can be trained, and has data, whatever mode and default device the caller
+    has set: weights that are read in `torch.inference_mode` could never be changed."""
+    with torch.inference_mode(False), torch.device("cpu"):
+        yield
 
 
 class NoWeights(torch.nn.Module):
@@ -81,7 +103,16 @@ class NoWeights(torch.nn.Module):
         self.load = load
         self.language = language
         self.warning: Optional[str] = None
-        self.loaded: Optional[BiLM] = None
+        # In a list, because PyTorch would register it as a part of this module, and thinc would
+        # take its device for that of the encoder.
+        self._loaded: list[BiLM] = []
+        # An empty weight, which is where the encoder is, also after `to_gpu`.
+        with _ordinary_tensors():
+            self._weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
+
+    @property
+    def device(self) -> torch.device:
+        return self._weight.device
 
     def get(self) -> BiLM:
         """RETURNS (BiLM): Always the same. RAISES (ValueError): If there is nothing to load."""
@@ -92,18 +123,28 @@ class NoWeights(torch.nn.Module):
                 "call load_weights() on the component, or load a pipeline that holds them"
             )
         with _LOADING:
-            if self.loaded is None:
-                self.loaded = self.load()
+            if not self._loaded:
+                with _ordinary_tensors():
+                    self._loaded.append(self.load().float())
                 if self.warning is not None:
                     warnings.warn(self.warning, stacklevel=2)
-        return self.loaded
+        return self._loaded[0]
 
 
 class _Shim(PyTorchShim):
+    settings: Settings
+
     def finish_update(self, optimizer: Optimizer) -> None:
         super().finish_update(optimizer)
         if isinstance(self._model, BiLM):
             self._model.invalidate()  # thinc writes to the weights behind PyTorch's back.
+
+    def to_device(self, device_type: str, device_id: int) -> None:
+        with _ordinary_tensors():
+            super().to_device(device_type, device_id)
+        if isinstance(self._model, BiLM):
+            self._model.reset_states()
+            self.settings.apply(self._model)
 
 
 class DocLayers(NamedTuple):
@@ -144,21 +185,24 @@ def ElmoEncoder(
     module (Union[BiLM, NoWeights]): The biLM, or what stands in for it.
     segmenter (Segmenter): Cuts docs into the sequences that the biLM reads.
     settings (Settings): How to run it.
-    RAISES (ValueError): If the precision is not for the current device.
 
-    The attribute `grad_factor` (1) scales the gradient that reaches the biLM; with 0 it is frozen.
+    The biLM is on the device of thinc's current ops, that of the model, from whichever thread it is
+    used later. The attribute `grad_factor` (1) scales the gradient that reaches the biLM; with 0 it
+    is frozen.
     """
-    check_precision(settings.precision, get_torch_default_device())
+    with _ordinary_tensors():
+        bilm: Model[Any, Any] = PyTorchWrapper_v3(
+            module,
+            convert_inputs=_convert_inputs,
+            convert_outputs=_convert_outputs,
+            serialize_model=_serialize,
+            deserialize_model=partial(_deserialize, settings=settings),
+        )
     if isinstance(module, BiLM):
         settings.apply(module)
-    bilm: Model[Any, Any] = PyTorchWrapper_v3(
-        module,
-        convert_inputs=_convert_inputs,
-        convert_outputs=_convert_outputs,
-        serialize_model=_serialize,
-        deserialize_model=partial(_deserialize, settings=settings),
-    )
-    bilm.shims[0].__class__ = _Shim  # The wrapper has no parameter for it.
+    shim = bilm.shims[0]
+    shim.__class__ = _Shim  # The wrapper has no parameter for it.
+    cast(_Shim, shim).settings = settings
     return Model(
         NAME,
         forward,
@@ -228,19 +272,17 @@ def _with_cache(
     missing = [i for i, activations in enumerate(found) if activations is None]
     if missing:
         part = sequences.select(missing)
-        layers, _ = model.layers[0].predict(part.inputs(pad=False))
-        for i, activations in zip(missing, split_tokens(layers, part.kept_lengths())):
+        computed, _ = model.layers[0].predict(part.inputs(pad=False))
+        # The cache is in main memory. From a GPU, and back to it, all sequences go at once.
+        parts = split_tokens(model.ops.to_numpy(computed), part.kept_lengths())
+        for i, activations in zip(missing, parts):
             found[i] = cache.put(keys[i], activations)
-    xp = model.ops.xp
     config = bilm.config
     n_tokens = sum(sequences.doc_lengths)
-    empty = xp.zeros((config.n_activations, 0, config.output_dim), dtype="float32")
-    kept = xp.concatenate([empty, *found], axis=1, dtype="float32")
-    if kept.shape[1] == n_tokens:
-        return kept
-    layers = xp.zeros((config.n_activations, n_tokens, config.output_dim), dtype="float32")
-    layers[:, xp.asarray(sequences.kept_rows())] = kept
-    return layers
+    layers: Any = numpy.zeros((config.n_activations, n_tokens, config.output_dim), dtype="float32")
+    for rows, kept, activations in zip(sequences.rows, sequences.kept, found):
+        layers[:, rows[kept]] = activations
+    return model.ops.asarray3f(layers)
 
 
 def encode(
@@ -263,7 +305,7 @@ def encode(
     """
     if cache is not None:
         layers = encode_layers(model, docs, cache)
-        tokens = None if mix is None else mix.predict(layers.layers)
+        tokens = None if mix is None else mix.predict(mix.ops.asarray3f(layers.layers))
         arrays = (layers.layers if keep_layers else None, tokens)
         return _per_doc(arrays, layers.lengths)
     get_bilm(model)
@@ -298,7 +340,9 @@ def get_bilm(model: Model[list[Doc], DocLayers]) -> BiLM:
 def set_bilm(model: Model[list[Doc], DocLayers], bilm: BiLM) -> None:
     """Give the encoder another biLM, which moves to the encoder's device."""
     shim = cast(PyTorchShim, model.layers[0].shims[0])
-    shim._model = model.attrs["settings"].apply(bilm.to(shim.device))
+    with _ordinary_tensors():
+        bilm = bilm.to(shim.device)
+    shim._model = model.attrs["settings"].apply(bilm)
 
 
 @dataclass
@@ -335,9 +379,6 @@ class _Sequences:
 
     def kept_lengths(self) -> list[int]:
         return [kept.stop - kept.start for kept in self.kept]
-
-    def kept_rows(self) -> numpy.ndarray:
-        return _concatenate(rows[kept] for rows, kept in zip(self.rows, self.kept))
 
     def keys(self) -> list[tuple]:
         """RETURNS (list): What tells the sequences apart, whichever docs they come from."""
@@ -391,7 +432,9 @@ def _own(parts: list) -> list:
 
 
 def _apply_mix(mix: Mix, layers: torch.Tensor) -> torch.Tensor:
-    mixed = mix.predict(cast(Floats3d, torch2xp(layers)))
+    # On a GPU, the mix runs on CuPy's current stream. By default that is PyTorch's, too: the null
+    # stream, so that one waits for the other. thinc's layers do not support other streams.
+    mixed = mix.predict(cast(Floats3d, torch2xp(layers, ops=mix.ops)))
     return xp2torch(mixed, device=layers.device)
 
 
@@ -408,7 +451,9 @@ def _convert_outputs(model: Model, inputs_outputs: tuple, is_train: bool) -> tup
         gradient = xp2torch(d_layers, device=layers.device)
         return ArgsKwargs(args=((layers,),), kwargs={"grad_tensors": (gradient,)})
 
-    arrays = tuple(None if tensor is None else torch2xp(tensor) for tensor in (layers, tokens))
+    arrays = tuple(
+        None if tensor is None else torch2xp(tensor, ops=model.ops) for tensor in (layers, tokens)
+    )
     return arrays, backprop
 
 
@@ -426,4 +471,7 @@ def _deserialize(
 ) -> Union[BiLM, NoWeights]:
     if not data:  # Saved before it had weights.
         return module
-    return settings.apply(native.from_bytes(data).to(device))
+    # Not `device`, which is that of the calling thread's ops.
+    with _ordinary_tensors():
+        bilm = native.from_bytes(data).to(module.device)
+    return settings.apply(bilm)

@@ -164,8 +164,6 @@ class Link:
         # prediction, and the biLM need not run for that. `spacy debug model` predicts such docs
         # also after it has trained on them.
         self.sample: Optional[TrainingBatch] = None
-        # An upstream that only annotates would not know.
-        self.is_training = False
 
     def connect(self, upstream: Upstream, component: str) -> Optional[Upstream]:
         """Set the upstream.
@@ -329,7 +327,6 @@ def forward(
     link: Link = model.attrs["link"]
     if not is_train:
         return _join(model, _layers_of_docs(model, docs, is_train)), lambda d_layers: []
-    link.is_training = True
     batch, upstream = link.batch, link.upstream
     used_up = batch is not None and batch.was_taken_by(link)
     if used_up and upstream is not None and upstream.is_removed:

@@ -9,8 +9,14 @@ import pickle
 
 import numpy
 import pytest
+import spacy
+from spacy.util import registry
+from thinc.api import Adam, Model, NumpyOps, get_current_ops, set_current_ops
 
+from spacy_elmo.bilm.formats import native
 from spacy_elmo.layers.activation_cache import ActivationCache, make_activation_cache
+
+from ..conftest import add_tagger, elmo_pipeline, listener, max_difference, random_bilm, tagged
 
 N_BYTES = 3 * 5 * 4 * 4
 
@@ -147,9 +153,119 @@ def test_copies_are_empty(tmp_path, again):
     [
         ({"memory_mb": -1}, "memory_mb must be 0 or more, found -1"),
         ({"folder_mb": -1}, "folder_mb must be 0 or more, found -1"),
-        ({"folder": "absent/folder"}, "no folder 'absent/folder'"),
     ],
 )
 def test_impossible_settings(settings, message):
     with pytest.raises(ValueError, match=message):
         make_activation_cache(**settings)
+
+
+# In a pipeline
+
+
+def training_pipeline(path, **cache):
+    """With a tagger that listens."""
+    native.write(random_bilm(), path / "weights")
+    block = {"@misc": "spacy-elmo.ActivationCache.v1", **cache}
+    nlp = elmo_pipeline(path / "weights", activation_cache=block)
+    add_tagger(nlp)
+    nlp.initialize(lambda: tagged(nlp))
+    return nlp
+
+
+def runs_of(nlp):
+    """Grows with every run of the biLM."""
+    runs = []
+    nlp.get_pipe("elmo").bilm.register_forward_pre_hook(lambda *args: runs.append(1))
+    return runs
+
+
+def test_a_folder_that_is_gone(tmp_path):
+    """A trained pipeline must load without the folder of its training, as on another machine."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    settings = {"memory_mb": 0, "folder": str(folder)}
+    nlp = training_pipeline(tmp_path, **settings)
+    nlp.to_disk(tmp_path / "pipeline")
+    folder.rmdir()
+    nlp = spacy.load(tmp_path / "pipeline")
+    assert nlp("The bank")._.elmo_layers.any()
+    with pytest.warns(UserWarning, match="activation cache: cannot write to .*scratch"):
+        nlp.update(tagged(nlp), sgd=Adam(0.01))
+
+
+def test_predictions_between_updates_are_exact_and_not_kept(tmp_path):
+    nlp = training_pipeline(tmp_path, half_precision=True)
+    nlp.update(tagged(nlp), sgd=Adam(0.01))
+    cache = nlp.get_pipe("elmo").activation_cache
+    n_entries = len(cache)
+    assert n_entries > 0
+    for text in ["The bank flows.", "Money flows", "Money in the bank"]:  # Two were trained on.
+        doc = nlp(text)
+        [expected] = random_bilm().embed([[token.text for token in doc]])
+        assert max_difference(doc._.elmo_layers, expected) < 1e-5
+    nlp.evaluate(tagged(nlp))
+    assert len(cache) == n_entries
+
+
+def test_annotating_while_training_uses_the_cache(tmp_path):
+    nlp = training_pipeline(tmp_path)
+    runs = runs_of(nlp)
+    for _ in range(3):
+        nlp.update(tagged(nlp), sgd=Adam(0.01), annotates=["elmo"])
+        assert len(runs) == 1
+
+
+class DeviceArray(numpy.ndarray):
+    """What FakeGPU holds."""
+
+
+class FakeGPU(NumpyOps):
+    """Its arrays are of another class, and thinc counts what comes and goes."""
+
+    def __init__(self):
+        super().__init__()
+        self.transfers = []
+
+    def asarray(self, data, dtype=None):
+        array = super().asarray(data, dtype=dtype)
+        if array.ndim == 3 and not isinstance(array, DeviceArray):
+            self.transfers.append(array.shape)
+            array = array.view(DeviceArray)
+        return array
+
+    def to_numpy(self, data, *, byte_order=None):
+        return super().to_numpy(data, byte_order=byte_order).view(numpy.ndarray)
+
+
+@pytest.mark.parametrize("memory_mb", [1, 0])
+def test_arrays_are_those_of_the_ops_and_the_cache_is_in_main_memory(tmp_path, memory_mb):
+    """Also while other ops are current, from memory and from a file."""
+    seen = []
+
+    @registry.layers("test.Recorder.v1")
+    def make_recorder():
+        def forward(model, X, is_train):
+            seen.append((type(X), X.shape))
+            return X.mean(0), lambda dY: numpy.repeat(dY[None], len(X), 0)
+
+        return Model("recorder", forward)
+
+    before, ops = get_current_ops(), FakeGPU()
+    set_current_ops(ops)
+    try:
+        native.write(random_bilm(), tmp_path / "weights")
+        block = {"@misc": "spacy-elmo.ActivationCache.v1", "memory_mb": memory_mb}
+        block["folder"] = str(tmp_path)
+        nlp = elmo_pipeline(tmp_path / "weights", activation_cache=block)
+        add_tagger(nlp, listener({"@layers": "test.Recorder.v1"}))
+        nlp.initialize(lambda: tagged(nlp))
+    finally:
+        set_current_ops(before)
+    for _ in range(2):
+        del seen[:], ops.transfers[:]
+        nlp.update(tagged(nlp), sgd=Adam(0.01))
+        assert [kind for kind, _ in seen] == [DeviceArray]
+        assert ops.transfers == [shape for _, shape in seen]  # All sequences at once.
+    cache = nlp.get_pipe("elmo").activation_cache
+    assert (cache.bytes_in_memory > 0, cache.bytes_on_disk > 0) == (memory_mb > 0, memory_mb == 0)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
 
+import torch
+
 from ..config import BiLMConfig
 from ..model import BiLM
 from . import allennlp, native
@@ -18,6 +20,7 @@ _PICKLE_MAGIC = (b"PK\x03\x04", b"\x80")
 _WEIGHT_SUFFIXES = (".safetensors", ".hdf5", ".h5")
 
 
+@torch.inference_mode(False)  # Else the weights could never be trained.
 def load(path: Union[str, Path], options: Optional[Path] = None) -> BiLM:
     """Read a biLM from a folder or a file of weights.
 

@@ -1,0 +1,282 @@
+"""Which device a biLM is on, and that what it computes with stays there: without a GPU.
+
+PyTorch's `meta` device stands for the GPU. Its tensors have shapes and no data, and PyTorch refuses
+to compute with tensors of two devices, as it does on a GPU. On a real GPU, see `test_gpu`.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import spacy
+import torch
+from spacy.language import Language
+from thinc.api import Adam, NumpyOps, get_current_ops, set_current_ops
+
+from spacy_elmo.bilm import BiLM
+
+from .conftest import add_tagger, elmo_pipeline, max_difference, random_bilm, tagged
+
+TEXTS = ["the bank of the river", "", "money \n in the bank", "flows"]
+
+
+class FakeGPU(NumpyOps):
+    """Ops for which thinc puts PyTorch's modules on the meta device."""
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Like `spacy.require_gpu()`: for this thread only."""
+
+    def default_device() -> torch.device:
+        return torch.device("meta" if isinstance(get_current_ops(), FakeGPU) else "cpu")
+
+    monkeypatch.setattr("thinc.shims.pytorch.get_torch_default_device", default_device)
+    before = get_current_ops()
+    set_current_ops(FakeGPU())
+    yield
+    set_current_ops(before)
+
+
+@pytest.fixture
+def zeros_from_meta(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor without data is copied to the CPU as zeros, so that arrays come out."""
+    monkeypatch.setattr(
+        torch.Tensor, "cpu", lambda self: torch.zeros(self.shape, dtype=self.dtype, device="cpu")
+    )
+
+
+def in_a_thread(function: Callable[[], object]) -> None:
+    """Raises what the function raises."""
+    errors = []
+
+    def run() -> None:
+        try:
+            function()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
+def bilm_of(nlp: Language) -> BiLM:
+    return nlp.get_pipe("elmo").bilm
+
+
+def named(folder: Path) -> Language:
+    return elmo_pipeline(folder)
+
+
+def initialized(folder: Path) -> Language:
+    nlp = elmo_pipeline(folder)
+    nlp.initialize()
+    return nlp
+
+
+def weights_loaded(folder: Path) -> Language:
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo", config={"model": {"weights": None}}).load_weights(folder)
+    return nlp
+
+
+def saved(folder: Path) -> Language:
+    set_current_ops(NumpyOps())
+    data = elmo_pipeline(folder).to_bytes()
+    set_current_ops(FakeGPU())
+    return elmo_pipeline(folder).from_bytes(data)
+
+
+every_way = pytest.mark.parametrize("make", [named, initialized, weights_loaded, saved])
+
+
+@every_way
+def test_the_bilm_is_on_the_device_of_the_ops(gpu: None, weights_folder: Path, make: Callable):
+    assert bilm_of(make(weights_folder)).device.type == "meta"
+
+
+@pytest.mark.parametrize("make", [named, initialized, weights_loaded])
+@pytest.mark.parametrize("first, then", [(NumpyOps, FakeGPU), (FakeGPU, NumpyOps)])
+def test_other_ops_later_change_nothing(
+    gpu: None, weights_folder: Path, make: Callable, first: type, then: type
+):
+    """`require_gpu()` or `require_cpu()` after the pipeline was made."""
+    set_current_ops(first())
+    nlp = make(weights_folder)
+    set_current_ops(then())
+    assert bilm_of(nlp).device.type == ("meta" if first is FakeGPU else "cpu")
+
+
+def test_saved_weights_come_to_where_the_pipeline_is(gpu: None, weights_folder: Path):
+    set_current_ops(NumpyOps())
+    nlp = elmo_pipeline(weights_folder)
+    data = nlp.to_bytes()
+    set_current_ops(FakeGPU())
+    nlp.from_bytes(data)
+    assert bilm_of(nlp).device.type == "cpu"
+    assert nlp("the bank")._.elmo_layers.any()
+
+
+@pytest.mark.parametrize("way", ["first use", "load_weights"])
+def test_weights_that_come_in_another_thread(gpu: None, weights_folder: Path, way: str):
+    """thinc's ops are those of a thread: another one has NumPy's, until somebody says otherwise."""
+    nlp = elmo_pipeline(weights_folder)
+    uses = {
+        "first use": lambda: bilm_of(nlp),
+        "load_weights": lambda: nlp.get_pipe("elmo").load_weights(weights_folder),
+    }
+
+    def run() -> None:
+        assert not isinstance(get_current_ops(), FakeGPU)
+        uses[way]()
+
+    in_a_thread(run)
+    assert bilm_of(nlp).device.type == "meta"
+
+
+@every_way
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
+def test_a_pipeline_runs_on_its_device(
+    gpu: None, zeros_from_meta: None, weights_folder: Path, make: Callable, precision: str
+):
+    nlp = make(weights_folder)
+    if make is named:
+        nlp = elmo_pipeline(weights_folder, model={"precision": precision})
+    else:
+        bilm_of(nlp).precision = precision
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        docs = list(nlp.pipe(TEXTS))
+    assert bilm_of(nlp).precision == precision
+    for doc in docs:
+        assert doc._.elmo_layers.shape == (3, len(doc), 12)
+        assert doc._.elmo_tokens.shape == (len(doc), 12)
+
+
+def test_a_pipeline_needs_arrays_at_its_end_only(gpu: None, weights_folder: Path):
+    """Without the data that `zeros_from_meta` makes up, it gets as far as that."""
+    with pytest.raises(NotImplementedError, match="meta tensor"):
+        elmo_pipeline(weights_folder)("the bank")
+
+
+def test_training_runs_on_its_device(gpu: None, zeros_from_meta: None, weights_folder: Path):
+    nlp = elmo_pipeline(weights_folder)
+    add_tagger(nlp)
+    examples = tagged(nlp)
+    nlp.initialize(lambda: examples)
+    for _ in range(2):
+        losses = nlp.update(examples, sgd=False, annotates=["elmo"])
+    assert losses["tagger"] > 0
+    assert bilm_of(nlp).device.type == "meta"
+
+
+# Precisions of another kind of device
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
+def test_a_pipeline_saved_on_a_gpu_runs_on_a_cpu(weights_folder: Path, precision: str):
+    nlp = elmo_pipeline(weights_folder, model={"precision": precision})
+    with pytest.warns(UserWarning, match=f"'{precision}' is not for the device 'cpu'.*float32"):
+        data = nlp.to_bytes()
+        nlp = spacy.blank("en").from_config(nlp.config).from_bytes(data)
+    [expected] = random_bilm().embed([["the", "bank"]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            assert max_difference(nlp("the bank")._.elmo_layers, expected) < 1e-5
+    assert nlp.config["components"]["elmo"]["model"]["precision"] == precision
+
+
+@pytest.mark.parametrize("precision", ["int8", "float16"])
+def test_a_pipeline_saved_on_a_cpu_runs_on_a_gpu(
+    gpu: None, zeros_from_meta: None, weights_folder: Path, precision: str
+):
+    nlp = elmo_pipeline(weights_folder, model={"precision": precision})
+    with pytest.warns(UserWarning, match=f"'{precision}' is not for the device 'meta'.*float32"):
+        bilm_of(nlp)
+    nlp("the bank")
+    assert bilm_of(nlp).precision == "float32"
+
+
+# What the caller has set for PyTorch
+
+
+def weights_are_ordinary(bilm: BiLM) -> bool:
+    return all(
+        not p.is_inference() and p.dtype == torch.float32 and p.device.type == "cpu"
+        for p in bilm.parameters()
+    )
+
+
+def random_weights(folder: Path) -> Language:
+    nlp = spacy.blank("en")
+    block = {
+        "@architectures": "spacy-elmo.BiLM.v1",
+        "dim": 12,
+        "projection_dim": 6,
+        "filters": [[1, 4], [2, 6], [3, 8]],
+        "char_embedding_dim": 4,
+    }
+    nlp.add_pipe("elmo", config={"model": block})
+    return nlp
+
+
+@pytest.mark.parametrize("make", [named, initialized, weights_loaded, random_weights])
+@pytest.mark.parametrize("setting", ["inference_mode", "default_dtype", "default_device"])
+def test_weights_are_ordinary_whatever_the_caller_has_set(
+    weights_folder: Path, make: Callable, setting: str
+):
+    try:
+        if setting == "default_dtype":
+            torch.set_default_dtype(torch.float64)
+        if setting == "default_device":
+            torch.set_default_device("meta")
+        with torch.inference_mode(setting == "inference_mode"):
+            nlp = make(weights_folder)
+            layers = nlp("the bank")._.elmo_layers
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+    assert weights_are_ordinary(bilm_of(nlp))
+    [expected] = bilm_of(nlp).embed([["the", "bank"]])
+    assert max_difference(layers, expected) < 1e-5
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_training_after_a_use_in_inference_mode(weights_folder: Path, frozen: bool):
+    nlp = elmo_pipeline(weights_folder, frozen=frozen)
+    add_tagger(nlp)
+    with torch.inference_mode():
+        before = nlp.get_pipe("elmo")(nlp.make_doc("the bank"))._.elmo_layers
+    examples = tagged(nlp)
+    optimizer = nlp.initialize(lambda: examples, sgd=Adam(0.01))
+    first = nlp.update(examples, sgd=optimizer)["tagger"]
+    for _ in range(10):
+        last = nlp.update(examples, sgd=optimizer)["tagger"]
+    assert last < first
+    assert (max_difference(nlp("the bank")._.elmo_layers, before) < 1e-5) == frozen
+
+
+def test_loading_in_inference_mode(weights_folder: Path, tmp_path: Path):
+    elmo_pipeline(weights_folder).to_disk(tmp_path / "pipeline")
+    with torch.inference_mode():
+        nlp = spacy.load(tmp_path / "pipeline")
+    assert weights_are_ordinary(bilm_of(nlp))
+
+
+def test_changes_of_weights_are_noticed_after_a_use_in_inference_mode(weights_folder: Path):
+    nlp = elmo_pipeline(weights_folder)
+    with torch.inference_mode():
+        nlp("the bank")
+    with torch.no_grad():
+        for weight, other in zip(bilm_of(nlp).parameters(), random_bilm(seed=1).parameters()):
+            weight.copy_(other)
+    [expected] = random_bilm(seed=1).embed([["the", "bank"]])
+    assert max_difference(nlp("the bank")._.elmo_layers, expected) < 1e-5
