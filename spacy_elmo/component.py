@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
+import warnings
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from math import isfinite
 from pathlib import Path
 from typing import Any, Callable, Optional, Union, cast
 
@@ -20,6 +21,7 @@ from thinc.types import Floats3d
 
 from . import extensions
 from .bilm import BiLM
+from .bilm.derived import Derived, fingerprint
 from .layers.activation_cache import ActivationCache
 from .layers.encoder import (
     Activations,
@@ -31,6 +33,7 @@ from .layers.encoder import (
     set_bilm,
 )
 from .layers.listener import (
+    GradientCheck,
     TrainingBatch,
     is_listener,
     replace_listener,
@@ -80,6 +83,12 @@ DEFAULT_CONFIG = Config().from_str(DEFAULT_CONFIG_STR)
 # are the sequences of a batch.
 _BATCHES_PER_BUFFER = 3
 
+# A doc of more tokens is hardly one sentence.
+_LONG_SENTENCE = 100
+
+# Numbers of each weight tensor that go into a checksum.
+_CHECKSUM_SAMPLE = 1024
+
 
 @Language.factory(
     "elmo",
@@ -105,7 +114,7 @@ def make_elmo(
             f"the weights of {name!r} were trained on text in {no_weights.language!r}, but the "
             f"pipeline's language is {nlp.lang!r}: name others in the config (model.weights)"
         )
-    return Elmo(
+    elmo = Elmo(
         nlp.vocab,
         model,
         name,
@@ -117,37 +126,39 @@ def make_elmo(
         optimizer=optimizer,
         activation_cache=activation_cache,
     )
+    elmo.set_pipeline(nlp)
+    return elmo
 
 
-@contextlib.contextmanager
-def running_until(nlp: Language, elmo: Elmo, *, keep_layers: bool = True) -> Iterator[None]:
-    """Meanwhile, the pipeline ends with the component: what stands on docs is the component's own,
-    and nobody cleans it away.
+def pipe_settings(nlp: Language, elmo: Elmo, *, keep_layers: bool = True) -> dict[str, Any]:
+    """Arguments for `nlp.pipe` with which the pipeline stops after the component, so that no later
+    component overwrites or removes its arrays. The pipeline itself is not changed.
 
     nlp (Language): The pipeline.
     elmo (Elmo): One of its components.
-    keep_layers (bool): Whether the component keeps its layers meanwhile.
+    keep_layers (bool): Whether to write the layers of all docs, whatever the component's setting.
+    RETURNS (dict): `disable` and `component_cfg`.
     RAISES (ValueError): If the component is disabled.
     """
     if elmo.name not in nlp.pipe_names:
         raise ValueError(f"the component {elmo.name!r} is disabled, only {nlp.pipe_names} run")
     after = nlp.pipe_names[nlp.pipe_names.index(elmo.name) + 1 :]
-    before, elmo.keep_layers = elmo.keep_layers, keep_layers
-    try:
-        with nlp.select_pipes(disable=after):
-            yield
-    finally:
-        elmo.keep_layers = before
+    return {"disable": after, "component_cfg": {elmo.name: {"keep_layers": keep_layers}}}
 
 
 class _Training:
-    """What lasts from one update to the next. No copy of a component takes it along."""
+    """Training state kept between updates. Not copied and not pickled.
 
-    def __init__(self) -> None:
+    pipeline (Optional[weakref.ref]): The pipeline that the component was made or initialised for.
+    """
+
+    def __init__(self, pipeline: Optional[weakref.ref[Language]] = None) -> None:
+        self.pipeline = pipeline
         self.docs: Sequence[Doc] = ()
         self.initialized = False
         self.batch: Optional[TrainingBatch] = None
         self.postponed: Optional[Optimizer] = None
+        self.gradient_check = GradientCheck()
 
     def __reduce__(self) -> tuple:
         return _Training, ()
@@ -204,6 +215,8 @@ class Elmo(Tok2Vec):
         self.activation_cache = activation_cache
         self.listener_map = {}
         self._training = _Training()
+        self._checksum = Derived()
+        self._warned = False
         self.frozen = frozen
         model.attrs["replace_listener"] = replace_listener
         model.attrs["replace_listener_cfg"] = partial(replace_listener_cfg, frozen=frozen)
@@ -218,6 +231,28 @@ class Elmo(Tok2Vec):
     @property
     def is_trainable(self) -> bool:
         return not self.frozen
+
+    @property
+    def checksum(self) -> Optional[str]:
+        """A checksum of the present weights, by which listeners tell whose layers are on a doc. It
+        is the same in every process and for a saved pipeline. None if there are no weights."""
+        no_weights = get_no_weights(self.model)
+        if no_weights is not None and no_weights.load is None:
+            return None
+        bilm = self.bilm
+        key = (weakref.ref(bilm), fingerprint(bilm))
+        return self._checksum.get(key, lambda: _checksum(bilm))
+
+    def set_pipeline(self, nlp: Language) -> None:
+        """Remember the pipeline, to notice when the component is removed from it."""
+        self._training.pipeline = weakref.ref(nlp)
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether it is known that the component is in its pipeline no more."""
+        pipeline = self._training.pipeline
+        nlp = None if pipeline is None else pipeline()
+        return nlp is not None and all(component is not self for _, component in nlp.components)
 
     @property
     def layer_shape(self) -> tuple[int, int]:
@@ -246,34 +281,53 @@ class Elmo(Tok2Vec):
             `model` block names.
         RAISES (ValueError): If there are no weights.
         """
+        if nlp is not None:
+            self.set_pipeline(nlp)
         if weights is not None:
             self.load_weights(weights)
         self.model.initialize()
         self.bilm.unfreeze()
         self._training.initialized = True
 
-    def predict(self, docs: Iterable[Doc]) -> list[Activations]:
-        """RETURNS (list): Each doc's activations, as arrays of the model's ops."""
+    def predict(
+        self, docs: Iterable[Doc], *, keep_layers: Optional[bool] = None
+    ) -> list[Activations]:
+        """Run the biLM.
+
+        docs (Iterable[Doc]): The docs.
+        keep_layers (Optional[bool]): Goes before the component's setting.
+        RETURNS (list): Each doc's activations, as arrays of the model's ops.
+        """
         docs = list(docs)
+        self._warn_of_long_sentences(docs)
+        self._training.gradient_check.look()
         # A component that annotates in training predicts the docs that it was just updated with.
         updated = {id(doc) for doc in self._training.docs}
         return encode(
             self.model,
             docs,
             mix=self.mix,
-            keep_layers=self.keep_layers,
+            keep_layers=self.keep_layers if keep_layers is None else keep_layers,
             cache=self._cache() if all(id(doc) in updated for doc in docs) else None,
         )
 
     def set_annotations(self, docs: Iterable[Doc], scores: Sequence[Activations]) -> None:
         """Write activations to the docs."""
+        checksum = self.checksum
+        assert checksum is not None
         for doc, activations in zip(docs, scores):
-            extensions.set_layers(doc, self.name, activations.layers)
-            doc._.elmo_tokens = activations.tokens
+            extensions.write_layers(doc, self.name, checksum, activations.layers)
+            extensions.set_tokens(doc, activations.tokens)
             if self.set_vectors:
                 extensions.install_vectors(doc)
 
-    def pipe(self, stream: Iterable[Doc], *, batch_size: Optional[int] = None) -> Iterator[Doc]:
+    def pipe(
+        self,
+        stream: Iterable[Doc],
+        *,
+        batch_size: Optional[int] = None,
+        keep_layers: Optional[bool] = None,
+    ) -> Iterator[Doc]:
         """Process a stream, sequences of similar length together.
 
         If a batch fails, its docs are tried one by one, so that the error handler sees only
@@ -281,6 +335,7 @@ class Elmo(Tok2Vec):
 
         stream (Iterable[Doc]): The docs.
         batch_size (Optional[int]): Docs to collect at most, if less than the component's setting.
+        keep_layers (Optional[bool]): Goes before the component's setting.
         YIELDS (Doc): The docs in order, without those the error handler took.
         """
         most_docs = min(batch_size or self.batch_size, self.batch_size)
@@ -291,15 +346,15 @@ class Elmo(Tok2Vec):
             buffer.append(doc)
             n_tokens += len(doc)
             if len(buffer) >= most_docs or n_tokens >= most_tokens:
-                yield from self._annotate(buffer)
+                yield from self._annotate(buffer, keep_layers)
                 buffer, n_tokens = [], 0
-        yield from self._annotate(buffer)
+        yield from self._annotate(buffer, keep_layers)
 
-    def _annotate(self, docs: list[Doc]) -> Iterator[Doc]:
+    def _annotate(self, docs: list[Doc], keep_layers: Optional[bool]) -> Iterator[Doc]:
         if not docs:
             return
         try:
-            self.set_annotations(docs, self.predict(docs))
+            self.set_annotations(docs, self.predict(docs, keep_layers=keep_layers))
         except Exception as error:
             if len(docs) == 1:
                 self.get_error_handler()(self.name, self, docs, error)
@@ -308,25 +363,45 @@ class Elmo(Tok2Vec):
             yield from docs
             return
         for doc in docs:
-            yield from self._annotate([doc])
+            yield from self._annotate([doc], keep_layers)
+
+    def _warn_of_long_sentences(self, docs: Sequence[Doc]) -> None:
+        """Warn once, if a doc is so long that it should have sentence boundaries, but has none."""
+        if self._warned or not getattr(self.model.attrs["segmenter"], "by_sentence", False):
+            return
+        for doc in docs:
+            if len(doc) > _LONG_SENTENCE and not doc.has_annotation("SENT_START"):
+                self._warned = True
+                warnings.warn(
+                    f"{self.name!r} reads a text of {len(doc)} tokens without sentence boundaries, "
+                    "not sentence by sentence: this can be several times slower, and gives other "
+                    "vectors. Add a component that sets them before it, as with "
+                    f'nlp.add_pipe("sentencizer", before="{self.name}"), or choose a segmenter '
+                    "that is made for whole texts in the config (model.segmenter): "
+                    "spacy-elmo.docs.v1 or spacy-elmo.strided.v1 (shown once per component)",
+                    stacklevel=2,
+                )
+                return
 
     def find_listeners(self, component: Any) -> None:
-        """Connect the listeners in a component's model that listen to this component.
-
-        RAISES (ValueError): If there are some, but keep_layers is off.
-        """
+        """Connect the listeners in a component's model that listen to this component: by its name,
+        or because they did before it was renamed."""
         model = getattr(component, "model", None)
         if not isinstance(model, Model):
             return
         for node in model.walk():
-            if is_listener(node, self.name):
-                if not self.keep_layers:
-                    raise ValueError(
-                        f"{component.name!r} listens to {self.name!r}, which has keep_layers = "
-                        "false: it would find nothing on the docs; set keep_layers = true"
-                    )
-                node.attrs["link"].upstream = self
-                self.add_listener(cast(Tok2VecListener, node), component.name)
+            if is_listener(node, self.name, self):
+                listener = cast(Tok2VecListener, node)
+                previous = node.attrs["link"].connect(self, component.name)
+                # Of several components in one pipeline, the last one before the listener has it.
+                if isinstance(previous, Elmo) and self._shares_pipeline(previous):
+                    previous.remove_listener(listener, component.name)
+                    node.attrs["link"].others.discard(previous)
+                self.add_listener(listener, component.name)
+
+    def _shares_pipeline(self, other: Elmo) -> bool:
+        pipeline = self._training.pipeline
+        return pipeline is not None and pipeline == other._training.pipeline
 
     def update(
         self,
@@ -341,7 +416,7 @@ class Elmo(Tok2Vec):
 
         examples, sgd: As for any component. The biLM has no dropout while it is fine-tuned.
         losses (Optional[dict]): If the biLM is not frozen, gets the sum of the squared gradients
-            that reach it, under the name of the component.
+            that reach it, under the name of the component. On a GPU it is an array there.
         RETURNS (dict): The losses.
         RAISES (ValueError): Later, from a listener, if the gradients are NaN or infinite.
         """
@@ -353,6 +428,7 @@ class Elmo(Tok2Vec):
         if not self.listeners:
             return losses
         training.docs = docs = [example.predicted for example in examples]
+        self._warn_of_long_sentences(docs)
         links = [listener.attrs["link"] for listener in self.listeners]
         if self.frozen:
             batch = TrainingBatch(docs, encode_layers(self.model, docs, self._cache()), links)
@@ -360,13 +436,12 @@ class Elmo(Tok2Vec):
             layers, backprop_model = self.model(docs, is_train=True)
 
             def backprop(d_layers: Floats3d) -> None:
-                loss = float(self.model.ops.xp.vdot(d_layers, d_layers))
-                if not isfinite(loss):
-                    raise ValueError(
-                        f"{self.name}: the gradient of the biLM's layers is NaN or infinite: lower "
-                        "the learning rate, or clip gradients"
-                    )
-                losses[self.name] += loss
+                loss = self.model.ops.xp.vdot(d_layers, d_layers)
+                training.gradient_check.add(
+                    self.model.ops, loss, f"{self.name}: the gradient of the biLM's layers"
+                )
+                # Converting it to a float would wait for a GPU.
+                losses[self.name] += float(loss) if self.model.ops.device_type == "cpu" else loss
                 backprop_model(d_layers)
                 self._apply_postponed()
 
@@ -381,11 +456,11 @@ class Elmo(Tok2Vec):
     def layers_on_demand(self, docs: Sequence[Doc]) -> Optional[DocLayers]:
         """For a listener that is trained without an update of this component.
 
-        RETURNS (Optional[DocLayers]): None if that cannot be meant: the component is to be
-            fine-tuned, or it is in `training.frozen_components` (and so was not initialised), where
-            it must annotate, as it must for spaCy's own components to be of use.
+        RETURNS (Optional[DocLayers]): None if the component is fine-tuned, was removed from the
+            pipeline, or was not initialised (it is in `training.frozen_components`, and must then
+            be in `training.annotating_components`).
         """
-        if not self.frozen or not self._training.initialized:
+        if not self.frozen or not self._training.initialized or self.is_removed:
             return None
         return encode_layers(self.model, docs, self._cache())
 
@@ -408,7 +483,7 @@ class Elmo(Tok2Vec):
 
     def end_training(self) -> None:
         """Free what only training needs: cached activations, and the last batch."""
-        self._training = _Training()
+        self._training = _Training(self._training.pipeline)
         if self.activation_cache is not None:
             self.activation_cache.clear()
         for listener in self.listeners:
@@ -427,6 +502,7 @@ class Elmo(Tok2Vec):
 
     def _apply_gradients(self, sgd: Optimizer) -> None:
         self.model.finish_update(self.optimizer or sgd)
+        self._checksum.clear()  # thinc's optimizers write to the weights unnoticed by PyTorch.
         if self.optimizer is not None:
             self.optimizer.step_schedules()
 
@@ -435,3 +511,14 @@ class Elmo(Tok2Vec):
         and must have room for the training data."""
         usable = self.frozen and not self.model.attrs["settings"].stateful
         return self.activation_cache if usable else None
+
+
+def _checksum(bilm: BiLM) -> str:
+    """A checksum of evenly spaced samples of all weights: whatever trains a biLM changes nearly all
+    of them, and reading all would take as long as a batch of text."""
+    checksum = hashlib.blake2b(digest_size=16)
+    for name, weight in bilm.named_parameters():
+        flat = weight.detach().reshape(-1)
+        sample = flat[:: max(1, len(flat) // _CHECKSUM_SAMPLE)].float().cpu().numpy()
+        checksum.update(f"{name} {tuple(weight.shape)}".encode() + sample.tobytes())
+    return checksum.hexdigest()

@@ -25,7 +25,7 @@ from spacy.language import Language
 from spacy.tokens import Doc, DocBin
 from thinc.api import to_numpy
 
-from .component import Elmo, running_until
+from .component import Elmo, pipe_settings
 from .files import atomic_file, locked, sha256
 
 # A part is written when it holds this much: what a kill can lose.
@@ -175,17 +175,17 @@ class Dump:
         records: list[Any] = []
         n_bytes = 0
         keep_layers = self.layers != Layers.mixed
-        with running_until(self.nlp, self.elmo, keep_layers=keep_layers):
-            for doc in self.nlp.pipe(self._unwritten()):
-                vectors = self._vectors(doc)
-                n_bytes += vectors.nbytes
-                records.append(doc if self.format == "spacy" else vectors)
-                _add(texts, doc)
-                number += 1
-                if n_bytes >= _PART_BYTES or len(records) >= _PART_RECORDS:
-                    self._write_part(first, records, texts)
-                    first, records, texts, n_bytes = number, [], hashlib.sha256(), 0
-                yield doc
+        settings = pipe_settings(self.nlp, self.elmo, keep_layers=keep_layers)
+        for doc in self.nlp.pipe(self._unwritten(), **settings):
+            vectors = self._vectors(doc)
+            n_bytes += vectors.nbytes
+            records.append(doc if self.format == "spacy" else vectors)
+            _add(texts, doc)
+            number += 1
+            if n_bytes >= _PART_BYTES or len(records) >= _PART_RECORDS:
+                self._write_part(first, records, texts)
+                first, records, texts, n_bytes = number, [], hashlib.sha256(), 0
+            yield doc
         if records:
             self._write_part(first, records, texts)
 
@@ -292,8 +292,9 @@ class Dump:
         for parameter in self.elmo.bilm.parameters():
             weights.update(parameter.detach().cpu().numpy().tobytes())
         config = self.nlp.config.interpolate()
-        with running_until(self.nlp, self.elmo):
-            components = [config["components"][name] for name in self.nlp.pipe_names]
+        after = pipe_settings(self.nlp, self.elmo)["disable"]
+        names = [name for name in self.nlp.pipe_names if name not in after]
+        components = [config["components"][name] for name in names]
         made_by = [config["nlp"]["lang"], config["nlp"]["tokenizer"], components]
         return {
             "input": None if self.source is None else sha256(self.source),

@@ -11,83 +11,194 @@
 All are None on a doc that no "elmo" component has seen. The width is 2P, except when the
 component's mix is of another width (all layers concatenated). Arrays are those of the component's
 ops: on a GPU CuPy's, which take up GPU memory for as long as the doc keeps them.
+
+With several "elmo" components, the stored arrays are those of the last one that ran. Listeners find
+the layers of each of them. Setting `doc._.elmo_layers` replaces them all, so that None frees them.
+
+Beside each array, the doc keeps the words that its rows belong to. An array whose words are not
+those of the doc is refused: the doc was retokenised. Beside layers, it also keeps the name of the
+component and the checksum of its weights, by which `layers_of` tells whose layers they are.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Union
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, Callable, NamedTuple, Optional, Union, cast
 
-from spacy.attrs import IS_SPACE
+import numpy
+from spacy.attrs import IS_SPACE, ORTH
 from spacy.tokens import Doc, Span, Token
 from thinc.api import get_array_module
 from thinc.types import Floats1d, Floats2d, Floats3d
 
-# The key, among a doc's user data, of the name of the component that wrote `doc._.elmo_layers`.
-_UPSTREAM = "elmo_upstream"
+# Keys of a doc's user data. Those of spaCy's own form are left out where only a part of the doc is
+# copied (`Span.as_doc`), which is right for arrays of the whole doc.
+_LAYERS = ("._.", "elmo_layers", None, None)
+_TOKENS = ("._.", "elmo_tokens", None, None)
+# A dict: "tokens" are the words of `elmo_tokens`, "layers" is the source of `elmo_layers`, "others"
+# are the layers of the components that ran before.
+_SOURCES = ("._.", "elmo_sources", None, None)
+
+
+class _Layers(NamedTuple):
+    """Layers on a doc. All but the array may be unknown.
+
+    component (Optional[str]): The name of the component that wrote them.
+    checksum (Optional[str]): The checksum of the weights that they were computed with.
+    words (Optional[ndarray]): The hashes (ORTH) of the doc's words at that time.
+    array (Floats3d): Shape (L+1, tokens, 2P).
+    """
+
+    component: Optional[str]
+    checksum: Optional[str]
+    words: Optional[numpy.ndarray]
+    array: Floats3d
 
 
 def token_vector(token: Token) -> Optional[Floats1d]:
     """RETURNS (Optional[Floats1d]): The token's row of `doc._.elmo_tokens`."""
-    vectors = _vectors(token.doc)
-    return None if vectors is None else vectors[token.i]
+    doc = token.doc
+    vectors = get_tokens(doc)
+    if vectors is None:
+        return None
+    words = _sources(doc).get("tokens")
+    _check_length(doc, len(vectors))
+    # Only the token's own word is compared: the time for all tokens must not be quadratic.
+    if words is not None and words[token.i] != token.orth:
+        raise ValueError(_RETOKENISED)
+    return vectors[token.i]
 
 
 def span_vector(span: Span) -> Optional[Floats1d]:
     """RETURNS (Optional[Floats1d]): The mean over the span; zeros if it is all whitespace."""
-    return _mean(span.doc, span.start, span.end)
+    # Not in spaCy's type stubs. Reads the tokens of the span only, however long the doc is.
+    return _mean(span.doc, span.start, cast(Any, span).to_array([ORTH, IS_SPACE]))
 
 
 def doc_vector(doc: Doc) -> Optional[Floats1d]:
     """RETURNS (Optional[Floats1d]): The mean over the doc; zeros if it is all whitespace."""
-    return _mean(doc, 0, len(doc))
+    return _mean(doc, 0, doc.to_array([ORTH, IS_SPACE]))
 
 
-def _mean(doc: Doc, start: int, end: int) -> Optional[Floats1d]:
-    vectors = _vectors(doc)
+def _mean(doc: Doc, start: int, values: numpy.ndarray) -> Optional[Floats1d]:
+    """values (ndarray): ORTH and IS_SPACE of the tokens from `start` on."""
+    vectors = get_tokens(doc)
     if vectors is None:
         return None
+    _check_length(doc, len(vectors))
+    part = slice(start, start + len(values))
+    words = _sources(doc).get("tokens")
+    if words is not None and not numpy.array_equal(words[part], values[:, 0]):
+        raise ValueError(_RETOKENISED)
     # Whitespace tokens have zero vectors: they add nothing to the sum.
-    n_words = int((doc.to_array(IS_SPACE)[start:end] == 0).sum())
-    return vectors[start:end].sum(axis=0) / max(n_words, 1)
+    n_words = int((values[:, 1] == 0).sum())
+    return vectors[part].sum(axis=0) / max(n_words, 1)
 
 
-def _vectors(doc: Doc) -> Optional[Floats2d]:
-    vectors = doc._.elmo_tokens
-    if vectors is not None:
-        _check_length(doc, len(vectors))
-    return vectors
+def get_tokens(doc: Doc) -> Optional[Floats2d]:
+    """Get `doc._.elmo_tokens`."""
+    return _user_data(doc).get(_TOKENS)
 
 
-def set_layers(doc: Doc, upstream: str, layers: Optional[Floats3d]) -> None:
-    """Put the layers of the component of this name on the doc, or None in place of older ones. If
-    another component's stand there, they move aside, where `layers_of` still finds them."""
-    data: dict[Any, Any] = doc.user_data
-    data.pop((_UPSTREAM, upstream), None)
-    previous = data.get(_UPSTREAM)
-    if layers is None:
-        if previous == upstream:
-            doc._.elmo_layers = None
-        return
-    if previous not in (None, upstream) and doc._.elmo_layers is not None:
-        data[_UPSTREAM, previous] = doc._.elmo_layers
-    doc._.elmo_layers = layers
-    data[_UPSTREAM] = upstream
+def set_tokens(doc: Doc, vectors: Optional[Floats2d]) -> None:
+    """Set `doc._.elmo_tokens`."""
+    data = _user_data(doc)
+    data[_TOKENS] = vectors
+    data[_SOURCES] = {**_sources(doc), "tokens": None if vectors is None else _words(doc)}
 
 
-def layers_of(doc: Doc, upstream: str = "*") -> Optional[Floats3d]:
+def get_layers(doc: Doc) -> Optional[Floats3d]:
+    """Get `doc._.elmo_layers`."""
+    return _user_data(doc).get(_LAYERS)
+
+
+def set_layers(doc: Doc, layers: Optional[Floats3d]) -> None:
+    """Set `doc._.elmo_layers`. The layers of all components go."""
+    data = _user_data(doc)
+    data[_LAYERS] = layers
+    source = None if layers is None else _source(None, None, _words(doc))
+    data[_SOURCES] = {**_sources(doc), "layers": source, "others": []}
+
+
+def write_layers(doc: Doc, component: str, checksum: str, layers: Optional[Floats3d]) -> None:
+    """Put a component's layers on the doc, in place of those that it wrote before. The layers of
+    other components are kept beside them, for listeners.
+
+    component (str): The name of the component.
+    checksum (str): The checksum of its weights.
+    layers (Optional[Floats3d]): None if the component does not keep them.
+    """
+    others = [other for other in _stored(doc) if other.component not in (None, component)]
+    data = _user_data(doc)
+    data[_LAYERS] = layers
+    source = None if layers is None else _source(component, checksum, _words(doc))
+    data[_SOURCES] = {
+        **_sources(doc),
+        "layers": source,
+        "others": [{**_source(*other[:3]), "array": other.array} for other in others],
+    }
+
+
+def layers_of(doc: Doc, component: str = "*", checksums: Sequence[str] = ()) -> Optional[Floats3d]:
     """Find the layers that a component computed.
 
-    upstream (str): Its name, or "*" for the last one that ran.
+    component (str): Its name, or "*" for the last one that ran.
+    checksums (Sequence[str]): Of weights, the preferred ones first. Only layers that were computed
+        with one of them are taken, whatever the name of the component was then; the name decides
+        between several. If there are none, the name alone counts. Layers that the user has set
+        are always taken.
     RETURNS (Optional[Floats3d]): Shape (L+1, tokens, 2P), or None if there are none.
     RAISES (ValueError): If the doc was retokenised since.
     """
-    data: dict[Any, Any] = doc.user_data
-    layers = doc._.elmo_layers
-    if upstream not in ("*", data.get(_UPSTREAM, upstream)):
-        layers = data.get((_UPSTREAM, upstream))
-    if layers is not None:
-        _check_length(doc, layers.shape[1])
-    return layers
+    stored = list(_stored(doc))
+    if checksums:
+        ranks = [*checksums, None]
+        possible = [one for one in stored if one.checksum in ranks]
+        possible.sort(key=lambda one: (ranks.index(one.checksum), one.component != component))
+    else:
+        possible = [one for one in stored if component == "*" or one.component in (None, component)]
+    if not possible:
+        return None
+    chosen = possible[0]
+    _check_length(doc, chosen.array.shape[1])
+    if chosen.words is not None and not numpy.array_equal(chosen.words, _words(doc)):
+        raise ValueError(_RETOKENISED)
+    return chosen.array
+
+
+def _stored(doc: Doc) -> Iterator[_Layers]:
+    """YIELDS (_Layers): All layers on the doc, those of the last component first."""
+    sources = _sources(doc)
+    array = get_layers(doc)
+    if array is not None:
+        yield _Layers(**(sources.get("layers") or _source(None, None, None)), array=array)
+    for other in sources.get("others", ()):
+        yield _Layers(**other)
+
+
+def _source(
+    component: Optional[str], checksum: Optional[str], words: Optional[numpy.ndarray]
+) -> dict[str, Any]:
+    return {"component": component, "checksum": checksum, "words": words}
+
+
+def _sources(doc: Doc) -> dict[str, Any]:
+    return _user_data(doc).get(_SOURCES, {})
+
+
+def _user_data(doc: Doc) -> dict[Any, Any]:
+    return doc.user_data  # spaCy's type stubs know of strings as keys only.
+
+
+def _words(doc: Doc) -> numpy.ndarray:
+    return doc.to_array(ORTH)
+
+
+_RETOKENISED = (
+    "the doc was retokenised after the elmo component, which must come later in the pipeline: the "
+    "ELMo vectors belong to other tokens"
+)
 
 
 def _check_length(doc: Doc, n_vectors: int) -> None:
@@ -111,7 +222,8 @@ def install_vectors(doc: Doc) -> None:
 
 # Functions of the module, not closures: docs are pickled together with their hooks.
 def _vector(obj: Union[Doc, Span, Token]) -> Floats1d:
-    vector = obj._.elmo
+    getter = next(getter for kind, getter in _GETTERS.items() if isinstance(obj, kind))
+    vector = getter(obj)
     if vector is None:
         raise ValueError(
             "set_vectors is on, but the doc's ELMo vectors are gone (removed by a doc_cleaner, or "
@@ -126,7 +238,10 @@ def _vector_norm(obj: Union[Doc, Span, Token]) -> float:
 
 
 def _has_vector(obj: Union[Doc, Span, Token]) -> bool:
-    return obj._.elmo is not None and _vector_norm(obj) > 0
+    try:
+        return _vector_norm(obj) > 0
+    except ValueError:  # The vectors are gone, or belong to other tokens.
+        return False
 
 
 def _similarity(obj: Union[Doc, Span, Token], other: Any) -> float:
@@ -136,18 +251,35 @@ def _similarity(obj: Union[Doc, Span, Token], other: Any) -> float:
             f"{len(other.vector)}: the other text needs vectors of the same elmo component"
         )
     norms = float(obj.vector_norm) * float(other.vector_norm)
-    return float((obj.vector * other.vector).sum()) / norms if norms else 0.0
+    cosine = float((obj.vector * other.vector).sum()) / norms if norms else 0.0
+    return min(max(cosine, -1.0), 1.0)  # Rounding can exceed 1, which `math.acos` refuses.
+
+
+_GETTERS: dict[Any, Callable] = {Doc: doc_vector, Span: span_vector, Token: token_vector}
 
 
 def register() -> None:
-    """Register the attributes. Does nothing for those that exist already."""
-    for name in ("elmo_layers", "elmo_tokens"):
-        if not Doc.has_extension(name):
-            Doc.set_extension(name, default=None)
-    getters: dict[Any, Callable] = {Doc: doc_vector, Span: span_vector, Token: token_vector}
-    for kind, getter in getters.items():
-        if not kind.has_extension("elmo"):
-            kind.set_extension("elmo", getter=getter)
+    """Register the attributes. One of the user's own that exists already is left alone, with a
+    warning."""
+    stored: dict[str, tuple[Callable, Callable]] = {
+        "elmo_layers": (get_layers, set_layers),
+        "elmo_tokens": (get_tokens, set_tokens),
+    }
+    for name, (getter, setter) in stored.items():
+        _register(Doc, name, getter, setter)
+    for kind, getter in _GETTERS.items():
+        _register(kind, "elmo", getter, None)
+
+
+def _register(kind: Any, name: str, getter: Callable, setter: Optional[Callable]) -> None:
+    if not kind.has_extension(name):
+        kind.set_extension(name, getter=getter, setter=setter)
+    elif kind.get_extension(name)[2] is not getter:
+        warnings.warn(
+            f"the extension attribute {kind.__name__}._.{name} exists already, so that it will not "
+            f"give ELMo vectors: register yours under another name ({kind.__name__}.set_extension)",
+            stacklevel=2,
+        )
 
 
 register()

@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy
 from spacy.attrs import IS_PUNCT, IS_SPACE, LOWER
@@ -22,7 +22,7 @@ from spacy.language import Language
 from spacy.tokens import Doc, Span
 from thinc.api import to_numpy
 
-from .component import Elmo, running_until
+from .component import Elmo, pipe_settings
 from .dump import read_docs
 from .pretraining.reading import read_texts
 
@@ -81,10 +81,12 @@ def _make_docs(nlp: Language, path: Path) -> Iterator[Doc]:
             start = end
 
 
-def query_span(nlp: Language, query: str) -> Span:
+def query_span(nlp: Language, query: str, **settings: Any) -> Span:
     """Process a query.
 
+    nlp (Language): The pipeline.
     query (str): A text with one part in square brackets.
+    settings (Any): Arguments for `nlp.pipe`.
     RETURNS (Span): The tokens in the brackets.
     RAISES (ValueError): If there is no such part, more than one, or not of whole tokens.
     """
@@ -98,7 +100,7 @@ def query_span(nlp: Language, query: str) -> Span:
     if not marked.strip():
         raise ValueError(f"query {query!r}: there is nothing in the square brackets")
     start = len(before) + len(marked) - len(marked.lstrip())
-    doc = nlp(before + marked + after)
+    [doc] = nlp.pipe([before + marked + after], **settings)
     span = doc.char_span(start, start + len(marked.strip()))
     if span is None:
         tokens = [token.text for token in doc]
@@ -142,35 +144,35 @@ def find_neighbors(
     n_layers = elmo.layer_shape[0]
     if layer is not None and not -n_layers <= layer < n_layers:
         raise ValueError(f"no layer {layer}: the model has layers 0 to {n_layers - 1}")
-    with running_until(nlp, elmo, keep_layers=layer is not None):
-        spans = [query_span(nlp, query) for query in queries]
-        if same_word and any(len(span) > 1 for span in spans):
-            raise ValueError("same_word is for queries with one token in the brackets")
-        means = [_vectors(span.doc, layer)[span.start : span.end].mean(axis=0) for span in spans]
-        wanted = _normalised(numpy.stack(means))
-        best: list[list[tuple[float, int, Neighbor]]] = [[] for _ in spans]
-        n_tokens = 0
-        for doc, source in nlp.pipe(docs, as_tuples=True):
-            if not len(doc):
-                continue
-            similarities = wanted @ _normalised(_vectors(doc, layer)).T
-            findable = doc.to_array(IS_SPACE) == 0
-            if not punctuation:
-                findable &= doc.to_array(IS_PUNCT) == 0
-            for span, row, heap in zip(spans, similarities, best):
-                possible = findable & (row > (heap[0][0] if len(heap) == n else -math.inf))
-                if same_word:
-                    possible &= doc.to_array(LOWER) == span[0].lower
-                tokens = numpy.flatnonzero(possible)
-                for i in tokens[numpy.argsort(-row[tokens], kind="stable")[:n]].tolist():
-                    neighbor = _neighbor(doc, i, float(row[i]), window, source)
-                    # Of equal ones, the later is the smaller, and goes first.
-                    entry = (neighbor.similarity, -(n_tokens + i), neighbor)
-                    if len(heap) < n:
-                        heapq.heappush(heap, entry)
-                    else:
-                        heapq.heappushpop(heap, entry)
-            n_tokens += len(doc)
+    settings = pipe_settings(nlp, elmo, keep_layers=layer is not None)
+    spans = [query_span(nlp, query, **settings) for query in queries]
+    if same_word and any(len(span) > 1 for span in spans):
+        raise ValueError("same_word is for queries with one token in the brackets")
+    means = [_vectors(span.doc, layer)[span.start : span.end].mean(axis=0) for span in spans]
+    wanted = _normalised(numpy.stack(means))
+    best: list[list[tuple[float, int, Neighbor]]] = [[] for _ in spans]
+    n_tokens = 0
+    for doc, source in nlp.pipe(docs, as_tuples=True, **settings):
+        if not len(doc):
+            continue
+        similarities = wanted @ _normalised(_vectors(doc, layer)).T
+        findable = doc.to_array(IS_SPACE) == 0
+        if not punctuation:
+            findable &= doc.to_array(IS_PUNCT) == 0
+        for span, row, heap in zip(spans, similarities, best):
+            possible = findable & (row > (heap[0][0] if len(heap) == n else -math.inf))
+            if same_word:
+                possible &= doc.to_array(LOWER) == span[0].lower
+            tokens = numpy.flatnonzero(possible)
+            for i in tokens[numpy.argsort(-row[tokens], kind="stable")[:n]].tolist():
+                neighbor = _neighbor(doc, i, float(row[i]), window, source)
+                # Of equal ones, the later is the smaller, and goes first.
+                entry = (neighbor.similarity, -(n_tokens + i), neighbor)
+                if len(heap) < n:
+                    heapq.heappush(heap, entry)
+                else:
+                    heapq.heappushpop(heap, entry)
+        n_tokens += len(doc)
     if not n_tokens:
         raise ValueError("there are no tokens in the corpus: nothing to search")
     return [[neighbor for _, _, neighbor in sorted(heap, reverse=True)] for heap in best]

@@ -10,6 +10,7 @@ from spacy.language import Language
 from spacy.training.loggers import console_logger_v3
 from spacy.util import registry
 from thinc.api import Model
+from tqdm import tqdm
 
 from .component import Elmo
 from .layers.listener import mixes_of, n_layers_of
@@ -110,8 +111,10 @@ def mix_logger(logger: Optional[Logger] = None) -> Logger:
             if info is not None:
                 info["other_scores"].update(_scores(mixes))
             log_inner(info)
-            for mix in mixes:
-                print(f"  {mix.task}: {mix.kind} {describe_state(mix.state)}", file=stdout)
+            # The progress bar of the other logger is cleared meanwhile, and drawn again below.
+            with tqdm.external_write_mode(file=stdout):
+                for mix in mixes:
+                    print(f"  {mix.task}: {mix.kind} {describe_state(mix.state)}", file=stdout)
 
         def finalize() -> None:
             finalize_inner()

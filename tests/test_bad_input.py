@@ -14,6 +14,9 @@ from spacy_elmo.resolve import load_weights
 
 from .conftest import TINY, elmo_pipeline, max_difference, random_bilm
 
+# Long texts among them have no sentence boundaries, which is warned of.
+pytestmark = pytest.mark.filterwarnings("ignore:.* without sentence boundaries")
+
 STRANGE = {
     "empty": [],
     "whitespace": [" ", "\n\n", "\t"],

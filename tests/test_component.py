@@ -15,7 +15,7 @@ from spacy.util import registry
 from spacy_elmo import Elmo
 from spacy_elmo.bilm.formats import native
 
-from .conftest import TINY, elmo_pipeline, max_difference, random_bilm
+from .conftest import TINY, elmo_pipeline, listener, max_difference, random_bilm
 
 N_LAYERS, WIDTH = TINY.n_activations, TINY.output_dim
 TEXTS = [
@@ -183,7 +183,7 @@ def test_pipe_buffers_at_most_a_batch_of_docs(weights_folder, component_size, ca
 def test_pipe_buffers_long_docs_by_their_tokens(weights_folder):
     nlp = elmo_pipeline(weights_folder, model={"max_tokens_per_batch": 10})
     pulled = []
-    # Four batches' worth of tokens is two docs of 20.
+    # Three batches' worth of tokens is two docs of 20.
     stream = nlp.get_pipe("elmo").pipe(endless(nlp, "word " * 20, pulled))
     for n, _ in enumerate(itertools.islice(stream, 8)):
         assert len(pulled) <= n + 2
@@ -315,6 +315,49 @@ def test_no_output_and_no_warnings(weights_folder, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+LONG = "The bank of the river was steep . " * 20
+
+
+def warnings_of(function):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        function()
+    assert all(warning.category is UserWarning for warning in caught)
+    return [str(warning.message) for warning in caught]
+
+
+@pytest.mark.parametrize("sentencizer", [None, "after"])
+def test_a_long_text_without_sentences_is_warned_of_once(nlp, sentencizer):
+    if sentencizer:
+        nlp.add_pipe("sentencizer", after="elmo")
+    [message] = warnings_of(lambda: list(nlp.pipe(["Short.", LONG, LONG])))
+    assert "160 tokens without sentence boundaries" in message
+    assert 'nlp.add_pipe("sentencizer", before="elmo")' in message
+    assert "spacy-elmo.docs.v1" in message and "spacy-elmo.strided.v1" in message
+    assert not warnings_of(lambda: nlp(LONG))
+
+
+def test_a_long_text_in_training_is_warned_of(nlp):
+    nlp.add_pipe("tagger", config={"model": {"tok2vec": listener()}})
+    example = Example.from_dict(nlp.make_doc(LONG), {"tags": ["N"] * 160})
+    nlp.initialize(lambda: [example])
+    assert len(warnings_of(lambda: nlp.update([example]))) == 1
+
+
+@pytest.mark.parametrize(
+    "segmenter, text", [(None, "word " * 100), ("docs", LONG), ("strided", LONG)]
+)
+def test_other_texts_are_not_warned_of(weights_folder, segmenter, text):
+    model = {"segmenter": {"@misc": f"spacy-elmo.{segmenter}.v1"}} if segmenter else {}
+    nlp = elmo_pipeline(weights_folder, model=model)
+    assert not warnings_of(lambda: nlp(text))
+
+
+def test_a_long_text_with_sentences_is_not_warned_of(nlp):
+    nlp.add_pipe("sentencizer", before="elmo")
+    assert not warnings_of(lambda: nlp(LONG))
+
+
 # Settings
 
 
@@ -406,6 +449,34 @@ def test_of_two_components_the_later_one_writes_last(tmp_path, nlp, bilm):
     assert max_difference(nlp("Money")._.elmo_layers, other.embed([["Money"]])[0]) < 1e-5
     with nlp.select_pipes(disable="elmo2"):
         assert max_difference(nlp("Money")._.elmo_layers, bilm.embed([["Money"]])[0]) < 1e-5
+
+
+def two_components(nlp, tmp_path, **config):
+    native.write(random_bilm(seed=3), tmp_path / "other")
+    config = {"model": {"weights": str(tmp_path / "other")}, **config}
+    nlp.add_pipe("elmo", name="elmo2", config=config)
+
+
+def test_layers_are_those_of_the_last_component_or_none(tmp_path, nlp):
+    two_components(nlp, tmp_path, keep_layers=False, mix=MIXES[-1][0])
+    doc = nlp("The bank")
+    assert doc._.elmo_layers is None
+    assert doc._.elmo_tokens.shape == (2, N_LAYERS * WIDTH)
+
+
+def test_a_cleaner_removes_the_arrays_of_all_components(tmp_path, nlp):
+    two_components(nlp, tmp_path)
+    nlp.add_pipe("doc_cleaner", config={"attrs": {"_.elmo_layers": None, "_.elmo_tokens": None}})
+    doc = nlp("The bank of the river " * 20)
+    assert len(doc.to_bytes()) < len(nlp.make_doc(doc.text).to_bytes()) + 300
+
+
+def test_a_part_of_a_doc_leaves_the_arrays_of_all_components_behind(tmp_path, nlp):
+    two_components(nlp, tmp_path)
+    doc = nlp("The bank of the river " * 20)
+    part = doc[:10].as_doc(copy_user_data=True)
+    assert part._.elmo_layers is None
+    assert len(part.to_bytes()) < len(nlp.make_doc(part.text).to_bytes()) + 1000
 
 
 def test_update_changes_no_weight(nlp):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy
 import pytest
 import spacy
@@ -26,8 +28,6 @@ def give_vectors(doc, width=3):
 def test_the_attributes_of_the_table_exist():
     stored = {name for name in ("elmo_layers", "elmo_tokens") if Doc.has_extension(name)}
     assert stored == {"elmo_layers", "elmo_tokens"}
-    for name in stored:
-        assert Doc.get_extension(name) == (None, None, None, None)
     for kind in (Doc, Span, Token):
         default, method, getter, setter = kind.get_extension("elmo")
         assert default is None and method is None and setter is None
@@ -83,7 +83,8 @@ def test_registering_leaves_an_attribute_of_the_user_alone():
     mine = Doc.get_extension("elmo")
     Doc.set_extension("elmo", default="mine", force=True)
     try:
-        extensions.register()
+        with pytest.warns(UserWarning, match=r"Doc\._\.elmo exists already"):
+            extensions.register()
         assert Doc.get_extension("elmo")[0] == "mine"
     finally:
         Doc.set_extension("elmo", getter=mine[2], force=True)
@@ -116,3 +117,82 @@ def test_vectors_of_another_width_cannot_be_compared(doc):
     for obj in (doc, doc[:2], doc[0]):
         with pytest.raises(ValueError, match="cannot be compared with one of 0"):
             obj.similarity(other)
+
+
+def test_similarities_are_cosines_despite_rounding():
+    doc = Doc(spacy.blank("en").vocab, words=["word"] * 200)
+    doc._.elmo_tokens = numpy.random.default_rng(0).normal(size=(200, 50)).astype("float32")
+    extensions.install_vectors(doc)
+    for token in doc:
+        assert math.acos(token.similarity(token)) == pytest.approx(0, abs=1e-2)
+
+
+def merged_and_split(doc):
+    """As many tokens as before, but other ones."""
+    with doc.retokenize() as retokenizer:
+        retokenizer.merge(doc[:2])
+        retokenizer.split(doc[3], ["flo", "ws"], heads=[(doc[3], 1), (doc[3], 1)])
+
+
+def test_tokens_changed_to_as_many(doc):
+    vectors = give_vectors(doc)
+    extensions.install_vectors(doc)
+    n_tokens = len(doc)
+    merged_and_split(doc)
+    assert len(doc) == n_tokens
+    for obj in (doc[0], doc[1], doc[2], doc[3], doc[:2], doc):
+        with pytest.raises(ValueError, match="retokenised after the elmo component"):
+            obj._.elmo  # noqa: B018
+        assert not obj.has_vector
+    # The last token has not changed.
+    assert numpy.array_equal(doc[4]._.elmo, vectors[4])
+    assert numpy.array_equal(doc._.elmo_tokens, vectors)
+
+
+def test_tokens_changed_in_number(doc):
+    give_vectors(doc)
+    extensions.install_vectors(doc)
+    with doc.retokenize() as retokenizer:
+        retokenizer.merge(doc[:2])
+    for obj in (doc[0], doc[:2], doc):
+        with pytest.raises(ValueError, match="4 tokens, but ELMo vectors of 5"):
+            obj._.elmo  # noqa: B018
+        assert not obj.has_vector
+
+
+def test_vectors_of_a_part_as_a_doc(doc):
+    """spaCy copies the hooks, but not the arrays."""
+    give_vectors(doc)
+    doc._.elmo_layers = numpy.zeros((3, len(doc), 4), dtype="float32")
+    extensions.install_vectors(doc)
+    for copies in (False, True):
+        part = doc[:2].as_doc(copy_user_data=copies)
+        assert part._.elmo_layers is None and part._.elmo is None
+        assert not part.has_vector and not part[0].has_vector and not part[:1].has_vector
+
+
+def test_setting_none_frees_the_arrays(doc):
+    doc.user_data["mine"] = 1
+    size = len(doc.to_bytes())
+    give_vectors(doc)
+    doc._.elmo_layers = numpy.zeros((3, len(doc), 100), dtype="float32")
+    assert len(doc.to_bytes()) > size + 3 * len(doc) * 100 * 4
+    doc._.elmo_layers = doc._.elmo_tokens = None
+    assert doc._.elmo_layers is None and doc._.elmo_tokens is None
+    assert len(doc.to_bytes()) < size + 300
+
+
+def test_an_attribute_of_the_user_is_named():
+    """`token._.elmo` stays his, but vectors do not depend on it."""
+    mine = Token.get_extension("elmo")
+    Token.set_extension("elmo", default="mine", force=True)
+    try:
+        with pytest.warns(UserWarning, match=r"Token\._\.elmo exists already"):
+            extensions.register()
+        doc = Doc(spacy.blank("en").vocab, words=["bank"])
+        vectors = give_vectors(doc)
+        extensions.install_vectors(doc)
+        assert doc[0]._.elmo == "mine"
+        assert numpy.array_equal(doc[0].vector, vectors[0])
+    finally:
+        Token.set_extension("elmo", getter=mine[2], force=True)

@@ -158,6 +158,10 @@ class DocLayers(NamedTuple):
         return split_tokens(self.layers, self.lengths)
 
 
+class FrozenLayers(DocLayers):
+    """Layers of a frozen biLM: nobody needs their gradient."""
+
+
 class Activations(NamedTuple):
     """What the biLM computed for one doc.
 
@@ -212,7 +216,7 @@ def forward(
     model: Model[list[Doc], DocLayers], docs: list[Doc], is_train: bool
 ) -> tuple[DocLayers, Callable]:
     if not is_train or not model.attrs["grad_factor"]:
-        return encode_layers(model, docs), lambda d_layers: docs
+        return FrozenLayers(*encode_layers(model, docs)), lambda d_layers: docs
     get_bilm(model)
     sequences = _Sequences.cut(docs, model.attrs["segmenter"])
     (layers, _), backprop_bilm = model.layers[0](sequences.inputs(), is_train)

@@ -1,32 +1,62 @@
 """What a downstream component puts where its tok2vec goes: the other end of a shared biLM.
 
-The layers that the upstream component computed reach a listener on one of two ways. During
-training the upstream sends each batch, and collects the gradients of all listeners in a
-`TrainingBatch`. At prediction, and if the upstream is frozen and annotates, they stand on the docs.
+The layers that the upstream component computed reach a listener in one of two ways. During training
+the upstream hands over each batch, and collects the gradients of all listeners in a
+`TrainingBatch`. At prediction, and if the upstream is frozen and annotates, the listener reads them
+from the docs.
+
+What happens to a batch, if the biLM is fine-tuned with two listeners:
+
+    nlp.update
+      Elmo.update                 runs the biLM, gives each `Link` the `TrainingBatch`
+      Elmo.finish_update          too early: the optimizer is kept for later
+      first task's update
+        forward                   takes the layers of the batch; the mix and the task run on them
+        backprop                  adds its gradient to the batch
+      second task's update
+        forward, backprop         the same; the sum is complete now:
+          TrainingBatch.finish    sends the sum back through the biLM
+          Elmo._apply_postponed   updates the weights with the optimizer that was kept
+
+If a task is left out (`nlp.update(exclude=...)`), nobody says so: the sum that has come so far goes
+back through the biLM at the next `Elmo.update`. If the biLM is frozen, nothing goes back.
+
+Which layers on a doc are a listener's own? Those that were computed with the weights of its
+upstream, as their checksum tells, whatever the upstream is called. A listener without an upstream
+(because the component is excluded) takes those of the weights that its upstream had when the
+pipeline was saved. So docs that the same pipeline stored can be read, but layers that were left by
+another pipeline are refused. If no weights are known, the upstream's name decides.
 
 A copy of a thinc model loses its class, so a listener is a plain Model whose state is a `Link` in
-its attributes, which no copy and no pickle takes along.
+its attributes. A copy and a pickle of a link are without an upstream, and without a batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Callable, Optional, Protocol
+from weakref import WeakSet
 
+import srsly
 from spacy.attrs import ORTH
 from spacy.tokens import Doc
-from thinc.api import Model
+from thinc.api import Model, Ops, deserialize_attr, serialize_attr
 from thinc.types import Floats2d, Floats3d
 
 from ..extensions import layers_of
 from .encoder import NAME as ENCODER
-from .encoder import DocLayers, get_bilm, split_tokens
-from .mixes import Mix
+from .encoder import DocLayers, FrozenLayers, get_bilm, split_tokens
+from .mixes import Mix, begin_mix
+from .not_serialized import NotSerialized
 
 ANY = "*"
 NAME = "elmo_listener"
 _MIX_DOCS = "mix_docs"
+
+# Gradients between two checks on a GPU.
+_CHECK_EVERY = 100
 
 
 class Upstream(Protocol):
@@ -34,6 +64,13 @@ class Upstream(Protocol):
 
     name: str
     frozen: bool
+    keep_layers: bool
+
+    @property
+    def checksum(self) -> Optional[str]: ...
+
+    @property
+    def is_removed(self) -> bool: ...
 
     @property
     def layer_shape(self) -> tuple[int, int]: ...
@@ -106,36 +143,114 @@ class TrainingBatch:
 
 
 class Link:
-    """A listener's connection to its upstream."""
+    """A listener's connection to its upstream.
 
-    def __init__(self) -> None:
+    saved_checksum (Optional[str]): The checksum of the upstream's weights when the listener was
+        saved.
+    """
+
+    def __init__(self, saved_checksum: Optional[str] = None) -> None:
+        self.saved_checksum = saved_checksum
         self.upstream: Optional[Upstream] = None
+        # Upstreams in other pipelines that share the listener's component (`source=`).
+        self.others: WeakSet[Upstream] = WeakSet()
+        self.component: Optional[str] = None
         self.end_training()
 
     def end_training(self) -> None:
         """Forget everything but the upstream."""
         self.batch: Optional[TrainingBatch] = None
-        # Zeros for the docs that a component is initialised with: other layers read off the width
-        # of their input from a prediction, for which the biLM need not run. `spacy debug model`
-        # predicts such docs also after it has trained on them.
+        # Zeros for the initialisation docs: other layers infer the width of their input from a
+        # prediction, and the biLM need not run for that. `spacy debug model` predicts such docs
+        # also after it has trained on them.
         self.sample: Optional[TrainingBatch] = None
-        # An upstream that only annotates would not know.
-        self.is_training = False
+
+    def connect(self, upstream: Upstream, component: str) -> Optional[Upstream]:
+        """Set the upstream.
+
+        component (str): The name of the component that listens.
+        RETURNS (Optional[Upstream]): The one before, if it was another.
+        """
+        self.component = component
+        previous = self.upstream
+        if previous is None or previous is upstream:
+            self.upstream = upstream
+            return None
+        self.upstream = upstream
+        self.others.discard(upstream)
+        self.others.add(previous)
+        return previous
+
+    def checksums(self) -> list[str]:
+        """RETURNS (list): Checksums of the weights whose layers are the listener's own, the present
+        upstream's first."""
+        upstreams = [] if self.upstream is None else [self.upstream, *self.others]
+        found = [one for one in (upstream.checksum for upstream in upstreams) if one is not None]
+        return found or ([] if self.saved_checksum is None else [self.saved_checksum])
 
     def __deepcopy__(self, memo: dict) -> Link:
-        return Link()
+        return Link(*self.checksums()[:1])
 
     def __reduce__(self) -> tuple:
-        return Link, ()
+        return Link, tuple(self.checksums()[:1])
+
+
+@serialize_attr.register(Link)
+def _serialize_link(_: Any, link: Link, name: str, model: Model) -> bytes:
+    return srsly.msgpack_dumps(next(iter(link.checksums()), None))
+
+
+@deserialize_attr.register(Link)
+def _deserialize_link(link: Link, data: bytes, name: str, model: Model) -> Link:
+    link.saved_checksum = srsly.msgpack_loads(data)
+    return link
+
+
+class GradientCheck(NotSerialized):
+    """Refuses gradients that are NaN or infinite. On a GPU, looking at a number waits for all that
+    is computed before it: there, only every hundredth call looks, at the sum of them all."""
+
+    def __init__(self) -> None:
+        self._sum: Any = 0.0
+        self._n_calls = 0
+        self._what = ""
+
+    def add(self, ops: Ops, value: Any, what: str) -> None:
+        """Check a gradient, at once or later.
+
+        ops (Ops): What the gradient was computed with.
+        value (Any): A number that is not finite if the gradient is not.
+        what (str): What to call it in the error.
+        RAISES (ValueError): If this gradient, or one before, is not finite.
+        """
+        self._sum = self._sum + value  # Once it is not finite, it never is again.
+        self._what = what
+        self._n_calls += 1
+        if ops.device_type == "cpu" or self._n_calls == _CHECK_EVERY:
+            self.look()
+
+    def look(self) -> None:
+        """RAISES (ValueError): If any gradient since the last look was not finite."""
+        if not self._n_calls:
+            return
+        total = float(self._sum)
+        self._sum, self._n_calls = 0.0, 0
+        if not isfinite(total):
+            raise ValueError(
+                f"{self._what} is NaN or infinite: lower the learning rate, or clip gradients "
+                "(training.optimizer.grad_clip)"
+            )
+
+    def __deepcopy__(self, memo: dict) -> GradientCheck:
+        return GradientCheck()
+
+    def __reduce__(self) -> tuple:
+        return GradientCheck, ()
 
 
 @dataclass(frozen=True)
-class ListenerSettings:
-    """Not stored with the model's weights, so that those of the config hold, also where a saved
-    pipeline is loaded with other ones.
-
-    upstream, grad_factor: See `LayersListener`.
-    """
+class ListenerSettings(NotSerialized):
+    """upstream, grad_factor: See `LayersListener`."""
 
     upstream: str
     grad_factor: float
@@ -155,9 +270,12 @@ def LayersListener(upstream: str = ANY, grad_factor: float = 1.0) -> Model[list[
     )
 
 
-def is_listener(model: Model, upstream: str) -> bool:
-    """RETURNS (bool): Whether the model listens to the component of this name."""
-    return model.name == NAME and model.attrs["settings"].upstream in (ANY, upstream)
+def is_listener(model: Model, name: str, upstream: Upstream) -> bool:
+    """RETURNS (bool): Whether the model listens to this component, which has this name now."""
+    if model.name != NAME:
+        return False
+    link: Link = model.attrs["link"]
+    return model.attrs["settings"].upstream in (ANY, name) or link.upstream is upstream
 
 
 def replace_listener_cfg(upstream: dict, listener: dict, *, frozen: bool) -> dict:
@@ -195,6 +313,8 @@ def init(model: Model[list[Doc], DocLayers], X: Any = None, Y: Any = None) -> No
             f"a listener has no {_described(model)} before it in the pipeline: add one, or correct "
             "the listener's `upstream`, which is the component's name or '*'"
         )
+    if not link.upstream.keep_layers:
+        raise ValueError(_no_layers_kept(link, link.upstream))
     n_layers, width = link.upstream.layer_shape
     lengths = [len(doc) for doc in X]
     layers = model.ops.alloc3f(n_layers, sum(lengths), width)
@@ -205,19 +325,22 @@ def forward(
     model: Model[list[Doc], DocLayers], docs: Sequence[Doc], is_train: bool
 ) -> tuple[DocLayers, Callable]:
     link: Link = model.attrs["link"]
-    link.is_training = link.is_training or is_train
-    batch = link.batch
-    if not is_train or batch is None or batch.keys != [_key(doc) for doc in docs]:
-        if is_train and link.upstream is not None and (batch is None or batch.was_taken_by(link)):
+    if not is_train:
+        return _join(model, _layers_of_docs(model, docs, is_train)), lambda d_layers: []
+    batch, upstream = link.batch, link.upstream
+    used_up = batch is not None and batch.was_taken_by(link)
+    if used_up and upstream is not None and upstream.is_removed:
+        batch = link.batch = None  # No other will come, and this one is of an earlier update.
+    if batch is None or batch.keys != [_key(doc) for doc in docs]:
+        if upstream is not None and (batch is None or used_up):
             # Somebody trains the component alone, as `spacy debug model` does.
-            layers_now = link.upstream.layers_on_demand(docs)
-            if layers_now is not None:
-                return layers_now, lambda d_layers: []
-        layers = [_layers(model, doc, is_train) for doc in docs]
-        return _join(model, layers), lambda d_layers: []
+            layers = upstream.layers_on_demand(docs)
+            if layers is not None:
+                return FrozenLayers(*layers), lambda d_layers: []
+        return _join(model, _layers_of_docs(model, docs, is_train)), lambda d_layers: []
     give_back = batch.take(link)
     if batch.frozen:
-        return batch.layers, lambda d_layers: []
+        return FrozenLayers(*batch.layers), lambda d_layers: []
     factor = model.attrs["settings"].grad_factor
 
     def backprop(d_layers: Floats3d) -> list:
@@ -227,48 +350,79 @@ def forward(
     return batch.layers, backprop
 
 
-def _layers(model: Model[list[Doc], DocLayers], doc: Doc, is_train: bool) -> Floats3d:
-    """What stands on the doc. At prediction, also what the upstream has just sent for it, because
-    a component may annotate during training with an upstream that does not."""
+def _layers_of_docs(
+    model: Model[list[Doc], DocLayers], docs: Sequence[Doc], is_train: bool
+) -> list[Floats3d]:
+    """What is on the docs. At prediction, also what the upstream has just handed over for them,
+    because a component may annotate during training with an upstream that does not."""
     link: Link = model.attrs["link"]
-    layers = layers_of(doc, model.attrs["settings"].upstream)
-    if layers is not None:
-        if is_train and link.upstream is not None and not link.upstream.frozen:
+    upstream = link.upstream
+    name = model.attrs["settings"].upstream if upstream is None else upstream.name
+    checksums = link.checksums()
+    found = []
+    for doc in docs:
+        layers = layers_of(doc, name, checksums)
+        if layers is not None and is_train and upstream is not None and not upstream.frozen:
             raise ValueError(
-                f"{link.upstream.name!r} is to be fine-tuned (frozen = false), but gets no "
+                f"{upstream.name!r} is to be fine-tuned (frozen = false), but gets no "
                 "updates: take it out of training.frozen_components, or set frozen = true"
             )
-        return layers
-    if not is_train:
-        for batch in (link.batch, link.sample):
-            if batch is not None and _key(doc) in batch.keys:
-                return batch.layers.split()[batch.keys.index(_key(doc))]
-    raise ValueError(_no_layers(model, is_train))
+        for batch in () if is_train else (link.batch, link.sample):
+            if layers is None and batch is not None and _key(doc) in batch.keys:
+                layers = batch.layers.split()[batch.keys.index(_key(doc))]
+        if layers is None:
+            raise ValueError(_no_layers(model, doc, is_train))
+        found.append(layers)
+    return found
 
 
-def _no_layers(model: Model[list[Doc], DocLayers], is_train: bool) -> str:
+def _no_layers(model: Model[list[Doc], DocLayers], doc: Doc, is_train: bool) -> str:
     link: Link = model.attrs["link"]
     name = _described(model)
-    if not is_train:
+    listener = "a listener" if link.component is None else f"the listener of {link.component!r}"
+    if link.upstream is not None and link.upstream.is_removed:
         return (
-            f"a listener found no ELMo layers on a doc: the {name} must run before it (it is "
+            f"{listener} has lost the {name}, which was removed from the pipeline: add one, or "
+            "call nlp.replace_listeners before removing it"
+        )
+    if not is_train:
+        if link.upstream is not None and not link.upstream.keep_layers:
+            return _no_layers_kept(link, link.upstream)
+        if layers_of(doc) is not None:
+            return (
+                f"{listener} needs the layers of the {name}, but those on the doc were computed "
+                "with other weights, or by another component: the component must run before the "
+                "listener (it is missing, disabled or excluded, or its weights have changed since)"
+            )
+        return (
+            f"{listener} found no ELMo layers on a doc: the {name} must run before it (it is "
             "missing, disabled or excluded, or its keep_layers is false)"
         )
     if link.batch is None:
         return (
-            f"a listener is trained, but got nothing from the {name}. If that is in "
+            f"{listener} is trained, but got nothing from the {name}. If that is in "
             "training.frozen_components, put it into training.annotating_components, too; else it "
             "must come earlier in the pipeline"
         )
     return (
-        f"a listener is trained on docs that differ from those the {name} has seen: no component "
+        f"{listener} is trained on docs that differ from those the {name} has seen: no component "
         "between them may retokenise, leave out or reorder docs"
     )
 
 
+def _no_layers_kept(link: Link, upstream: Upstream) -> str:
+    return (
+        f"{link.component!r} listens to {upstream.name!r}, which has keep_layers = false, so that "
+        "there are no layers on the docs: set keep_layers = true"
+    )
+
+
 def _described(model: Model[list[Doc], DocLayers]) -> str:
-    upstream = model.attrs["settings"].upstream
-    return "elmo component" if upstream == ANY else f"elmo component {upstream!r}"
+    link: Link = model.attrs["link"]
+    name = model.attrs["settings"].upstream
+    if link.upstream is not None:
+        name = link.upstream.name
+    return "elmo component" if name == ANY else f"elmo component {name!r}"
 
 
 def _join(model: Model[list[Doc], DocLayers], layers: Sequence[Floats3d]) -> DocLayers:
@@ -287,7 +441,14 @@ def _key(doc: Doc) -> bytes:
 
 def mix_docs(mix: Mix) -> Model[DocLayers, list[Floats2d]]:
     """Apply a mix to a batch of docs."""
-    return Model(_MIX_DOCS, _mix_forward, init=_mix_init, layers=[mix], dims={"nO": None})
+    return Model(
+        _MIX_DOCS,
+        _mix_forward,
+        init=_mix_init,
+        layers=[mix],
+        dims={"nO": None},
+        attrs={"gradient_check": GradientCheck()},
+    )
 
 
 def _mix_init(model: Model, X: Optional[DocLayers] = None, Y: Any = None) -> None:
@@ -302,21 +463,21 @@ def _mix_init(model: Model, X: Optional[DocLayers] = None, Y: Any = None) -> Non
 def _mix_forward(
     model: Model[DocLayers, list[Floats2d]], X: DocLayers, is_train: bool
 ) -> tuple[list[Floats2d], Callable]:
-    Y, backprop_mix = model.layers[0](X.layers, is_train)
+    check: GradientCheck = model.attrs["gradient_check"]
+    if not is_train:
+        check.look()
+    mix, frozen = model.layers[0], isinstance(X, FrozenLayers)
+    Y, backprop_mix = begin_mix(mix, X.layers, is_train, frozen=frozen)
     if model.has_dim("nO") and Y.shape[1] != model.get_dim("nO") and X.lengths:
         raise ValueError(
             f"this model reads ELMo vectors of width {model.get_dim('nO')}, but its upstream's "
             f"biLM gives {Y.shape[1]}: use the biLM it was trained on, or train it anew"
         )
 
-    def backprop(dY: list[Floats2d]) -> Floats3d:
+    def backprop(dY: list[Floats2d]) -> Optional[Floats3d]:
         flat = model.ops.flatten(dY) if dY else model.ops.alloc2f(*Y.shape)
-        if not bool(model.ops.xp.isfinite(model.ops.xp.sum(flat))):
-            raise ValueError(
-                f"the gradient of the ELMo vectors (mix: {model.layers[0].name}) is NaN or "
-                "infinite: lower the learning rate, or clip gradients "
-                "(training.optimizer.grad_clip)"
-            )
+        what = f"the gradient of the ELMo vectors (mix: {mix.name})"
+        check.add(model.ops, model.ops.xp.sum(flat), what)
         return backprop_mix(flat)
 
     return split_tokens(Y, X.lengths), backprop

@@ -14,13 +14,13 @@ import numpy
 from thinc.api import Linear, Model, Relu, chain, registry
 from thinc.types import Floats2d, Floats3d
 
+from .not_serialized import NotSerialized
+
 Mix = Model[Floats3d, Floats2d]
 
 
-# Settings are dataclasses, which thinc does not store with a model's weights: those of the config
-# hold, also where a saved pipeline is loaded with other ones.
 @dataclass(frozen=True)
-class _Scalar:
+class _Scalar(NotSerialized):
     weights: Optional[list[float]]
     gamma: float
     layer_norm: bool
@@ -29,19 +29,19 @@ class _Scalar:
 
 
 @dataclass(frozen=True)
-class _Frozen:
+class _Frozen(NotSerialized):
     weights: Optional[list[float]]
     gamma: float
     seed: Optional[int]
 
 
 @dataclass(frozen=True)
-class _Learned:
+class _Learned(NotSerialized):
     dropout: float
 
 
 @dataclass(frozen=True)
-class _Single:
+class _Single(NotSerialized):
     layer: int
 
 
@@ -100,7 +100,9 @@ def _scalar_init(model: Mix, X: Optional[Floats3d] = None, Y: Any = None) -> Non
     model.set_param("gamma", model.ops.asarray1f([gamma]))
 
 
-def _scalar_forward(model: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, Callable]:
+def _scalar_forward(
+    model: Mix, X: Floats3d, is_train: bool, *, frozen: bool = False
+) -> tuple[Floats2d, Callable]:
     xp, settings = model.ops.xp, model.attrs["settings"]
     raw, gamma = model.get_param("weights"), model.get_param("gamma")
     _one_per_layer("ScalarMix", raw, X.shape[0])
@@ -111,13 +113,15 @@ def _scalar_forward(model: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, 
     mean = xp.tensordot(shares, X, axes=1)
     Y, backprop_dropout = _drop(model, gamma * mean, is_train)
 
-    def backprop(dY: Floats2d) -> Floats3d:
+    def backprop(dY: Floats2d) -> Optional[Floats3d]:
         dY = backprop_dropout(dY)
         model.inc_grad("gamma", xp.vdot(dY, mean).reshape(1))
         d_mean = gamma * dY
         d_shares = X.reshape((len(shares), -1)) @ d_mean.reshape((-1,))
         d_raw = shares * (d_shares - shares @ d_shares)
         model.inc_grad("weights", d_raw + 2 * settings.l2 * raw)
+        if frozen:
+            return None
         dX = shares[:, None, None] * d_mean
         return dX if backprop_norm is None else backprop_norm(dX)
 
@@ -262,6 +266,22 @@ def _concat_forward(model: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, 
         return xp.transpose(xp.reshape(dY, (n_tokens, n_layers, width)), (1, 0, 2))
 
     return xp.reshape(xp.transpose(X, (1, 0, 2)), (n_tokens, n_layers * width)), backprop
+
+
+def begin_mix(
+    mix: Mix, X: Floats3d, is_train: bool, *, frozen: bool
+) -> tuple[Floats2d, Callable[[Floats2d], Optional[Floats3d]]]:
+    """Run a mix.
+
+    frozen (bool): Nobody needs the gradient of the layers: it is not computed, where the mix allows
+        that, and must not be used.
+    """
+    if frozen and mix.name == "scalar_mix":
+        return _scalar_forward(mix, X, is_train, frozen=True)
+    Y, backprop = mix(X, is_train)
+    if frozen and not any(node.param_names for node in mix.walk()):
+        return Y, lambda dY: None
+    return Y, backprop
 
 
 class MixState(NamedTuple):

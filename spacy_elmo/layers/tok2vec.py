@@ -84,7 +84,7 @@ def forward(
         if input_mix is not None:
             dx, d_vectors = split_x(backprop_reduce(dx))
             d_input = backprop_input(d_vectors)
-            d_layers = d_input if d_layers is None else d_layers + d_input
+            d_layers = d_input if d_layers is None or d_input is None else d_layers + d_input
         backprop_source(d_layers)
         return backprop_embed(dx)
 

@@ -95,6 +95,22 @@ def test_batches_do_not_matter(nlp: Language, monkeypatch: pytest.MonkeyPatch):
         assert [x.similarity for x in first] == pytest.approx([x.similarity for x in second])
 
 
+def test_the_pipeline_can_be_used_meanwhile(weights_folder: Path):
+    """The search leaves the shared pipeline as it is: here, for who reads the corpus."""
+    nlp = elmo_pipeline(weights_folder, keep_layers=False)
+    nlp.add_pipe("sentencizer")  # After the component, where the search does not go.
+
+    def corpus():
+        for line in LINES:
+            meanwhile = nlp(line)
+            assert meanwhile.has_annotation("SENT_START")
+            assert meanwhile._.elmo_layers is None
+            yield nlp.make_doc(line), "x"
+
+    (found,) = find_neighbors(nlp, nlp.get_pipe("elmo"), ["the [play]"], corpus(), layer=1)
+    assert found
+
+
 def test_the_query_finds_itself(nlp: Language):
     lines = [*LINES, "The play was cancelled by rain."]
     (found,) = find_neighbors(nlp, nlp.get_pipe("elmo"), QUERIES[:1], with_source(nlp, lines), n=1)

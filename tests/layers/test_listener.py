@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 
 import numpy
 import pytest
 import spacy
 import torch
-from spacy.tokens import Doc
+from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 from spacy.util import registry
-from thinc.api import SGD, Adam, Linear, chain, with_array
+from thinc.api import SGD, Adam, Linear, NumpyOps, chain, with_array
 
 from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
 from spacy_elmo.bilm.formats import native
@@ -76,8 +77,6 @@ def test_settings_can_be_overridden_when_loading(weights_folder, tmp_path):
     train(nlp, steps=2)
     nlp.rename_pipe("elmo", "renamed")
     nlp.to_disk(tmp_path / "nlp")
-    with pytest.raises(ValueError, match="the elmo component 'elmo' must run before it"):
-        spacy.load(tmp_path / "nlp")("The bank")
     block = "components.tagger.model.tok2vec"
     changes = {f"{block}.upstream": "renamed", f"{block}.grad_factor": 0.5, f"{block}.mix.l2": 0.25}
     again = spacy.load(tmp_path / "nlp", config=changes)
@@ -85,6 +84,8 @@ def test_settings_can_be_overridden_when_loading(weights_folder, tmp_path):
     assert nodes["elmo_listener"].attrs["settings"].grad_factor == 0.5
     assert nodes["scalar_mix"].attrs["settings"].l2 == 0.25
     assert again("The bank")[0].tag_
+    # Only under its present name does the listener get gradients.
+    assert again.get_pipe("renamed").listening_components == ["tagger"]
 
 
 @every_source
@@ -431,6 +432,171 @@ def test_several_upstreams(tmp_path):
             assert max_difference(*scores) < 1e-6
 
 
+# Whose layers are on a doc
+
+
+def trained_pipeline(folder, **settings):
+    nlp = elmo_pipeline(folder, **settings)
+    add_tagger(nlp, listener(upstream="elmo"))
+    train(nlp, steps=10)
+    return nlp
+
+
+def stored(nlp, docs):
+    """The same docs, as another process would read them."""
+    data = DocBin(docs=docs, store_user_data=True).to_bytes()
+    return list(DocBin(store_user_data=True).from_bytes(data).get_docs(nlp.vocab))
+
+
+@pytest.fixture
+def trained(weights_folder):
+    return trained_pipeline(weights_folder)
+
+
+@pytest.fixture
+def other(tmp_path):
+    """A pipeline like `trained`, of another biLM of the same shape."""
+    native.write(random_bilm(seed=1), tmp_path / "other")
+    return trained_pipeline(tmp_path / "other")
+
+
+def test_renaming_the_upstream(trained, tmp_path):
+    expected = tags(trained)
+    trained.rename_pipe("elmo", "renamed")
+    assert tags(trained) == expected
+    losses = trained.update(tagged(trained), sgd=trained.resume_training())
+    assert losses["tagger"] > 0
+    expected = tags(trained)
+    trained.to_disk(tmp_path / "renamed")
+    assert tags(spacy.load(tmp_path / "renamed")) == expected
+
+
+@pytest.mark.parametrize("name", ["elmo", "another name"])
+def test_sourcing_the_upstream_alone(trained, name):
+    """The component is shared: the pipeline that it is from must work as before."""
+    expected = tags(trained)
+    borrowing = spacy.blank("en")
+    borrowing.add_pipe("elmo", name=name, source=trained)
+    assert tags(trained) == expected
+    assert borrowing("The bank")._.elmo_layers is not None
+    assert trained.update(tagged(trained), sgd=trained.resume_training())["tagger"] > 0
+
+
+def test_a_task_shared_with_a_pipeline_of_another_bilm(trained, other):
+    expected = tags(trained)
+    other.remove_pipe("tagger")
+    other.add_pipe("tagger", source=trained)
+    assert tags(trained) == expected
+    assert tags(other)
+
+
+@pytest.mark.parametrize("same_docs", [False, True])
+def test_removing_the_upstream(trained, same_docs):
+    """Training does not go on with the component that was removed, nor with its last batch."""
+    sgd = trained.resume_training()
+    examples = tagged(trained)
+    trained.update(examples, sgd=sgd)
+    trained.remove_pipe("elmo")
+    with pytest.raises(ValueError, match=r"listener of 'tagger' has lost .* 'elmo'.* removed"):
+        trained.update(examples if same_docs else examples[:2], sgd=sgd)
+    with pytest.raises(ValueError, match=r"listener of 'tagger' has lost .* 'elmo'.* removed"):
+        trained("The bank")
+
+
+def test_layers_of_another_pipeline_are_refused(trained, other):
+    doc = other.get_pipe("elmo")(other.make_doc("The bank flows"))
+    with (
+        trained.select_pipes(disable=["elmo"]),
+        pytest.raises(ValueError, match=r"'tagger' needs the layers of .* with other weights"),
+    ):
+        trained(doc)
+    # Its own are taken again as soon as it runs.
+    assert [[token.tag_ for token in trained(doc)]] == tags(trained, [doc.text])
+
+
+def retag(nlp, docs):
+    """What the tagger says about docs that may have been tagged before."""
+    for doc in docs:
+        for token in doc:
+            token.tag_ = ""
+    with nlp.select_pipes(enable=["tagger"]):
+        return [[token.tag_ for token in doc] for doc in nlp.pipe(docs)]
+
+
+@pytest.mark.parametrize("n_process", [1, 2])
+def test_stored_layers_serve_a_pipeline_without_its_bilm(trained, other, tmp_path, n_process):
+    trained.to_disk(tmp_path / "trained")
+    whole = spacy.load(tmp_path / "trained")
+    alone = spacy.load(tmp_path / "trained", exclude=["elmo"])
+    docs = stored(whole, whole.pipe(TEXTS, n_process=n_process))
+    again = pickle.loads(pickle.dumps(alone))
+    for nlp in (alone, again, whole):
+        assert retag(nlp, docs) == tags(trained)
+    [foreign] = stored(other, [other("The bank flows")])
+    for nlp in (alone, again):
+        with pytest.raises(ValueError, match="computed with other weights"):
+            nlp(foreign)
+    # And once more after it was saved without its biLM.
+    alone.to_disk(tmp_path / "alone")
+    alone = spacy.load(tmp_path / "alone")
+    assert retag(alone, docs) == tags(trained)
+    with pytest.raises(ValueError, match="computed with other weights"):
+        alone(foreign)
+
+
+def test_equal_weights_of_two_pipelines(trained, weights_folder):
+    """Whichever of them computed the layers: they are the same."""
+    doc = elmo_pipeline(weights_folder)("The bank flows")
+    expected = tags(trained, [doc.text])
+    with trained.select_pipes(disable=["elmo"]):
+        assert [[token.tag_ for token in trained(doc)]] == expected
+
+
+def test_layers_from_before_fine_tuning_are_refused(weights_folder):
+    nlp = trained_pipeline(weights_folder, frozen=False)
+    doc = nlp("The bank flows")
+    nlp.get_pipe("tagger")(doc)
+    nlp.update(tagged(nlp), sgd=Adam(0.01))
+    with pytest.raises(ValueError, match="its weights have changed since"):
+        nlp.get_pipe("tagger")(doc)
+
+
+def test_fine_tuning_with_annotations(weights_folder):
+    """The layers on the docs are of the weights before the step, which the annotating task sees."""
+    nlp = elmo_pipeline(weights_folder, frozen=False)
+    add_tagger(nlp)
+    first, last = train(nlp, annotates=["elmo", "tagger"])
+    assert last["tagger"] < 0.3 * first["tagger"]
+
+
+def test_layers_of_the_user_are_taken(trained):
+    doc = trained("The bank flows")
+    again = trained.make_doc("The bank flows")
+    again._.elmo_layers = doc._.elmo_layers
+    assert retag(trained, [again]) == [[token.tag_ for token in doc]]
+
+
+def test_any_upstream_is_the_last_one(tmp_path, weights_folder):
+    """A listener to "*" is trained on the last component, and so reads no other's layers; and the
+    first one waits for no gradient from it."""
+    native.write(random_bilm(seed=1), tmp_path / "other")
+    nlp = elmo_pipeline(weights_folder, frozen=False)
+    config = {"model": {"weights": str(tmp_path / "other")}, "frozen": False}
+    nlp.add_pipe("elmo", name="elmo2", config=config)
+    add_tagger(nlp, listener(upstream="elmo"), name="first")
+    add_tagger(nlp, listener(), name="any")
+    train(nlp, steps=2)
+    for name in ("elmo", "elmo2"):
+        before = weights_of(nlp, name)
+        nlp.update(tagged(nlp), sgd=Adam(0.01))
+        assert differ(before, weights_of(nlp, name)) == set(before)
+    with (
+        nlp.select_pipes(disable=["elmo2"]),
+        pytest.raises(ValueError, match="'any' needs the layers of the elmo component 'elmo2'"),
+    ):
+        nlp("The bank")
+
+
 def test_disable_enable_remove(weights_folder):
     nlp = elmo_pipeline(weights_folder)
     add_tagger(nlp)
@@ -629,8 +795,15 @@ def test_fine_tuning_a_frozen_component(weights_folder):
 
 
 def test_listeners_need_kept_layers(weights_folder):
-    with pytest.raises(ValueError, match="'tagger' listens to 'elmo', which has keep_layers"):
-        initialized(weights_folder, keep_layers=False)
+    """It is said when the listener is used. Until then the pipeline can be put together."""
+    nlp = elmo_pipeline(weights_folder, keep_layers=False)
+    add_tagger(nlp)
+    nlp.add_pipe("sentencizer", first=True)
+    for use in (lambda: nlp.initialize(lambda: tagged(nlp)), lambda: nlp("The bank")):
+        with pytest.raises(ValueError, match="'tagger' listens to 'elmo', which has keep_layers"):
+            use()
+    nlp.remove_pipe("tagger")
+    assert nlp("The bank")._.elmo is not None
 
 
 def test_a_mix_that_would_never_be_trained(weights_folder):
@@ -682,6 +855,93 @@ def test_bad_gradients(weights_folder, value, frozen):
         backprop(dY)
 
 
+class OnDevice(numpy.ndarray):
+    """A number on a device that works in the background: to see its value is to wait."""
+
+    n_waits = 0
+
+    def __float__(self):
+        OnDevice.n_waits += 1
+        return float(numpy.asarray(self))
+
+    def __bool__(self):
+        OnDevice.n_waits += 1
+        return bool(numpy.asarray(self))
+
+
+class DeviceArrays:
+    """NumPy, as CuPy is: numbers are arrays of their own."""
+
+    def __getattr__(self, name):
+        value = getattr(numpy, name)
+        return self.wrapped(value) if callable(value) and not isinstance(value, type) else value
+
+    @staticmethod
+    def wrapped(function):
+        def call(*args, **kwargs):
+            result = function(*args, **kwargs)
+            return numpy.asarray(result).view(OnDevice) if numpy.ndim(result) == 0 else result
+
+        return call
+
+
+class DeviceOps(NumpyOps):
+    xp = DeviceArrays()
+
+    def __init__(self):
+        super().__init__()
+        self.device_type = "gpu"
+
+
+@both_ways
+def test_nothing_waits_for_the_device_in_training(weights_folder, frozen):
+    nlp = initialized(weights_folder, frozen=frozen)
+    elmo, source = nlp.get_pipe("elmo"), nlp.get_pipe("tagger").model.layers[0]
+    elmo.model.ops = DeviceOps()
+    for node in source.walk():
+        node.ops = DeviceOps()
+    examples = tagged(nlp)[:2]
+    docs = [example.x for example in examples]
+
+    def update(value, losses=None):
+        elmo.update(examples, losses=losses)
+        Y, backprop = source.begin_update(docs)
+        backprop([numpy.full_like(y, value) for y in Y])
+
+    OnDevice.n_waits = 0
+    losses = {}
+    for _ in range(20):
+        update(0.1, losses)
+    assert OnDevice.n_waits == 0
+    assert frozen or float(losses["elmo"]) > 0
+    # A bad gradient is noticed at the next prediction, and in the long run without one.
+    message = r"gradient of the .* is NaN or infinite"
+    update(float("nan"))
+    update(0.1)
+    nlp.get_pipe("elmo").end_training()
+    with pytest.raises(ValueError, match=message):
+        source.predict(list(elmo.pipe([nlp.make_doc("The bank")])))
+    with pytest.raises(ValueError, match=message):
+        for _ in range(200):
+            update(float("inf"))
+
+
+@pytest.mark.parametrize("mix", ["ScalarMix", "FrozenMix", "SingleLayer"])
+def test_no_gradient_for_the_layers_of_a_frozen_bilm(weights_folder, mix):
+    """It would be as large as the layers themselves."""
+    nlp = initialized(weights_folder, listener({"@layers": f"spacy-elmo.{mix}.v1"}))
+    starts = [True] + [False] * 2999
+    example = Example.from_dict(Doc(nlp.vocab, words=["bank"] * 3000, sent_starts=starts), {})
+    nlp.get_pipe("elmo").update([example])
+    Y, backprop = nlp.get_pipe("tagger").model.layers[0].begin_update([example.x])
+    dY = [numpy.ones_like(y) for y in Y]
+    tracemalloc.start()
+    backprop(dY)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 3 * 3000 * TINY.output_dim * 4
+
+
 def test_docs_changed_between(weights_folder):
     """Retokenised on the way from the upstream to the listener, with and without annotations."""
     nlp = initialized(weights_folder)
@@ -695,6 +955,17 @@ def test_docs_changed_between(weights_folder):
     with doc.retokenize() as retokenizer:
         retokenizer.merge(doc[:2])
     with pytest.raises(ValueError, match="2 tokens, but ELMo vectors of 3"):
+        nlp.get_pipe("tagger")(doc)
+
+
+def test_docs_changed_to_as_many_tokens(weights_folder):
+    nlp = initialized(weights_folder)
+    doc = nlp.get_pipe("elmo")(nlp.make_doc("New York gave me money"))
+    with doc.retokenize() as retokenizer:
+        retokenizer.merge(doc[:2])
+        retokenizer.split(doc[4], ["mo", "ney"], heads=[(doc[4], 1), (doc[4], 1)])
+    assert len(doc) == 5
+    with pytest.raises(ValueError, match="retokenised after the elmo component"):
         nlp.get_pipe("tagger")(doc)
 
 
