@@ -8,7 +8,7 @@ import spacy
 import typer
 from wasabi import msg
 
-from ..bilm.formats import load
+from ..bilm.formats import load, round_to_half
 from ..component import Elmo
 from ..files import atomic_folder
 from ..layers.encoder import set_bilm
@@ -20,7 +20,7 @@ def convert_cli(
     weights: Path = typer.Argument(..., help="Its weights, HDF5 or safetensors"),
     out: Path = typer.Argument(..., help="Folder of the new pipeline"),
     lang: str = typer.Option("en", "--lang", "-l", help="Language of the pipeline, or xx"),
-    half: bool = typer.Option(False, "--half", help="Store the weights as float16"),
+    half: bool = typer.Option(False, "--half", help="Round the weights to float16"),
     sentencizer: bool = typer.Option(
         False, "--sentencizer", help="Let the pipeline split sentences, by punctuation"
     ),
@@ -35,7 +35,7 @@ def convert_cli(
         check_free(out, force, "meta.json")
         bilm = load(weights, options)
         if half:
-            bilm.half_precision_storage = True
+            round_to_half(bilm)
         try:
             nlp = spacy.blank(lang)
         except ImportError as error:

@@ -8,7 +8,7 @@ from typing import Optional
 import typer
 from wasabi import msg
 
-from ..bilm.formats import OPTIONS, allennlp, native
+from ..bilm.formats import OPTIONS, allennlp, native, round_to_half
 from ..bundled import load_weights
 from ._util import check_free, clear_errors, find_elmo, is_pipeline, load_pipeline
 
@@ -20,7 +20,7 @@ def export_cli(
     safetensors: bool = typer.Option(
         False, "--safetensors", help="Write our own format instead of HDF5"
     ),
-    half: bool = typer.Option(False, "--half", help="Store the weights as float16"),
+    half: bool = typer.Option(False, "--half", help="Round the weights to float16"),
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite the folder"),
 ) -> None:
     """
@@ -33,6 +33,9 @@ def export_cli(
         else:
             bilm = load_weights(pipeline)
         if half:
-            bilm.half_precision_storage = True
-        (native if safetensors else allennlp).write(bilm, out)
+            round_to_half(bilm)
+        if safetensors:
+            native.write(bilm, out)
+        else:
+            allennlp.write(bilm, out, half=half)
     msg.good(f"Wrote {', '.join(sorted(path.name for path in out.iterdir()))} to {out}")

@@ -11,7 +11,7 @@ import typer
 from wasabi import msg
 
 from ..bilm import BiLM
-from ..bilm.formats import detect, find_weights
+from ..bilm.formats import detect, find_weights, fits_half
 from ..bundled import load_weights, names
 from ._util import clear_errors, elmo_components, is_pipeline, load_pipeline
 
@@ -83,5 +83,5 @@ def describe_bilm(bilm: BiLM) -> dict[str, Any]:
         "vectors": f"{bilm.config.n_activations} layers of width {bilm.config.output_dim}",
         "parameters": n_parameters,
         "bytes in memory": 4 * n_parameters,
-        "stored as": "float16" if bilm.half_precision_storage else "float32",
+        "exact in": "float16" if fits_half(bilm) else "float32",
     }

@@ -9,6 +9,7 @@ from ..model import BiLM
 from . import allennlp, native
 from .detection import detect, other_folder
 from .options import OPTIONS, VOCABULARY, read_options, read_vocabulary, write_options
+from .parameters import fits_half, round_to_half
 
 __all__ = [
     "OPTIONS",
@@ -16,10 +17,12 @@ __all__ = [
     "allennlp",
     "detect",
     "find_weights",
+    "fits_half",
     "load",
     "native",
     "read_options",
     "read_vocabulary",
+    "round_to_half",
     "write_options",
 ]
 
