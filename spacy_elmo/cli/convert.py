@@ -14,6 +14,18 @@ from ..files import atomic_folder
 from ..layers.encoder import set_bilm
 from ._util import check_free, clear_errors
 
+# What a pipeline of this command's making consists of.
+_FILES = (
+    "meta.json",
+    "config.cfg",
+    "tokenizer",
+    "tokenizer/*",
+    *(f"vocab/{x}" for x in ("key2row", "lookups.bin", "strings.json", "vectors", "vectors.cfg")),
+    "sentencizer.json",
+    "elmo/cfg",
+    "elmo/model",
+)
+
 
 def convert_cli(
     options: Path = typer.Argument(..., help="options.json of the biLM"),
@@ -32,7 +44,7 @@ def convert_cli(
     For word input, vocab.txt must lie beside the weights.
     """
     with clear_errors():
-        check_free(out, force, "meta.json")
+        check_free(out, force, _FILES)
         bilm = load(weights, options)
         if half:
             round_to_half(bilm)

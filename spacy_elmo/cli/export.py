@@ -8,7 +8,7 @@ from typing import Optional
 import typer
 from wasabi import msg
 
-from ..bilm.formats import OPTIONS, allennlp, native, round_to_half
+from ..bilm.formats import OPTIONS, VOCABULARY, allennlp, native, round_to_half
 from ..bundled import load_weights
 from ._util import check_free, clear_errors, find_elmo, is_pipeline, load_pipeline
 
@@ -27,7 +27,7 @@ def export_cli(
     Write options.json and weights.hdf5, as AllenNLP and bilm-tf read them.
     """
     with clear_errors():
-        check_free(out, force, OPTIONS)
+        check_free(out, force, (OPTIONS, VOCABULARY, allennlp.WEIGHTS, native.WEIGHTS))
         if is_pipeline(pipeline):
             bilm = find_elmo(load_pipeline(pipeline), name).bilm
         else:
