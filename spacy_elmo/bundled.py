@@ -50,7 +50,7 @@ def load_weights(weights: Union[str, Path]) -> BiLM:
 def _of_pipeline(path: Path) -> BiLM:
     try:
         nlp = spacy.load(path)
-    except (OSError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:
         raise ValueError(f"cannot load the pipeline {path}: {error}") from error
     for name, component in nlp.components:
         if nlp.get_pipe_meta(name).factory == "elmo":
