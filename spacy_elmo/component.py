@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import warnings
 import weakref
@@ -146,6 +147,17 @@ def pipe_settings(nlp: Language, elmo: Elmo, *, keep_layers: bool = True) -> dic
     return {"disable": after, "component_cfg": {elmo.name: {"keep_layers": keep_layers}}}
 
 
+@contextlib.contextmanager
+def _clear_errors(name: str, source: Any) -> Iterator[None]:
+    """What damaged data make spaCy, thinc and msgpack raise says neither what it is about nor
+    where."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+        reason = error if isinstance(error, ValueError) else repr(error)
+        raise ValueError(f"cannot load the component {name!r} from {source}: {reason}") from error
+
+
 class _Training:
     """Training state kept between updates. Not copied and not pickled.
 
@@ -266,6 +278,16 @@ class Elmo(Tok2Vec):
         RAISES (ValueError): If there is no such thing, or it cannot be read.
         """
         set_bilm(self.model, load_weights(weights))
+
+    def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> Elmo:
+        """See spaCy. RAISES (ValueError): If the bytes are damaged."""
+        with _clear_errors(self.name, "bytes"):
+            return super().from_bytes(bytes_data, exclude=exclude)
+
+    def from_disk(self, path: Union[str, Path], *, exclude: Iterable[str] = ()) -> Elmo:
+        """See spaCy. RAISES (ValueError): If a file is damaged."""
+        with _clear_errors(self.name, path):
+            return super().from_disk(path, exclude=exclude)
 
     def initialize(
         self,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy
 import pytest
+import safetensors.torch
+import spacy
+import srsly
 from spacy.tokens import Doc
 from thinc.api import Model
 
@@ -224,3 +227,107 @@ def test_a_mix_that_does_not_fit_is_refused_at_first_use(weights_folder, mix, me
     for text in ("bank", ""):
         with pytest.raises(ValueError, match=message):
             nlp(text)
+
+
+# Damaged pipelines
+
+
+def changed_model(data: bytes, change) -> bytes:
+    """Rewrite the bytes of a component's model; `change` takes and returns those of its biLM."""
+    model = srsly.msgpack_loads(data)
+    shims = [shim for shims in model["shims"] for shim in shims]
+    assert len(shims) == 1
+    contents = srsly.msgpack_loads(shims[0])
+    contents["state"] = change(contents["state"])
+    for shims in model["shims"]:
+        shims[:] = [srsly.msgpack_dumps(contents) for _ in shims]
+    return srsly.msgpack_dumps(model)
+
+
+def with_options(data: bytes, section: str, **values) -> bytes:
+    """The bytes of a biLM with other options in its metadata."""
+    with_length = int.from_bytes(data[:8], "little")
+    header = srsly.json_loads(data[8 : 8 + with_length])
+    contents = srsly.json_loads(header["__metadata__"]["spacy-elmo"])
+    contents["options"][section].update(values)
+    tensors = safetensors.torch.load(data)
+    return safetensors.torch.save(tensors, {"spacy-elmo": srsly.json_dumps(contents)})
+
+
+def with_nan(data: bytes) -> bytes:
+    bilm = native.from_bytes(data)
+    tensors = {name: p.detach().clone() for name, p in bilm.named_parameters()}
+    tensors["lstm.forward_layers.0.gate_bias"][0] = float("nan")
+    options = {"options": bilm.config.to_options(), "vocabulary": None}
+    return safetensors.torch.save(tensors, {"spacy-elmo": srsly.json_dumps(options)})
+
+
+DAMAGE = {
+    "empty": (lambda data: b"", ""),
+    "cut at the start": (lambda data: data[:10], ""),
+    "cut in the middle": (lambda data: data[: len(data) // 2], ""),
+    "cut at the end": (lambda data: data[:-1], ""),
+    "noise": (lambda data: b"\x93\x01\x02\x03", ""),
+    "something else": (lambda data: srsly.msgpack_dumps({"a": 1}), ""),
+    "a list": (lambda data: srsly.msgpack_dumps([1, 2]), ""),
+    "other nodes": (
+        lambda data: srsly.msgpack_dumps({**srsly.msgpack_loads(data), "nodes": []}),
+        "",
+    ),
+    "no shims": (lambda data: srsly.msgpack_dumps({**srsly.msgpack_loads(data), "shims": []}), ""),
+    "cut weights": (
+        lambda data: changed_model(data, lambda state: state[:-100]),
+        "not complete safetensors data",
+    ),
+    "no weights": (lambda data: changed_model(data, lambda state: 5), ""),
+    "another shape": (
+        lambda data: changed_model(data, lambda state: with_options(state, "lstm", dim=14)),
+        r"the options make lstm.forward_layers.0.gate_weight \(56, 12\), .* \(48, 12\)",
+    ),
+    "options out of range": (
+        lambda data: changed_model(data, lambda state: with_options(state, "lstm", n_layers=10**9)),
+        "lstm.n_layers must be",
+    ),
+    "NaN": (
+        lambda data: changed_model(data, with_nan),
+        "lstm.forward_layers.0.gate_bias holds values that are not finite",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_pipelines_name_the_component_and_the_file(nlp, tmp_path, damage):
+    change, message = DAMAGE[damage]
+    nlp.to_disk(tmp_path / "saved")
+    path = tmp_path / "saved" / "elmo" / "model"
+    data = change(path.read_bytes())
+    path.write_bytes(data)
+    begin = "cannot load the component 'elmo' from "
+    with pytest.raises(ValueError, match=f"{begin}{tmp_path / 'saved' / 'elmo'}: .*{message}"):
+        spacy.load(tmp_path / "saved")
+
+    contents = srsly.msgpack_loads(nlp.to_bytes())
+    component = srsly.msgpack_loads(contents["elmo"])
+    component["model"] = data
+    contents["elmo"] = srsly.msgpack_dumps(component)
+    with pytest.raises(ValueError, match=f"{begin}bytes: .*{message}"):
+        nlp.from_bytes(srsly.msgpack_dumps(contents))
+
+
+def test_random_damage_of_a_pipeline(nlp, tmp_path):
+    """Any change of its model's bytes: a ValueError that names the component, or a pipeline."""
+    nlp("bank")
+    elmo = nlp.get_pipe("elmo")
+    data = elmo.model.to_bytes()
+    rng = numpy.random.default_rng(7)
+    n_refused = 0
+    for _ in range(100):
+        mutant = bytearray(data)
+        for at in rng.integers(2500, size=rng.integers(1, 9)):
+            mutant[at] = rng.integers(256)
+        try:
+            elmo.from_bytes(srsly.msgpack_dumps({"cfg": b"{}", "model": bytes(mutant)}))
+        except ValueError as error:
+            assert "cannot load the component 'elmo' from bytes: " in str(error)
+            n_refused += 1
+    assert n_refused > 20

@@ -14,13 +14,15 @@ import numpy
 import pytest
 import spacy
 import srsly
+import torch
 from spacy.tokens import Doc, DocBin
+from spacy.training import Example
 from thinc.api import Model, serialize_attr
 
-from spacy_elmo.bilm.formats import native
+from spacy_elmo.bilm.formats import native, round_to_half
 from spacy_elmo.layers.encoder import get_bilm
 
-from .conftest import TINY_WORDS, elmo_pipeline, max_difference, random_bilm
+from .conftest import TINY_WORDS, elmo_pipeline, listener, max_difference, random_bilm
 
 TEXTS = ["The bank of the river.", "", "Money \n in the bank", "flows"]
 ROUNDING = 1e-6
@@ -336,24 +338,62 @@ def test_settings_survive_pickle_and_copy(weights_folder, duplicate):
     assert (bilm.precision, bilm.max_tokens) == ("float16", 5)
 
 
-def test_half_precision_storage_halves_the_file_and_survives(tmp_path, nlp):
+def test_rounded_weights_halve_the_file_and_survive(tmp_path, nlp):
     def stored(name):
         return header_and_tensors(saved_bilm((tmp_path / name / "elmo" / "model").read_bytes()))[1]
 
-    bilm = nlp.get_pipe("elmo").bilm
     nlp.to_disk(tmp_path / "full")
-    bilm.half_precision_storage = True
+    full = nlp(TEXTS[0])
+    round_to_half(nlp.get_pipe("elmo").bilm)
     nlp.to_disk(tmp_path / "half")
     assert len(stored("half")) * 2 == len(stored("full"))
 
     loaded = spacy.load(tmp_path / "half")
-    assert loaded.get_pipe("elmo").bilm.half_precision_storage
-    expected, doc = nlp(TEXTS[0]), loaded(TEXTS[0])
-    assert 0 < max_difference(doc._.elmo_layers, expected._.elmo_layers) < 1e-2
-    # Rounded once, exact from then on.
+    # What is saved is what is in memory.
+    assert_same_pipeline(loaded, nlp)
+    assert 0 < max_difference(loaded(TEXTS[0])._.elmo_layers, full._.elmo_layers) < 1e-2
     loaded.to_disk(tmp_path / "again")
     assert stored("again") == stored("half")
-    assert_same_pipeline(spacy.load(tmp_path / "again"), loaded)
+
+
+def test_the_default_pipeline_stays_small():
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo")
+    assert 10.8e6 < len(nlp.to_bytes()) < 11.2e6
+
+
+def fine_tuned(n_layers=None):
+    """The default pipeline after a few small steps. RETURNS: It, and how far its vectors moved."""
+    nlp = spacy.blank("en")
+    adam = {"@optimizers": "Adam.v1", "learn_rate": 1e-5}
+    nlp.add_pipe("elmo", config={"frozen": False, "optimizer": adam})
+    nlp.add_pipe("tagger", config={"model": {"tok2vec": listener()}})
+    words, tags = ["The", "bank", "lends", "money"], ["D", "N", "V", "N"]
+    examples = [Example.from_dict(Doc(nlp.vocab, words), {"tags": tags})]
+    sgd = nlp.initialize(lambda: examples)
+    bilm = nlp.get_pipe("elmo").bilm
+    if n_layers is not None:
+        bilm.unfreeze(n_layers)
+    before = nlp(TEXTS[0])._.elmo_layers.copy()
+    for _ in range(3):
+        nlp.update(examples, sgd=sgd)
+    return nlp, max_difference(nlp(TEXTS[0])._.elmo_layers, before)
+
+
+@pytest.mark.parametrize("n_layers", [None, 1])
+def test_fine_tuned_default_weights_are_saved_as_they_are(n_layers, tmp_path):
+    """They were stored as float16, which would lose most of such small steps."""
+    nlp, moved = fine_tuned(n_layers)
+    assert moved > 1e-4
+    nlp.to_disk(tmp_path / "tuned")
+    loaded = spacy.load(tmp_path / "tuned")
+    expected = dict(nlp.get_pipe("elmo").bilm.named_parameters())
+    for name, parameter in loaded.get_pipe("elmo").bilm.named_parameters():
+        assert torch.equal(parameter, expected[name]), name
+    assert max_difference(loaded(TEXTS[0])._.elmo_layers, nlp(TEXTS[0])._.elmo_layers) < 1e-5
+    # The layers that were not trained stay small.
+    size = len((tmp_path / "tuned" / "elmo" / "model").read_bytes())
+    assert size > 20e6 if n_layers is None else 11.2e6 < size < 20e6
 
 
 # Docs

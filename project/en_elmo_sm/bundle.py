@@ -11,7 +11,7 @@ from pathlib import Path
 
 from wasabi import msg
 
-from spacy_elmo.bilm.formats import native
+from spacy_elmo.bilm.formats import native, round_to_half
 from spacy_elmo.resolve import load_weights
 
 
@@ -21,7 +21,7 @@ def main() -> None:
         parser.add_argument(name, type=Path)
     args = parser.parse_args()
     bilm = load_weights(args.pipeline)
-    bilm.half_precision_storage = True
+    round_to_half(bilm)
     native.write(bilm, args.out)
     shutil.copy(args.card, args.out / "README.md")
     size = sum(path.stat().st_size for path in args.out.iterdir())

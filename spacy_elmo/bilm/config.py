@@ -13,16 +13,25 @@ N_CHARACTERS = 262
 # Two of these frame every token (begin-word, end-word).
 DEFAULT_MAX_CHARACTERS = 50
 
+# Upper bounds, far above every published biLM, so that damaged options cannot ask for a model that
+# takes forever to build or whose sizes overflow.
+MAX_WIDTH = 2**16  # Cells, projections, embeddings, all filters together, characters per token.
+MAX_LAYERS = 256  # LSTM layers per direction, highway layers, kinds of filters.
+MAX_WORDS = 10**8
+MIN_CLIP, MAX_CLIP = 1e-30, 1e30  # Within the range of float32.
+
 
 @dataclass(frozen=True)
 class CharCNNConfig:
     """The character encoder (Kim et al. 2015; Józefowicz et al. 2016, section 3.2).
 
-    filters (tuple): Pairs of (width in characters, number of filters).
+    filters (tuple): Pairs of (width in characters, number of filters): at most 256 pairs, and
+        65,536 filters in total.
     activation (str): "relu" or "tanh", applied after max-pooling.
-    n_highway (int): Number of highway layers over the pooled filters.
-    embedding_dim (int): Width of one character embedding.
-    max_characters_per_token (int): Longer tokens are cut; includes the two word boundaries.
+    n_highway (int): Number of highway layers over the pooled filters, at most 256.
+    embedding_dim (int): Width of one character embedding, at most 65,536.
+    max_characters_per_token (int): Longer tokens are cut; includes the two word boundaries. At most
+        65,536.
     projection (Optional[bool]): Whether a projection follows the highways. By default there is
         one exactly if the number of filters differs from the biLM's width (bilm-tf's rule).
     """
@@ -37,15 +46,17 @@ class CharCNNConfig:
     def __post_init__(self) -> None:
         if not self.filters:
             raise ValueError("char_cnn.filters is empty: give at least one [width, number] pair")
+        _check_whole("the number of char_cnn.filters", len(self.filters), MAX_LAYERS)
         for pair in self.filters:
             if len(pair) != 2:
                 raise ValueError(f"char_cnn.filters: expected [width, number] pairs, found {pair}")
             for value in pair:
-                _check_positive("char_cnn.filters", value)
+                _check_whole("char_cnn.filters", value, MAX_WIDTH)
+        _check_whole("the total of char_cnn.filters", self.n_filters, MAX_WIDTH)
         _check_choice("char_cnn.activation", self.activation, get_args(Activation))
-        _check_count("char_cnn.n_highway", self.n_highway)
-        _check_positive("char_cnn.embedding.dim", self.embedding_dim)
-        _check_positive("char_cnn.max_characters_per_token", self.max_characters_per_token)
+        _check_whole("char_cnn.n_highway", self.n_highway, MAX_LAYERS, least=0)
+        _check_whole("char_cnn.embedding.dim", self.embedding_dim, MAX_WIDTH)
+        _check_whole("char_cnn.max_characters_per_token", self.max_characters_per_token, MAX_WIDTH)
         if self.projection is not None:
             _check_bool("char_cnn.projection", self.projection)
         widest = max(width for width, _ in self.filters)
@@ -70,11 +81,11 @@ class CharCNNConfig:
 class LSTMConfig:
     """The two stacks of LSTMs (Sak et al. 2014 for the projection).
 
-    dim (int): Cells per direction and layer.
+    dim (int): Cells per direction and layer, at most 65,536.
     projection_dim (int): Width P of each direction's output. Equal to dim: no projection.
-    n_layers (int): Layers per direction.
-    cell_clip (Optional[float]): Clip of the cell state. None: no clipping.
-    proj_clip (Optional[float]): Clip of the projected output. None: no clipping.
+    n_layers (int): Layers per direction, at most 256.
+    cell_clip (Optional[float]): Clip of the cell state, from 1e-30 to 1e30. None: no clipping.
+    proj_clip (Optional[float]): Clip of the projected output, likewise. None: no clipping.
     use_skip_connections (bool): Add each layer's input to its output, from the second layer on.
     """
 
@@ -86,12 +97,16 @@ class LSTMConfig:
     use_skip_connections: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("dim", "projection_dim", "n_layers"):
-            _check_positive(f"lstm.{name}", getattr(self, name))
+        _check_whole("lstm.dim", self.dim, MAX_WIDTH)
+        _check_whole("lstm.projection_dim", self.projection_dim, MAX_WIDTH)
+        _check_whole("lstm.n_layers", self.n_layers, MAX_LAYERS)
         for name in ("cell_clip", "proj_clip"):
             value = getattr(self, name)
-            if value is not None and not (_is_number(value) and 0 < value < float("inf")):
-                raise ValueError(f"lstm.{name} must be a positive number or null, found {value!r}")
+            if value is not None and not (_is_number(value) and MIN_CLIP <= value <= MAX_CLIP):
+                raise ValueError(
+                    f"lstm.{name} must be a positive number from {MIN_CLIP:g} to {MAX_CLIP:g}, or "
+                    f"null for no clipping, found {value!r}"
+                )
         _check_bool("lstm.use_skip_connections", self.use_skip_connections)
         if self.projection_dim > self.dim:
             raise ValueError(
@@ -111,7 +126,8 @@ class BiLMConfig:
 
     lstm (LSTMConfig): The LSTMs.
     char_cnn (Optional[CharCNNConfig]): The character encoder. None: word embeddings.
-    n_tokens_vocab (Optional[int]): Rows of the word embedding; only for word input.
+    n_tokens_vocab (Optional[int]): Rows of the word embedding, at most 100 million; only for word
+        input.
     """
 
     lstm: LSTMConfig
@@ -124,7 +140,7 @@ class BiLMConfig:
                 raise ValueError(
                     "a biLM needs char_cnn (character input) or n_tokens_vocab (word input)"
                 )
-            _check_positive("n_tokens_vocab", self.n_tokens_vocab)
+            _check_whole("n_tokens_vocab", self.n_tokens_vocab, MAX_WORDS)
 
     @property
     def projection_dim(self) -> int:
@@ -251,14 +267,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _check_positive(name: str, value: Any) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be a positive whole number, found {value!r}")
-
-
-def _check_count(name: str, value: Any) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{name} must be a whole number >= 0, found {value!r}")
+def _check_whole(name: str, value: Any, most: int, *, least: int = 1) -> None:
+    kind = "a positive whole number, at most" if least else "a whole number from 0 to"
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ValueError(f"{name} must be {kind} {most}, found {value!r}")
 
 
 def _check_bool(name: str, value: Any) -> None:

@@ -42,7 +42,6 @@ class BiLM(nn.Module):
     stateful (bool): Carry each row's LSTM state from one call to the next, as older
         implementations do: row i goes on from row i of the last call. For comparisons only.
     type_cache (TypeCache): Encodings of word types seen before.
-    half_precision_storage (bool): Save the weights as float16.
     mixed_precision (bool): Train with bfloat16 products (`torch.autocast`); weights, gradients and
         results stay float32.
     """
@@ -56,7 +55,6 @@ class BiLM(nn.Module):
         self.precision: Precision = "float32"
         self.max_tokens = DEFAULT_MAX_TOKENS
         self.stateful = False
-        self.half_precision_storage = False
         self.mixed_precision = False
         self.type_cache = TypeCache(DEFAULT_CACHE_BYTES)
         self._states: Optional[list[LayerState]] = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Optional
 
@@ -51,27 +52,38 @@ def require_gpu(gpu_id: int) -> None:
         ) from error
 
 
-def check_free(path: Path, force: bool, marker: Optional[str] = None) -> None:
+def check_free(path: Path, force: bool, files: Sequence[str] = ()) -> None:
     """Check a path before something is written there.
 
     force (bool): Whether it may be overwritten.
-    marker (Optional[str]): A file that is in every folder that the command writes: what has none is
-        the user's own, and stays. None: the command writes a file.
+    files (Sequence[str]): Names and patterns of all files in a folder that the command writes. The
+        first is in every one. A folder that holds anything else is the user's own, and is never
+        overwritten. Empty: the command writes a file.
     RAISES (ValueError): If the path exists and may not be overwritten.
     """
     if not path.exists():
         return
-    if marker is not None and not path.is_dir():
+    if files and not path.is_dir():
         raise ValueError(f"{path} is a file, not a folder to write to: was the output left out?")
     if not force:
         raise ValueError(
             f"{path} exists already: choose another path, or overwrite it with --force"
         )
-    is_empty = path.is_dir() and not any(path.iterdir())
-    if marker is not None and not is_empty and not (path / marker).is_file():
+    if not files or not any(path.iterdir()):
+        return
+    if not (path / files[0]).is_file():
         raise ValueError(
-            f"{path} is not what this command writes (no {marker} in it), and so not overwritten: "
-            "choose another path, or remove it"
+            f"{path} is not what this command writes (no {files[0]} in it), and so not "
+            "overwritten: choose another path, or remove it"
+        )
+    inside = (file for file in path.rglob("*") if file.is_symlink() or not file.is_dir())
+    names = sorted(file.relative_to(path).as_posix() for file in inside)
+    others = [name for name in names if not any(fnmatchcase(name, pattern) for pattern in files)]
+    if others:
+        shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+        raise ValueError(
+            f"{path} also holds what this command does not write ({shown}), and so is not "
+            "overwritten: choose another path, or move these files away"
         )
 
 

@@ -8,11 +8,23 @@ import spacy
 import typer
 from wasabi import msg
 
-from ..bilm.formats import load
+from ..bilm.formats import load, round_to_half
 from ..component import Elmo
 from ..files import atomic_folder, sha256
 from ..layers.encoder import set_bilm
 from ._util import check_free, clear_errors
+
+# What a pipeline of this command's making consists of.
+_FILES = (
+    "meta.json",
+    "config.cfg",
+    "tokenizer",
+    "tokenizer/*",
+    *(f"vocab/{x}" for x in ("key2row", "lookups.bin", "strings.json", "vectors", "vectors.cfg")),
+    "sentencizer.json",
+    "elmo/cfg",
+    "elmo/model",
+)
 
 
 def convert_cli(
@@ -20,7 +32,7 @@ def convert_cli(
     weights: Path = typer.Argument(..., help="Its weights, HDF5 or safetensors"),
     out: Path = typer.Argument(..., help="Folder of the new pipeline"),
     lang: str = typer.Option("en", "--lang", "-l", help="Language of the pipeline, or xx"),
-    half: bool = typer.Option(False, "--half", help="Store the weights as float16"),
+    half: bool = typer.Option(False, "--half", help="Round the weights to float16"),
     sentencizer: bool = typer.Option(
         False, "--sentencizer", help="Let the pipeline split sentences, by punctuation"
     ),
@@ -32,10 +44,10 @@ def convert_cli(
     It is for spacy.load and spacy package. For word input, vocab.txt must lie beside the weights.
     """
     with clear_errors():
-        check_free(out, force, "meta.json")
+        check_free(out, force, _FILES)
         bilm = load(weights, options)
         if half:
-            bilm.half_precision_storage = True
+            round_to_half(bilm)
         try:
             nlp = spacy.blank(lang)
         except ImportError as error:

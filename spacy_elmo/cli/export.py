@@ -8,7 +8,7 @@ from typing import Optional
 import typer
 from wasabi import msg
 
-from ..bilm.formats import OPTIONS, allennlp, native
+from ..bilm.formats import OPTIONS, VOCABULARY, allennlp, native, round_to_half
 from ..resolve import load_weights
 from ._util import check_free, clear_errors
 
@@ -20,7 +20,7 @@ def export_cli(
     safetensors: bool = typer.Option(
         False, "--safetensors", help="Write our own format instead of HDF5"
     ),
-    half: bool = typer.Option(False, "--half", help="Store the weights as float16"),
+    half: bool = typer.Option(False, "--half", help="Round the weights to float16"),
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite the folder"),
 ) -> None:
     """
@@ -29,9 +29,12 @@ def export_cli(
     They are options.json and weights.hdf5.
     """
     with clear_errors():
-        check_free(out, force, OPTIONS)
+        check_free(out, force, (OPTIONS, VOCABULARY, allennlp.WEIGHTS, native.WEIGHTS))
         bilm = load_weights(pipeline, name)
         if half:
-            bilm.half_precision_storage = True
-        (native if safetensors else allennlp).write(bilm, out)
+            round_to_half(bilm)
+        if safetensors:
+            native.write(bilm, out)
+        else:
+            allennlp.write(bilm, out, half=half)
     msg.good(f"Wrote {', '.join(sorted(path.name for path in out.iterdir()))} to {out}")

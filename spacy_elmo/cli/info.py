@@ -12,7 +12,7 @@ import typer
 from wasabi import msg
 
 from ..bilm import BiLM
-from ..bilm.formats import detect, find_weights
+from ..bilm.formats import detect, find_weights, fits_half
 from ..files import sha256
 from ..resolve import FOLDER, find, is_pipeline, language_of, load_pipeline, load_weights
 from ._util import clear_errors, elmo_components
@@ -101,5 +101,5 @@ def describe_bilm(bilm: BiLM) -> dict[str, Any]:
         "vectors": f"{bilm.config.n_activations} layers of width {bilm.config.output_dim}",
         "parameters": n_parameters,
         "bytes in memory": 4 * n_parameters,
-        "stored as": "float16" if bilm.half_precision_storage else "float32",
+        "exact in": "float16" if fits_half(bilm) else "float32",
     }

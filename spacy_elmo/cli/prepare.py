@@ -16,6 +16,12 @@ from ..pretraining.tokenize import Tokenization, make_pipeline
 from ..pretraining.vocabulary import VocabularySettings
 from ._util import check_free, clear_errors
 
+# What a corpus consists of.
+_FILES = (
+    *(MANIFEST, "types.txt", "counts.bin", "characters.bin", "lengths.bin"),
+    *(f"{split}.{name}.bin" for split in ("train", "dev") for name in ("ids", "ends")),
+)
+
 
 def prepare_cli(
     inputs: list[str] = typer.Argument(
@@ -53,7 +59,7 @@ def prepare_cli(
             raise ValueError("give input files and an output folder: spacy elmo prepare IN... OUT")
         *sources, target = inputs
         out = Path(target)
-        check_free(out, force, MANIFEST)
+        check_free(out, force, _FILES)
         if max_length < 1 or n_process < 1:
             raise ValueError("--max-length and --n-process must be 1 or more")
         if not 3 <= max_characters <= MAX_CHARACTERS:

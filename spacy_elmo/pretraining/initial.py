@@ -42,8 +42,6 @@ def _build(config: RunConfig, corpus: Corpus) -> tuple[LanguageModel, str]:
         )
         return LanguageModel(bilm, len(words), settings.loss, settings.dropout), "new weights"
     bilm = load_weights(config.init_from)
-    # What it was stored in would round what training adds.
-    bilm.half_precision_storage = False
     folder = head_folder(find(config.init_from))
     head = load_head(folder) if folder.is_dir() else None
     if config.bilm is not None and _with_vocabulary(config.bilm, len(words)) != bilm.config:

@@ -128,6 +128,22 @@ def test_counts_of_filters():
         ("char_cnn.n_highway", None, ["char_cnn.n_highway", "None"]),
         ("char_cnn.n_characters", 128, ["char_cnn.n_characters", "128", "261", "262"]),
         ("char_cnn.max_characters_per_token", 2, ["max_characters_per_token", "2"]),
+        ("lstm.dim", 10**18, ["lstm.dim", "at most 65536", str(10**18)]),
+        ("lstm.dim", 10**30, ["lstm.dim", "at most 65536", str(10**30)]),
+        ("lstm.dim", 2**16 + 1, ["lstm.dim", "at most 65536", "65537"]),
+        ("lstm.projection_dim", 2**40, ["lstm.projection_dim", "at most 65536"]),
+        ("lstm.n_layers", 10**9, ["lstm.n_layers", "at most 256", "1000000000"]),
+        ("lstm.cell_clip", 1e308, ["lstm.cell_clip", "1e+30", "1e+308"]),
+        ("lstm.cell_clip", float("inf"), ["lstm.cell_clip", "inf"]),
+        ("lstm.cell_clip", 10**400, ["lstm.cell_clip", "1e+30"]),
+        ("lstm.proj_clip", 1e-300, ["lstm.proj_clip", "1e-30", "1e-300"]),
+        ("char_cnn.embedding.dim", 10**17, ["char_cnn.embedding.dim", "at most 65536"]),
+        ("char_cnn.filters", [[1, 10**18]], ["char_cnn.filters", "at most 65536"]),
+        ("char_cnn.filters", [[10**30, 4]], ["char_cnn.filters", "at most 65536"]),
+        ("char_cnn.filters", [[1, 2**15]] * 3, ["total", "char_cnn.filters", "98304"]),
+        ("char_cnn.filters", [[1, 1]] * 257, ["number", "char_cnn.filters", "at most 256", "257"]),
+        ("char_cnn.n_highway", 10**9, ["char_cnn.n_highway", "from 0 to 256"]),
+        ("char_cnn.max_characters_per_token", 10**12, ["max_characters_per_token", "65536"]),
     ],
 )
 def test_bad_values_are_named(path, value, words):
@@ -143,7 +159,15 @@ def test_options_must_be_an_object(options):
         BiLMConfig.from_options(options)
 
 
-@pytest.mark.parametrize("size", [0, -1, 2.5, "7", True])
+def test_the_largest_values_are_accepted():
+    config = BiLMConfig(
+        LSTMConfig(2**16, 2**16, 256, 1e30, 1e-30),
+        CharCNNConfig(((2**16, 2**16),), "relu", 256, 2**16, 2**16),
+    )
+    assert BiLMConfig.from_options(json.loads(json.dumps(config.to_options()))) == config
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, "7", True, 10**9, 10**30])
 def test_bad_vocabulary_sizes(size):
     with pytest.raises(ValueError, match="n_tokens_vocab"):
         BiLMConfig.from_options({"lstm": {"dim": 8}, "n_tokens_vocab": size})

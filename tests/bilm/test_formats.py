@@ -1,8 +1,14 @@
 """Reading and writing weights, and refusing what is no weights."""
 
+import gzip
+import io
 import json
 import pickle
 import shutil
+import sys
+import tarfile
+import tracemalloc
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +19,14 @@ import safetensors.torch
 import torch
 
 from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
-from spacy_elmo.bilm.formats import allennlp, load, native, read_options, read_vocabulary
+from spacy_elmo.bilm.formats import (
+    allennlp,
+    load,
+    native,
+    read_options,
+    read_vocabulary,
+    round_to_half,
+)
 
 from ..conftest import TINY, TINY_WORDS, WORDS, max_difference, random_bilm
 from ..reference import reference_layers
@@ -28,7 +41,6 @@ CONFIGS = {
         LSTMConfig(8, 3, 3, None, 0.5, False), CharCNNConfig(((1, 2), (7, 5)), n_highway=2)
     ),
 }
-HALVES = {"float32": False, "float16": True}
 
 
 @pytest.fixture(params=CONFIGS)
@@ -171,32 +183,91 @@ def test_axes_of_the_datasets(hdf5_folder, bilm):
     assert found["RNN_1/RNN/MultiRNNCell/Cell1/LSTMCell/W_0"][11, 47] == gates[47, 11]
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_half_precision_storage(name, tmp_path):
+def rounded_bilm() -> BiLM:
     bilm = random_bilm()
-    bilm.half_precision_storage = True
-    FORMATS[name].write(bilm, tmp_path / "half")
-    again = load(tmp_path / "half")
-    assert again.half_precision_storage
-    for parameter, original in zip(again.parameters(), bilm.parameters()):
+    round_to_half(bilm)
+    return bilm
+
+
+def test_rounding_to_float16_rounds_the_weights_themselves():
+    for parameter, original in zip(rounded_bilm().parameters(), random_bilm().parameters()):
         assert parameter.dtype == torch.float32
-        assert torch.equal(parameter, original.half().float())
-    FORMATS[name].write(again, tmp_path / "again")
-    assert_same(again, load(tmp_path / "again"))
+        expected = original.detach().numpy().astype("float16").astype("float32")
+        assert numpy.array_equal(parameter.detach().numpy(), expected)
 
 
-def test_half_precision_bytes_take_half_the_room():
-    bilm = random_bilm()
-    full = len(native.to_bytes(bilm))
-    bilm.half_precision_storage = True
-    half = native.to_bytes(bilm)
-    assert full - len(half) >= 2 * sum(p.numel() for p in bilm.parameters()) - 100
-    assert native.from_bytes(half).half_precision_storage
+def test_weights_that_float16_holds_take_half_the_room(tmp_path):
+    bilm = rounded_bilm()
+    native.write(bilm, tmp_path / "half")
+    stored = safetensors.torch.load_file(tmp_path / "half" / "weights.safetensors")
+    assert {tensor.dtype for tensor in stored.values()} == {torch.float16}
+    assert_same(bilm, load(tmp_path / "half"))
+    saved = len(native.to_bytes(random_bilm())) - len(native.to_bytes(bilm))
+    assert saved >= 2 * sum(p.numel() for p in bilm.parameters()) - 200
+    assert_same(bilm, native.from_bytes(native.to_bytes(bilm)))
 
 
-def test_full_precision_is_not_stored_as_half(weights_folder, hdf5_folder):
-    assert not load(weights_folder).half_precision_storage
-    assert not load(hdf5_folder).half_precision_storage
+def test_only_what_float16_holds_exactly_is_stored_as_float16():
+    """What is read is always what was in memory, also after training part of rounded weights."""
+    bilm = rounded_bilm()
+    changed = "lstm.forward_layers.1.gate_bias"
+    with torch.no_grad():
+        bilm.get_parameter(changed)[0] += 1e-5
+    data = native.to_bytes(bilm)
+    stored = {name: tensor.dtype for name, tensor in safetensors.torch.load(data).items()}
+    assert stored.pop(changed) == torch.float32
+    assert set(stored.values()) == {torch.float16}
+    assert_same(bilm, native.from_bytes(data))
+
+
+@pytest.mark.parametrize(
+    "value, is_exact",
+    [
+        (0.0, True),
+        (-0.0, True),
+        (65504.0, True),
+        (65505.0, False),
+        (1e38, False),
+        (1 + 2**-10, True),
+        (1 + 2**-11, False),
+        (2.0**-24, True),
+        (2.0**-25, False),
+        (1e-38, False),
+    ],
+)
+def test_values_at_the_edges_of_float16(value, is_exact):
+    bilm, name = rounded_bilm(), "lstm.forward_layers.0.gate_bias"
+    with torch.no_grad():
+        bilm.get_parameter(name)[3] = value
+    data = native.to_bytes(bilm)
+    assert safetensors.torch.load(data)[name].dtype == (
+        torch.float16 if is_exact else torch.float32
+    )
+    again = native.from_bytes(data).get_parameter(name)[3].detach().numpy()
+    assert again.tobytes() == numpy.float32(value).tobytes()
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("is_rounded", [False, True])
+def test_hdf5_is_float16_only_if_that_is_asked_for(is_rounded, half, tmp_path):
+    bilm = rounded_bilm() if is_rounded else random_bilm()
+    allennlp.write(bilm, tmp_path / "weights", half=half)
+    found = datasets(tmp_path / "weights" / "weights.hdf5")
+    assert {array.dtype for array in found.values()} == {numpy.dtype("f2" if half else "f4")}
+    assert_same(load(tmp_path / "weights"), rounded_bilm() if half else bilm)
+
+
+def test_weights_too_large_for_float16(tmp_path):
+    bilm, name = random_bilm(), "lstm.backward_layers.0.gate_bias"
+    with torch.no_grad():
+        bilm.get_parameter(name)[3] = 1e5
+    with pytest.raises(ValueError, match=rf"{name} holds .* not finite in float16"):
+        round_to_half(bilm)
+    with pytest.raises(ValueError, match=rf"{name} holds .* not finite in float16"):
+        allennlp.write(bilm, tmp_path / "half", half=True)
+    assert not (tmp_path / "half").exists()
+    allennlp.write(bilm, tmp_path / "full")
+    assert_same(load(tmp_path / "full"), bilm)
 
 
 def test_writing_replaces_a_folder(weights_folder):
@@ -263,9 +334,41 @@ def test_options_of_a_training_run(hdf5_folder, bilm):
     assert_same(bilm, load(hdf5_folder))
 
 
-def test_float64_weights_are_read_as_float32(hdf5_folder, bilm):
-    change_dataset(hdf5_folder, "CNN_proj/W_proj", lambda x: x.astype("float64"))
+@pytest.mark.parametrize("dtype", ["<f4", ">f4", "<f8", ">f8"])
+def test_hdf5_of_other_floats(dtype, hdf5_folder, bilm):
+    for name in ("CNN_proj/W_proj", "char_embed", "CNN/W_cnn_1"):
+        change_dataset(hdf5_folder, name, lambda x: x.astype(dtype))
     assert_same(bilm, load(hdf5_folder))
+
+
+@pytest.mark.parametrize("dtype", ["<f2", ">f2"])
+def test_hdf5_of_half_precision(dtype, hdf5_folder):
+    change_dataset(hdf5_folder, "CNN_proj/W_proj", lambda x: x.astype(dtype))
+    expected = random_bilm().token_encoder.projection.weight.half().float()
+    assert torch.equal(load(hdf5_folder).token_encoder.projection.weight, expected)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"chunks": True}, {"compression": "gzip"}, {"maxshape": (None,), "chunks": (5,)}]
+)
+def test_hdf5_in_chunks(settings, hdf5_folder, bilm):
+    with h5py.File(hdf5_folder / "weights.hdf5", "r+") as file:
+        for name, array in datasets(hdf5_folder / "weights.hdf5").items():
+            if "maxshape" in settings and array.ndim > 1:
+                continue
+            del file[name]
+            file.create_dataset(name, data=array, **settings)
+    assert_same(bilm, load(hdf5_folder))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_safetensors_of_other_floats(dtype, weights_folder, bilm):
+    name = "token_encoder.projection.weight"
+    change_tensors(weights_folder, lambda x: x.update({name: x[name].to(dtype)}))
+    expected = bilm.get_parameter(name).to(dtype).to(torch.float32)
+    assert torch.equal(load(weights_folder).get_parameter(name), expected)
+    data = (weights_folder / "weights.safetensors").read_bytes()
+    assert torch.equal(native.from_bytes(data).get_parameter(name), expected)
 
 
 def test_published_names(hdf5_folder, bilm):
@@ -453,6 +556,389 @@ def test_options_and_weights_given_the_wrong_way_round(name, tmp_path, bilm):
         read_options(weights)
 
 
+# ---------------------------------------------------------- files that reach out, and that pretend
+
+
+def replace_dataset(folder: Path, name: str, create):
+    """Remove a dataset and let `create(file, shape)` make another."""
+    with h5py.File(folder / "weights.hdf5", "r+") as file:
+        shape = file[name].shape
+        del file[name]
+        create(file, shape)
+
+
+def other_hdf5(path: Path) -> Path:
+    with h5py.File(path, "w") as file:
+        file["x"] = numpy.full(8, 7, dtype="float32")
+    return path
+
+
+def test_hdf5_that_reads_another_file_as_its_data(hdf5_folder, tmp_path):
+    secret = tmp_path / "secret.bin"
+    secret.write_bytes(numpy.arange(8, dtype="float32").tobytes())
+
+    def create(file, shape):
+        file.create_dataset("CNN/b_cnn_2", shape, "f4", external=[(str(secret), 0, 32)])
+
+    replace_dataset(hdf5_folder, "CNN/b_cnn_2", create)
+    with h5py.File(hdf5_folder / "weights.hdf5") as file:
+        assert file["CNN/b_cnn_2"][3] == 3  # It would be read.
+    assert_refused(hdf5_folder, str(hdf5_folder), "CNN/b_cnn_2", "in other files", "refused")
+
+
+def test_hdf5_that_is_put_together_from_other_files(hdf5_folder, tmp_path):
+    other = other_hdf5(tmp_path / "other.hdf5")
+
+    def create(file, shape):
+        layout = h5py.VirtualLayout(shape, "f4")
+        layout[:] = h5py.VirtualSource(str(other), "x", shape)
+        file.create_virtual_dataset("CNN/b_cnn_2", layout)
+
+    replace_dataset(hdf5_folder, "CNN/b_cnn_2", create)
+    with h5py.File(hdf5_folder / "weights.hdf5") as file:
+        assert file["CNN/b_cnn_2"][3] == 7
+    assert_refused(hdf5_folder, str(hdf5_folder), "CNN/b_cnn_2", "in other files", "refused")
+
+
+def test_links_in_hdf5_are_not_followed(hdf5_folder, tmp_path):
+    other = other_hdf5(tmp_path / "other.hdf5")
+    for link in (h5py.ExternalLink(str(other), "/x"), h5py.SoftLink("/elsewhere")):
+        change_dataset(hdf5_folder, "elsewhere", lambda _: numpy.ones(8, dtype="float32"))
+        with h5py.File(hdf5_folder / "weights.hdf5", "r+") as file:
+            del file["CNN/b_cnn_2"]
+            file["CNN/b_cnn_2"] = link
+            assert file["CNN/b_cnn_2"].shape == (8,)
+        assert_refused(hdf5_folder, "ask for CNN/b_cnn_2", "do not hold")
+
+
+def refused_in_little_memory(path: Path, *words: str):
+    """`assert_refused`, and that nothing large is allocated. NumPy tells tracemalloc of its arrays,
+    whatever the system makes of memory that is never written to."""
+    tracemalloc.start()
+    try:
+        assert_refused(path, *words)
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_huge_dataset_of_another_shape_is_not_read(hdf5_folder):
+    def create(file, shape):
+        file.create_dataset("CNN/b_cnn_2", (2**13, 2**13), "f4", chunks=(1024, 1024))
+
+    replace_dataset(hdf5_folder, "CNN/b_cnn_2", create)
+    assert (hdf5_folder / "weights.hdf5").stat().st_size < 1e5
+    refused_in_little_memory(hdf5_folder, "make CNN/b_cnn_2 (8,)", "hold (8192, 8192)")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"chunks": (256, 256)}, {"chunks": (256, 256), "compression": "gzip"}],
+    ids=["contiguous", "chunks", "compressed"],
+)
+def test_datasets_that_are_larger_than_their_file(settings, tmp_path):
+    """As large as the options say, but never written: the file has a few kilobytes."""
+    config = BiLMConfig(LSTMConfig(2048, 2048, 1), TINY.char_cnn)
+    allennlp.write(random_bilm(replace(config, lstm=LSTMConfig(12, 12, 1))), tmp_path / "big")
+    change_options(
+        tmp_path / "big", lambda options: options["lstm"].update(dim=2048, projection_dim=2048)
+    )
+    shapes = {f"RNN_{i}/RNN/MultiRNNCell/Cell0/LSTMCell/W_0": (4096, 8192) for i in (0, 1)}
+    biases = {f"RNN_{i}/RNN/MultiRNNCell/Cell0/LSTMCell/B": (8192,) for i in (0, 1)}
+    with h5py.File(tmp_path / "big" / "weights.hdf5", "r+") as file:
+        for name, shape in {"CNN_proj/W_proj": (18, 2048), **shapes}.items():
+            del file[name]
+            chunks = {**settings, "chunks": (18, 256)} if "CNN" in name and settings else settings
+            file.create_dataset(name, shape, "f4", **chunks)
+        for name, shape in {"CNN_proj/b_proj": (2048,), **biases}.items():
+            del file[name]
+            file[name] = numpy.zeros(shape, dtype="f4")
+    assert (tmp_path / "big" / "weights.hdf5").stat().st_size < 3e5
+    refused_in_little_memory(tmp_path / "big", str(tmp_path / "big"), "bytes")
+
+
+def test_chunks_that_are_larger_than_their_dataset(hdf5_folder):
+    def create(file, shape):
+        values = numpy.zeros(8, dtype="f4")
+        settings = {"maxshape": (None,), "chunks": (2**24,), "compression": "gzip"}
+        file.create_dataset("CNN/b_cnn_2", data=values, **settings)
+
+    replace_dataset(hdf5_folder, "CNN/b_cnn_2", create)
+    assert_refused(hdf5_folder, str(hdf5_folder), "bytes")
+
+
+@pytest.mark.parametrize(
+    "shape, kind", [(None, "f4"), ((), "f4"), ((0,), "f4"), ((2,), h5py.string_dtype())]
+)
+def test_datasets_without_numbers(shape, kind, hdf5_folder):
+    def create(file, _):
+        data = h5py.Empty(kind) if shape is None else None
+        file.create_dataset("CNN/b_cnn_0", shape, kind, data=data)
+
+    replace_dataset(hdf5_folder, "CNN/b_cnn_0", create)
+    assert_refused(hdf5_folder, "make CNN/b_cnn_0 (4,)", f"hold {shape}")
+
+
+HUGE_OPTIONS = [
+    ("lstm", "dim", 10**18),
+    ("lstm", "dim", 10**30),
+    ("lstm", "n_layers", 10**9),
+    ("lstm", "cell_clip", 1e308),
+    ("lstm", "proj_clip", float("nan")),
+    ("char_cnn", "embedding", {"dim": 10**17}),
+    ("char_cnn", "filters", [[1, 10**18]]),
+    ("char_cnn", "max_characters_per_token", 10**12),
+    ("char_cnn", "n_highway", 10**9),
+]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("section, setting, value", HUGE_OPTIONS)
+def test_options_out_of_range(name, section, setting, value, tmp_path, bilm):
+    FORMATS[name].write(bilm, tmp_path / "weights")
+    change_options(tmp_path / "weights", lambda options: options[section].update({setting: value}))
+    assert_refused(tmp_path / "weights", "options.json", f"{section}.{setting}")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_largest_options_contradict_the_weights(name, tmp_path, bilm):
+    """They are compared with the file before anything of their size exists."""
+    FORMATS[name].write(bilm, tmp_path / "weights")
+
+    def change(options):
+        options["lstm"].update(dim=2**16, projection_dim=2**15)
+        options["char_cnn"].update(filters=[[1, 2**16 - 16], [2, 8], [3, 8]], n_highway=1)
+
+    change_options(tmp_path / "weights", change)
+    refused_in_little_memory(tmp_path / "weights", "the options make")
+
+
+def test_a_number_of_many_digits(hdf5_folder):
+    (hdf5_folder / "options.json").write_text('{"lstm": {"dim": 1' + 5000 * "0" + "}}")
+    assert_refused(hdf5_folder, str(hdf5_folder / "options.json"), "not a JSON file", "digits")
+
+
+def test_options_nested_beyond_measure(hdf5_folder):
+    (hdf5_folder / "options.json").write_text('{"lstm": ' + 100_000 * "[")
+    assert_refused(hdf5_folder, str(hdf5_folder / "options.json"), "not a JSON file")
+
+
+def change_metadata(folder: Path, change) -> bytes:
+    """Rewrite our own file with other metadata, and nothing beside it. RETURNS: Its bytes."""
+    path = folder / "weights.safetensors"
+    with safetensors.safe_open(path, "pt") as file:
+        contents = json.loads(file.metadata()["spacy-elmo"])
+    change(contents)
+    tensors = safetensors.torch.load_file(path)
+    safetensors.torch.save_file(tensors, path, {"spacy-elmo": json.dumps(contents)})
+    (folder / "options.json").unlink()
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("section, setting, value", HUGE_OPTIONS)
+def test_metadata_out_of_range(section, setting, value, weights_folder):
+    data = change_metadata(
+        weights_folder, lambda contents: contents["options"][section].update({setting: value})
+    )
+    assert_refused(weights_folder, str(weights_folder), "metadata", f"{section}.{setting}")
+    with pytest.raises(ValueError, match=rf"metadata .* {section}\.{setting}"):
+        native.from_bytes(data)
+
+
+@pytest.mark.parametrize("vocabulary", [5, "the", {"a": 1}, [1, 2], [["a"]], {}, True])
+def test_metadata_with_an_impossible_vocabulary(vocabulary, tmp_path):
+    native.write(random_bilm(TINY_WORDS), tmp_path / "words")
+    data = change_metadata(tmp_path / "words", lambda x: x.update(vocabulary=vocabulary))
+    assert_refused(tmp_path / "words", str(tmp_path / "words"), "metadata", "not a list of words")
+    with pytest.raises(ValueError, match="not a list of words"):
+        native.from_bytes(data)
+
+
+@pytest.mark.parametrize("vocabulary, words", [(None, "vocabulary"), (["the"], "1 words")])
+def test_metadata_with_another_vocabulary(vocabulary, words, tmp_path):
+    native.write(random_bilm(TINY_WORDS), tmp_path / "words")
+    data = change_metadata(tmp_path / "words", lambda x: x.update(vocabulary=vocabulary))
+    assert_refused(tmp_path / "words", str(tmp_path / "words"), words)
+    with pytest.raises(ValueError, match=f"serialized biLM: .*{words}"):
+        native.from_bytes(data)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the memory as Linux does")
+def test_weights_that_do_not_fit_into_the_memory(tmp_path):
+    """A sparse file: what it declares is there, and is zeros."""
+    import resource
+
+    allennlp.write(random_bilm(BiLMConfig(LSTMConfig(12, 12, 1), TINY.char_cnn)), tmp_path / "big")
+    size = 2**13
+    change_options(
+        tmp_path / "big", lambda options: options["lstm"].update(dim=size, projection_dim=size)
+    )
+    written = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    written.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    written.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    cell = "RNN_{}/RNN/MultiRNNCell/Cell0/LSTMCell/"
+    shapes = {"CNN_proj/W_proj": (18, size), "CNN_proj/b_proj": (size,)}
+    for i in (0, 1):
+        shapes[f"{cell.format(i)}W_0"] = (2 * size, 4 * size)
+        shapes[f"{cell.format(i)}B"] = (4 * size,)
+    with h5py.File(tmp_path / "big" / "weights.hdf5", "r+") as file:
+        for name, shape in shapes.items():
+            del file[name]
+            space = h5py.h5s.create_simple(shape)
+            h5py.h5d.create(file.id, name.encode(), h5py.h5t.NATIVE_FLOAT, space, written)
+    assert (tmp_path / "big" / "weights.hdf5").stat().st_size > 4e9
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), limits[1]))
+    try:
+        assert_refused(tmp_path / "big", "not enough memory", str(tmp_path / "big"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+@pytest.mark.parametrize("target", ["weights.hdf5", "weights.safetensors", "options.json"])
+def test_random_damage_gives_an_error_or_a_model(target, tmp_path, bilm):
+    """Bytes that change or are cut off: a ValueError that names the folder, or a model."""
+    folder = tmp_path / "weights"
+    (native if target == "weights.safetensors" else allennlp).write(bilm, folder)
+    if target == "weights.safetensors":
+        (folder / "options.json").unlink()
+    data = (folder / target).read_bytes()
+    rng = numpy.random.default_rng(14)
+    n_loaded = 0
+    for _ in range(100):
+        mutant = bytearray(data)
+        # Most of a file is numbers, and every change of these is a model: rather at its beginning.
+        end = len(data) if rng.random() < 0.3 else min(len(data), 3000)
+        for at in rng.integers(end, size=rng.integers(1, 9)):
+            mutant[at] = rng.integers(256)
+        if rng.random() < 0.2:
+            del mutant[rng.integers(len(mutant)) :]
+        (folder / target).write_bytes(mutant)
+        try:
+            load(folder)
+            n_loaded += 1
+        except ValueError as error:
+            assert str(folder) in str(error)
+    assert n_loaded < 100
+
+
+# ----------------------------------------------------------------------- files of other programs
+
+
+def zip_of(path: Path, *names: str) -> Path:
+    with zipfile.ZipFile(path, "w") as file:
+        for name in names:
+            file.writestr(name, "x")
+    return path
+
+
+def tar_of(path: Path, mode: str, *names: str) -> Path:
+    with tarfile.open(path, mode) as file:
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.size = 2000
+            file.addfile(info, io.BytesIO(2000 * b"x"))
+    return path
+
+
+def folder_of(path: Path, *names: str) -> Path:
+    for name in names:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(b"x")
+    return path
+
+
+MANY_LANGS = ("config.json", "char.dic", "word.dic", "encoder.pkl", "token_embedder.pkl")
+CHECKPOINT = ("checkpoint", "options.json", "m.index", "m.meta", "m.data-00000-of-00001")
+
+
+def test_archives_of_nlpl(tmp_path):
+    for names in (("meta.json", "model.hdf5", "options.json"), ("model.hdf5", *CHECKPOINT)):
+        path = zip_of(tmp_path / "193.zip", "README", *names)
+        assert_refused(path, str(path), "a zip archive of weights", "unpack it")
+    path = zip_of(tmp_path / "144.zip", "README", *MANY_LANGS)
+    assert_refused(path, str(path), "a zip archive of", "ELMoForManyLangs", "not read yet")
+    path = zip_of(tmp_path / "212.zip", *CHECKPOINT)
+    assert_refused(path, str(path), "a zip archive of", "TensorFlow checkpoint")
+    path = zip_of(tmp_path / "photos.zip", "a.jpg")
+    assert_refused(path, str(path), "a zip archive without weights")
+    path.write_bytes(path.read_bytes()[:-10])
+    assert_refused(path, str(path), "a damaged zip archive")
+
+
+def test_archives_of_allennlp(tmp_path):
+    for mode in ("w:gz", "w"):
+        path = tar_of(tmp_path / "model.tar.gz", mode, "config.json", "weights.th", "vocabulary/x")
+        assert_refused(path, str(path), "AllenNLP", "not read yet", "config.json")
+        path = tar_of(tmp_path / "other.tar", mode, "./", "./saved_model.pb")
+        assert_refused(path, str(path), "a tar archive: unpack it")
+    for weights in ("weights.th", "best.th"):
+        folder = folder_of(tmp_path / weights, "config.json", weights, "vocabulary/tokens.txt")
+        assert_refused(folder, str(folder), "AllenNLP", "not read yet")
+
+
+@pytest.mark.parametrize("options", ["options.json", "model.tar.gz"])
+def test_convert_names_an_archive_in_place_of_options(options, hdf5_folder):
+    path = tar_of(hdf5_folder / options, "w:gz", "config.json", "weights.th")
+    assert_refused(hdf5_folder / "weights.hdf5", str(path), "AllenNLP", options=path)
+
+
+def test_tensorflow_checkpoints(tmp_path):
+    folder = folder_of(tmp_path / "run", *CHECKPOINT)
+    (folder / "checkpoint").write_text('model_checkpoint_path: "m"\n')
+    for path in (folder, *(folder / x for x in CHECKPOINT if x != "options.json")):
+        assert_refused(path, str(path), "a TensorFlow checkpoint", "dump_weights")
+
+
+def test_models_of_elmoformanylangs(tmp_path):
+    folder = folder_of(tmp_path / "en", *MANY_LANGS)
+    assert_refused(folder, str(folder), "ELMoForManyLangs", "not read yet")
+    folder = folder_of(tmp_path / "144", *(f"en.model/{name}" for name in MANY_LANGS))
+    assert_refused(folder, str(folder), "ELMoForManyLangs", "not read yet")
+
+
+def test_modules_of_tf_hub(tmp_path):
+    folder = folder_of(tmp_path / "hub", "saved_model.pb", "variables/variables.index")
+    for path in (folder, folder / "saved_model.pb"):
+        assert_refused(path, str(path), "SavedModel", "google/elmo", "HDF5")
+
+
+def test_models_of_fasttext(tmp_path):
+    path = tmp_path / "cc.en.300.bin"
+    path.write_bytes((793712314).to_bytes(4, "little") + bytes(100))
+    assert_refused(path, str(path), "fastText", "no biLM")
+
+
+def test_packed_weights(hdf5_folder):
+    weights = hdf5_folder / "weights.hdf5"
+    weights.write_bytes(gzip.compress(weights.read_bytes()))
+    assert_refused(hdf5_folder, str(weights), "compressed with gzip: unpack it")
+    weights.write_bytes(weights.read_bytes()[:15])
+    assert_refused(hdf5_folder, str(weights), "compressed with gzip: unpack it")
+
+
+def test_weights_go_before_a_checkpoint_beside_them(hdf5_folder, bilm):
+    folder_of(hdf5_folder, *(name for name in CHECKPOINT if name != "options.json"))
+    assert_same(bilm, load(hdf5_folder))
+
+
+def test_hdf5_of_one_layer_as_bilm_tf_dumps_it(tmp_path):
+    bilm = random_bilm(BiLMConfig(LSTMConfig(12, 6, 1), TINY.char_cnn))
+    allennlp.write(bilm, tmp_path / "one")
+    path = tmp_path / "one" / "weights.hdf5"
+    with h5py.File(path, "r+") as file:
+        for i in (0, 1):
+            file.move(f"RNN_{i}/RNN/MultiRNNCell/Cell0/LSTMCell", f"RNN_{i}/RNN/LSTMCell")
+            del file[f"RNN_{i}/RNN/MultiRNNCell"]
+    assert_refused(tmp_path / "one", str(path), "a single LSTM layer", "not read yet", "move")
+    # What the message says to do helps.
+    with h5py.File(path, "r+") as file:
+        for i in (0, 1):
+            file.move(f"RNN_{i}/RNN/LSTMCell", f"RNN_{i}/RNN/MultiRNNCell/Cell0/LSTMCell")
+    assert_same(bilm, load(tmp_path / "one"))
+
+
 # -------------------------------------------------------------------------------------- pickles
 
 
@@ -526,7 +1012,7 @@ def test_pickled_bytes_are_refused_unread(tmp_path):
         ("lstm", "projection_dim", 12, ["do not know of", "Cell0/LSTMCell/W_P_0"]),
         ("char_cnn", "n_highway", 2, ["ask for", "CNN_high_1/W_carry"]),
         ("char_cnn", "n_highway", 0, ["do not know of", "CNN_high_0/W_carry"]),
-        ("char_cnn", "embedding", {"dim": 5}, ["CNN/W_cnn_0", "(1, 1, 5, 4)", "(1, 1, 4, 4)"]),
+        ("char_cnn", "embedding", {"dim": 5}, ["char_embed", "(261, 5)", "(261, 4)"]),
         (
             "char_cnn",
             "filters",
@@ -575,7 +1061,10 @@ def test_an_extra_dataset_is_named(name, hdf5_folder):
     assert_refused(hdf5_folder, "do not know of", name)
 
 
-@pytest.mark.parametrize("value", [numpy.nan, numpy.inf, -numpy.inf])
+NOT_FINITE = [float("nan"), float("inf"), -float("inf")]
+
+
+@pytest.mark.parametrize("value", NOT_FINITE)
 @pytest.mark.parametrize("name", ["char_embed", "CNN_proj/W_proj"])
 def test_hdf5_weights_that_are_not_finite(name, value, hdf5_folder):
     def spoil(array):
@@ -583,13 +1072,58 @@ def test_hdf5_weights_that_are_not_finite(name, value, hdf5_folder):
         return array
 
     change_dataset(hdf5_folder, name, spoil)
-    assert_refused(hdf5_folder, str(hdf5_folder), "not finite")
+    assert_refused(hdf5_folder, str(hdf5_folder), f"{name} holds", "not finite")
 
 
-def test_safetensors_weights_that_are_not_finite(weights_folder):
+@pytest.mark.parametrize("value", NOT_FINITE)
+def test_safetensors_weights_that_are_not_finite(value, weights_folder):
     name = "lstm.forward_layers.0.gate_bias"
-    change_tensors(weights_folder, lambda tensors: tensors[name][3:4].fill_(float("nan")))
-    assert_refused(weights_folder, name, "not finite")
+    change_tensors(weights_folder, lambda tensors: tensors[name][3:4].fill_(value))
+    assert_refused(weights_folder, str(weights_folder), f"{name} holds", "not finite")
+    with pytest.raises(ValueError, match=f"{name} holds .* not finite"):
+        native.from_bytes((weights_folder / "weights.safetensors").read_bytes())
+
+
+@pytest.mark.parametrize("value", NOT_FINITE)
+def test_weights_that_are_not_finite_are_not_saved(value, bilm, tmp_path):
+    name = "lstm.forward_layers.0.gate_bias"
+    with torch.no_grad():
+        bilm.get_parameter(name)[5] = value
+    for write in (native.write, allennlp.write):
+        with pytest.raises(ValueError, match=f"not saved: {name} holds .* not finite"):
+            write(bilm, tmp_path / "weights")
+        assert not (tmp_path / "weights").exists()
+    with pytest.raises(ValueError, match=f"not saved: {name} holds .* not finite"):
+        native.to_bytes(bilm)
+
+
+def test_numbers_that_float32_cannot_hold(hdf5_folder, weights_folder):
+    change_dataset(hdf5_folder, "CNN/b_cnn_0", lambda x: x.astype("f8") + 1e300)
+    assert_refused(hdf5_folder, "CNN/b_cnn_0 holds", "not finite in float32")
+    name = "token_encoder.projection.bias"
+    change_tensors(weights_folder, lambda x: x.update({name: x[name].double() + 1e300}))
+    assert_refused(weights_folder, f"{name} holds", "not finite in float32")
+
+
+@pytest.mark.parametrize(
+    "dtype, word",
+    [("g", ""), ("i4", "int32"), ("u1", "uint8"), ("?", "bool"), ("c8", "complex64"), ("S3", "")],
+)
+def test_hdf5_of_no_weights(dtype, word, hdf5_folder):
+    change_dataset(hdf5_folder, "CNN/b_cnn_1", lambda x: x.astype(dtype))
+    assert_refused(hdf5_folder, str(hdf5_folder), "CNN/b_cnn_1 does not hold weights", word)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.int8, torch.uint8, torch.int64, torch.bool, torch.complex64, torch.float8_e4m3fn],
+)
+def test_safetensors_of_no_weights(dtype, weights_folder):
+    name, word = "token_encoder.projection.bias", str(dtype).removeprefix("torch.")
+    change_tensors(weights_folder, lambda x: x.update({name: x[name].to(dtype)}))
+    assert_refused(weights_folder, str(weights_folder), f"{name} does not hold weights, but {word}")
+    with pytest.raises(ValueError, match=f"{name} does not hold weights, but {word}"):
+        native.from_bytes((weights_folder / "weights.safetensors").read_bytes())
 
 
 def test_a_missing_tensor_is_named(weights_folder):
@@ -642,6 +1176,31 @@ def test_the_vocabulary_stands_beside_the_options(words_folder):
 def test_a_vocabulary_without_a_line_feed_at_the_end(words_folder):
     (words_folder / "vocab.txt").write_text("\n".join(WORDS), encoding="utf8")
     assert load(words_folder).vocabulary == list(WORDS)
+
+
+def test_a_vocabulary_is_read_as_bilm_tf_reads_it(words_folder):
+    lines = ["<S> ", "</S>", "\t<UNK>", "!!!MAXTERMID", "the  ", "bank\u3000", *WORDS[5:]]
+    path = words_folder / "vocab.txt"
+    for end in ("\n", "\r\n"):
+        for encoding in ("utf8", "utf-8-sig"):
+            path.write_bytes("".join(f"{line}{end}" for line in lines).encode(encoding))
+            # bilm-tf's reader, bilm/data.py.
+            with path.open(encoding="utf-8-sig") as file:
+                expected = [line.strip() for line in file if line.strip() != "!!!MAXTERMID"]
+            assert load(words_folder).vocabulary == expected == list(WORDS)
+
+
+def test_options_with_a_byte_order_mark(hdf5_folder, bilm):
+    path = hdf5_folder / "options.json"
+    path.write_text(path.read_text(encoding="utf8"), encoding="utf-8-sig")
+    assert_same(bilm, load(hdf5_folder))
+
+
+def test_a_packed_vocabulary(words_folder):
+    packed = words_folder / "vocab.txt.gz"
+    packed.write_bytes(gzip.compress((words_folder / "vocab.txt").read_bytes()))
+    (words_folder / "vocab.txt").unlink()
+    assert_refused(words_folder, "vocab.txt.gz is there: unpack it")
 
 
 def test_a_missing_vocabulary(words_folder):

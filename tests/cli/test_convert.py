@@ -9,9 +9,11 @@ from pathlib import Path
 import h5py
 import pytest
 import spacy
+import torch
 
 from spacy_elmo.bilm import BiLM
 from spacy_elmo.bilm.formats import load
+from spacy_elmo.resolve import load_weights
 
 from ..conftest import max_difference, shared_path
 from .conftest import fail, succeed
@@ -56,7 +58,49 @@ def test_half_storage_halves_the_file(tmp_path: Path, hdf5_folder: Path, pipelin
     sizes = [(path / "elmo" / "model").stat().st_size for path in (tmp_path / "half", pipeline)]
     n_parameters = sum(p.numel() for p in load(hdf5_folder).parameters())
     assert sizes[1] - sizes[0] == pytest.approx(2 * n_parameters, rel=0.2)
-    assert "float16" in succeed("info", tmp_path / "half")
+    facts = [
+        json.loads(succeed("info", tmp_path / x, "--json"))["elmo"] for x in ("half", pipeline)
+    ]
+    assert [x["exact in"] for x in facts] == ["float16", "float32"]
+
+
+def dtypes(path: Path) -> set[str]:
+    with h5py.File(path) as file:
+        found: set[str] = set()
+        file.visititems(
+            lambda _, item: found.add(item.dtype.str) if isinstance(item, h5py.Dataset) else None
+        )
+    return found
+
+
+def test_exported_hdf5_is_float32_unless_half_is_asked_for(tmp_path: Path):
+    """Other software reads float32, also of weights that float16 would hold."""
+    succeed("export", "en_elmo_sm", tmp_path / "full")
+    succeed("export", "en_elmo_sm", tmp_path / "half", "--half")
+    assert dtypes(tmp_path / "full" / "weights.hdf5") == {"<f4"}
+    assert dtypes(tmp_path / "half" / "weights.hdf5") == {"<f2"}
+    expected = dict(load_weights("en_elmo_sm").named_parameters())
+    for folder in ("full", "half"):
+        for name, parameter in load(tmp_path / folder).named_parameters():
+            assert torch.equal(parameter, expected[name]), name
+
+
+def test_half_rounds_what_is_exported(tmp_path: Path, pipeline: Path, bilm: BiLM):
+    expected = {name: p.detach().half().float() for name, p in bilm.named_parameters()}
+    for name, options in (("hdf5", []), ("safetensors", ["--safetensors"])):
+        succeed("export", pipeline, tmp_path / f"out-{name}", "--half", *options)
+        for key, parameter in load(tmp_path / f"out-{name}").named_parameters():
+            assert torch.equal(parameter, expected[key]), key
+
+
+def test_weights_that_float16_cannot_hold(tmp_path: Path, hdf5_folder: Path):
+    with h5py.File(hdf5_folder / "weights.hdf5", "r+") as file:
+        file["CNN/b_cnn_0"][1] = 1e5
+    files = hdf5_folder / "options.json", hdf5_folder / "weights.hdf5"
+    assert "float16" in fail("convert", *files, tmp_path / "out", "--half")
+    assert "float16" in fail("export", hdf5_folder, tmp_path / "out", "--half")
+    assert not (tmp_path / "out").exists()
+    succeed("convert", *files, tmp_path / "out")
 
 
 def test_package_is_importable(
@@ -136,6 +180,85 @@ def test_existing_output_is_kept_without_force(tmp_path: Path, hdf5_folder: Path
     assert options.is_file() and weights.is_file()
     (tmp_path / "empty").mkdir()
     succeed("export", pipeline, tmp_path / "empty", "--force")
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "data/corpus.txt", ".git/HEAD", "elmo/thesis.txt"])
+def test_force_keeps_files_of_others(
+    name: str, tmp_path: Path, hdf5_folder: Path, pipeline: Path, weights_folder: Path
+):
+    files = hdf5_folder / "options.json", hdf5_folder / "weights.hdf5"
+    for out in (pipeline, weights_folder):
+        (out / name).parent.mkdir(exist_ok=True)
+        (out / name).write_text("mine")
+    assert name in fail("convert", *files, pipeline, "--force")
+    assert name in fail("export", pipeline, weights_folder, "--force")
+    for out in (pipeline, weights_folder):
+        assert (out / name).read_text() == "mine"
+        (out / name).unlink()
+    succeed("convert", *files, pipeline, "--force")
+    succeed("export", pipeline, weights_folder, "--force")
+
+
+def test_force_keeps_other_components_and_links(tmp_path: Path, hdf5_folder: Path, pipeline: Path):
+    files = hdf5_folder / "options.json", hdf5_folder / "weights.hdf5"
+    nlp = spacy.load(pipeline)
+    nlp.add_pipe("entity_ruler")
+    nlp.to_disk(pipeline)
+    assert "entity_ruler" in fail("convert", *files, pipeline, "--force")
+    nlp.remove_pipe("entity_ruler")
+    shutil.rmtree(pipeline / "entity_ruler")
+    (pipeline / "link").symlink_to(tmp_path)
+    assert "(link)" in fail("convert", *files, pipeline, "--force")
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_force_replaces_what_the_command_wrote(lang: str, tmp_path: Path, hdf5_folder: Path):
+    files = hdf5_folder / "options.json", hdf5_folder / "weights.hdf5"
+    out = tmp_path / "out"
+    succeed("convert", *files, out, "--sentencizer", "--lang", lang)
+    succeed("convert", *files, out, "--force")
+    assert spacy.load(out).pipe_names == ["elmo"]
+    succeed("export", out, tmp_path / "exported", "--safetensors")
+    succeed("export", out, tmp_path / "exported", "--force")
+    assert sorted(path.name for path in (tmp_path / "exported").iterdir()) == [
+        "options.json",
+        "weights.hdf5",
+    ]
+
+
+def test_prepare_with_force_keeps_files_of_others(tmp_path: Path):
+    (tmp_path / "in.txt").write_text("".join(f"word {i} .\n\n" for i in range(30)))
+    command = ["prepare", tmp_path / "in.txt", tmp_path / "corpus", "--dev-fraction", 0.5]
+    succeed(*command)
+    (tmp_path / "corpus" / "mine.bin").write_text("mine")
+    assert "mine.bin" in fail(*command, "--force")
+    (tmp_path / "corpus" / "mine.bin").unlink()
+    succeed(*command, "--force")
+
+
+def test_bad_weights_are_one_message(tmp_path: Path, hdf5_folder: Path):
+    options, weights = hdf5_folder / "options.json", hdf5_folder / "weights.hdf5"
+    good = options.read_text()
+    for size in (10**9, 10**18, 10**30):
+        contents = json.loads(good)
+        contents["lstm"]["dim"] = size
+        options.write_text(json.dumps(contents))
+        assert "lstm.dim" in fail("convert", options, weights, tmp_path / "out")
+    options.write_text(good)
+    with h5py.File(weights, "r+") as file:
+        values = file["CNN/b_cnn_0"][()].astype("g")
+        del file["CNN/b_cnn_0"]
+        file["CNN/b_cnn_0"] = values
+    assert "CNN/b_cnn_0 does not hold weights" in fail(
+        "convert", options, weights, tmp_path / "out"
+    )
+
+
+def test_pipeline_of_a_language_that_is_not_installed(tmp_path: Path, pipeline: Path):
+    config = (pipeline / "config.cfg").read_text().replace('lang = "en"', 'lang = "qqq"')
+    (pipeline / "config.cfg").write_text(config)
+    for command in (["info", pipeline], ["export", pipeline, tmp_path / "out"]):
+        assert "qqq" in fail(*command)
 
 
 def test_failure_leaves_the_old_output_alone(tmp_path: Path, hdf5_folder: Path, pipeline: Path):

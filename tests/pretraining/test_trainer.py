@@ -660,8 +660,7 @@ def test_going_on_with_tied_weights(tmp_path, corpus):
 
 def test_half_precision_does_not_stick(tmp_path, corpus):
     first = Trainer(run_config(corpus), tmp_path / "first")
-    first.model.bilm.half_precision_storage = True
-    allennlp.write(first.model.bilm, tmp_path / "half")
+    allennlp.write(first.model.bilm, tmp_path / "half", half=True)
     config = replace(run_config(corpus, None), init_from=tmp_path / "half")
     second = Trainer(config, tmp_path / "second")
     second.train(export=export)

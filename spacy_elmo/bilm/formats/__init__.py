@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 import torch
 
-from ..config import BiLMConfig
 from ..model import BiLM
 from . import allennlp, native
+from .detection import detect, other_folder
+from .options import OPTIONS, VOCABULARY, read_options, read_vocabulary, write_options
+from .parameters import fits_half, round_to_half
 
-OPTIONS = "options.json"
-VOCABULARY = "vocab.txt"
-_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
-_PICKLE_MAGIC = (b"PK\x03\x04", b"\x80")
+__all__ = [
+    "OPTIONS",
+    "VOCABULARY",
+    "allennlp",
+    "detect",
+    "find_weights",
+    "fits_half",
+    "load",
+    "native",
+    "read_options",
+    "read_vocabulary",
+    "round_to_half",
+    "write_options",
+]
+
 _WEIGHT_SUFFIXES = (".safetensors", ".hdf5", ".h5")
 
 
@@ -36,8 +47,10 @@ def load(path: Union[str, Path], options: Optional[Path] = None) -> BiLM:
         raise ValueError(f"no such file or folder: {path}")
     if path.is_dir():
         folder, weights = path, find_weights(path)
-    else:
+    elif path.is_file():
         folder, weights = path.parent, path
+    else:
+        raise ValueError(f"{path} is neither a file nor a folder")
     kind = detect(weights)
     if kind == "options":
         raise ValueError(f"{weights} holds options, not weights: were the two files swapped?")
@@ -50,76 +63,13 @@ def load(path: Union[str, Path], options: Optional[Path] = None) -> BiLM:
     config = None if options is None else read_options(options)
     word_input = config is not None and config.char_cnn is None
     vocabulary = read_vocabulary(folder / VOCABULARY) if word_input else None
-    if kind == "hdf5":
-        assert config is not None
-        return allennlp.read(weights, config, vocabulary)
-    return native.read(weights, config, vocabulary)
-
-
-def read_options(path: Path) -> BiLMConfig:
-    """RETURNS (BiLMConfig): The contents of an `options.json`.
-    RAISES (ValueError): If the file is missing, is not JSON or has impossible values."""
-    if not path.is_file():
-        raise ValueError(f"no such options file: {path}")
-    if path.stat().st_size and detect(path) not in ("options", "unknown"):
-        raise ValueError(f"{path} holds weights, not options: were the two files swapped?")
     try:
-        options: Any = json.loads(path.read_text(encoding="utf8"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{path} is not a JSON file: {error}") from error
-    try:
-        return BiLMConfig.from_options(options)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-
-
-def read_vocabulary(path: Path) -> list[str]:
-    """RETURNS (list): The words of a bilm-tf vocabulary, one per line.
-    RAISES (ValueError): If the file is missing or is not UTF-8."""
-    if not path.is_file():
-        raise ValueError(f"a biLM with word input needs its vocabulary: no such file: {path}")
-    try:
-        text = path.read_bytes().decode("utf8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text: {error}") from error
-    # Not splitlines(): a word may hold any character but the line feed.
-    words = text.removesuffix("\n").split("\n")
-    if all(word.endswith("\r") for word in words):  # Written on Windows.
-        words = [word.removesuffix("\r") for word in words]
-    return words
-
-
-def write_options(config: BiLMConfig, vocabulary: Optional[Sequence[str]], folder: Path) -> None:
-    """Write `options.json`, and `vocab.txt` if there is a vocabulary."""
-    text = json.dumps(config.to_options(), indent=2) + "\n"
-    (folder / OPTIONS).write_text(text, encoding="utf8")
-    if vocabulary is not None:
-        with (folder / VOCABULARY).open("w", encoding="utf8", newline="\n") as file:
-            file.writelines(f"{word}\n" for word in vocabulary)
-
-
-def detect(path: Path) -> str:
-    """Tell a file's kind by its first bytes.
-
-    RETURNS (str): "hdf5", "safetensors", "options" or "unknown".
-    RAISES (ValueError): If it is empty or a pickle.
-    """
-    with path.open("rb") as file:
-        start = file.read(16)
-    if not start:
-        raise ValueError(f"{path} is empty")
-    # The length of the header, then the header as JSON. Before pickles: a length may begin as they
-    # do, with 0x80.
-    if start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= path.stat().st_size:
-        return "safetensors"
-    if start.startswith(_PICKLE_MAGIC):
-        raise ValueError(
-            f"{path} is a pickle (a PyTorch checkpoint?), which may execute code when read: "
-            "refused. Convert it to safetensors where you trust it"
-        )
-    if start.startswith(_HDF5_MAGIC):
-        return "hdf5"
-    return "options" if start.lstrip().startswith(b"{") else "unknown"
+        if kind == "hdf5":
+            assert config is not None
+            return allennlp.read(weights, config, vocabulary)
+        return native.read(weights, config, vocabulary)
+    except MemoryError as error:
+        raise ValueError(f"not enough memory for the weights in {weights}: {error}") from error
 
 
 def find_weights(folder: Path) -> Path:
@@ -133,6 +83,8 @@ def find_weights(folder: Path) -> Path:
         return named[0]
     if len(found) == 1:
         return found[0]
+    if not found and (other := other_folder(folder)) is not None:
+        raise ValueError(f"{folder} is {other}")
     inside = ", ".join(path.name for path in found) or "none"
     raise ValueError(
         f"{folder} must hold one file of weights ({', '.join(_WEIGHT_SUFFIXES)}), found {inside}"

@@ -2,14 +2,20 @@
 
 Weights stand as (input, output). The character table has 261 rows, without the masking row that
 the models add at run time; files that already hold that row, as zeros, have 262.
+
+An HDF5 file may name other files as the place of its data, and may declare more data than it
+holds: both are refused. Links are not followed. What the file declares is compared with the options
+before anything is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Optional
+from typing import NamedTuple, Optional
 
 import h5py
 import numpy
@@ -18,12 +24,15 @@ import torch
 from ...files import atomic_folder
 from ..config import N_CHARACTERS, BiLMConfig
 from ..model import BiLM
-from .parameters import check_names, check_shape, empty_model, fill, stored_tensors
+from .options import write_options
+from .parameters import check_names, check_tensor, empty_model, stored_tensors, to_float32
 
 WEIGHTS = "weights.hdf5"
 _CHARACTERS = "char_embed"
 # Everything else in a file (the softmax of a training dump) is not ours to judge.
 _OUR_GROUPS = ("char_embed", "embedding", "CNN", "RNN_")
+# Declared bytes per byte of the file. Trained weights are hardly compressible.
+_MOST_COMPRESSION = 16
 
 
 @dataclass(frozen=True)
@@ -81,36 +90,21 @@ def read(path: Path, config: BiLMConfig, vocabulary: Optional[Sequence[str]] = N
     RAISES (ValueError): If the file is damaged or contradicts the options; the message names the
         dataset with the expected and the found shape.
     """
-    try:
-        with h5py.File(path, "r") as file:
-            arrays = _datasets(file)
-    except (OSError, RuntimeError, KeyError, TypeError) as error:  # h5py raises all of them.
-        raise ValueError(f"{path} is not a complete HDF5 file: {error}") from error
-    config = _with_projection_as_stored(config, arrays)
-    names = name_map(config)
-    check_names(path, names, arrays)
-    for dataset, array in arrays.items():
-        if array.dtype.kind != "f":
-            raise ValueError(f"{path}: {dataset} does not hold real numbers, but {array.dtype}")
-    if _CHARACTERS in arrays and arrays[_CHARACTERS].shape[:1] == (N_CHARACTERS,):
-        arrays[_CHARACTERS] = _without_extra_row(arrays[_CHARACTERS])
-    model = empty_model(config, vocabulary)
-    parameters = dict(model.named_parameters())
-    tensors = {}
-    for dataset, array in arrays.items():
-        name, layout = names[dataset]
-        expected = layout.to_file(numpy.empty(parameters[name].shape, dtype=bool)).shape
-        check_shape(path, dataset, expected, array.shape)
-        tensors[name] = torch.from_numpy(numpy.ascontiguousarray(layout.to_model(array)))
-    return fill(model, tensors, path)
+    with _clear_errors(path):
+        file = h5py.File(path, "r")
+    with file:
+        with _clear_errors(path):
+            datasets = _datasets(file)
+        return _read(datasets, path, config, vocabulary)
 
 
-def write(model: BiLM, folder: Path) -> None:
+def write(model: BiLM, folder: Path, *, half: bool = False) -> None:
     """Write a folder of `options.json`, `weights.hdf5` and, for word input, `vocab.txt`.
-    An existing folder is replaced when the new one is complete."""
-    from . import write_options
+    An existing folder is replaced when the new one is complete.
 
-    tensors = stored_tensors(model)
+    half (bool): Write float16. The default is float32, which all other ELMo software reads.
+    """
+    tensors = stored_tensors(model, torch.float16 if half else torch.float32)
     with atomic_folder(folder) as new:
         with h5py.File(new / WEIGHTS, "w") as file:
             for dataset, (name, layout) in name_map(model.config).items():
@@ -118,21 +112,123 @@ def write(model: BiLM, folder: Path) -> None:
         write_options(model.config, model.vocabulary, new)
 
 
-def _datasets(file: h5py.File) -> dict[str, numpy.ndarray]:
-    arrays: dict[str, numpy.ndarray] = {}
+@contextlib.contextmanager
+def _clear_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError, LookupError, TypeError, ValueError) as error:  # All of h5py.
+        raise ValueError(f"{path} is not a complete HDF5 file: {error}") from error
+
+
+class _Dataset(NamedTuple):
+    """What a file says about one of its datasets.
+
+    item (h5py.Dataset): The dataset.
+    shape (Optional[tuple]): None if it has no values.
+    dtype (numpy.dtype): Of its values.
+    is_elsewhere (bool): Whether its values are in other files.
+    n_declared (int): The bytes that it should take, all chunks whole.
+    n_written (int): The bytes that it takes in the file, compressed if it is.
+    is_filtered (bool): Whether it is compressed, or something of the kind.
+    """
+
+    item: h5py.Dataset
+    shape: Optional[tuple[int, ...]]
+    dtype: numpy.dtype
+    is_elsewhere: bool
+    n_declared: int
+    n_written: int
+    is_filtered: bool
+
+    @classmethod
+    def describe(cls, item: h5py.Dataset) -> _Dataset:
+        shape = item.shape or ()
+        chunks = item.chunks or (1,) * len(shape)
+        whole = (-(-size // chunk) * chunk for size, chunk in zip(shape, chunks))
+        return cls(
+            item,
+            item.shape,
+            item.dtype,
+            bool(item.is_virtual or item.external),
+            item.dtype.itemsize * math.prod(whole),
+            item.id.get_storage_size(),
+            item.id.get_create_plist().get_nfilters() > 0,
+        )
+
+
+def _datasets(file: h5py.File) -> dict[str, _Dataset]:
+    datasets: dict[str, _Dataset] = {}
 
     def visit(name: str, item: object) -> None:
         if isinstance(item, h5py.Dataset) and name.startswith(_OUR_GROUPS):
-            arrays[name] = numpy.asarray(item[()])
+            datasets[name] = _Dataset.describe(item)
 
     file.visititems(visit)
-    return arrays
+    return datasets
 
 
-def _with_projection_as_stored(config: BiLMConfig, arrays: dict[str, numpy.ndarray]) -> BiLMConfig:
+def _read(
+    datasets: Mapping[str, _Dataset],
+    path: Path,
+    config: BiLMConfig,
+    vocabulary: Optional[Sequence[str]],
+) -> BiLM:
+    if "RNN_0/RNN/LSTMCell/W_0" in datasets:
+        raise ValueError(
+            f"{path} holds a single LSTM layer per direction, under names of bilm-tf that are not "
+            "read yet: with h5py, move RNN_0/RNN/LSTMCell to "
+            "RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell, and RNN_1/RNN/LSTMCell likewise"
+        )
+    config = _with_projection_as_stored(config, datasets)
+    names = name_map(config)
+    check_names(path, names, datasets)
+    model = empty_model(config, vocabulary, path)
+    parameters = dict(model.named_parameters())
+    for dataset, (name, layout) in names.items():
+        # An array of the right shape that takes no memory.
+        expected = layout.to_file(numpy.broadcast_to(numpy.False_, parameters[name].shape)).shape
+        _check(path, dataset, expected, datasets[dataset])
+    size, total = path.stat().st_size, sum(x.n_declared for x in datasets.values())
+    if total > _MOST_COMPRESSION * size:
+        raise ValueError(
+            f"{path} has {size:,} bytes, too few for the {total:,} bytes of weights it declares"
+        )
+    values = {}
+    for dataset, (name, layout) in names.items():
+        stored = datasets[dataset]
+        with _clear_errors(path):
+            # Big-endian numbers, too, become native ones here.
+            array = numpy.asarray(stored.item[()], dtype=stored.dtype.newbyteorder("="))
+        if dataset == _CHARACTERS and len(array) == N_CHARACTERS:
+            array = _without_extra_row(array)
+        array = numpy.ascontiguousarray(layout.to_model(array))
+        values[name] = to_float32(path, dataset, torch.from_numpy(array))
+    model.load_state_dict(values, assign=True)
+    return model
+
+
+def _check(path: Path, name: str, expected: tuple[int, ...], stored: _Dataset) -> None:
+    """RAISES (ValueError): If the dataset is not what the options ask for, or not in this file."""
+    if stored.is_elsewhere:
+        raise ValueError(
+            f"{path}: the data of {name} are in other files (a virtual dataset, or external "
+            "storage): refused. Copy them into this file where you trust it"
+        )
+    shape = stored.shape
+    if name == _CHARACTERS and shape and shape[0] == N_CHARACTERS:
+        shape = (N_CHARACTERS - 1, *shape[1:])
+    check_tensor(path, name, expected, shape, stored.dtype.name)
+    if stored.n_written < stored.n_declared and not stored.is_filtered:
+        raise ValueError(
+            f"{path}: {name} should take {stored.n_declared:,} bytes, but only "
+            f"{stored.n_written:,} were written"
+        )
+
+
+def _with_projection_as_stored(config: BiLMConfig, datasets: Mapping[str, _Dataset]) -> BiLMConfig:
     """The options do not say whether a projection ends the character encoder. bilm-tf leaves it
     out where widths agree, AllenNLP never does: follow the file."""
-    if config.char_cnn is None or config.has_char_projection or "CNN_proj/W_proj" not in arrays:
+    if config.char_cnn is None or config.has_char_projection or "CNN_proj/W_proj" not in datasets:
         return config
     return replace(config, char_cnn=replace(config.char_cnn, projection=True))
 

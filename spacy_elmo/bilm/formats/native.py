@@ -1,7 +1,8 @@
 """Our own format: a safetensors file that holds its options, with `options.json` beside it.
 
-Tensors are named like the model's parameters, float32 or float16. The metadata key `spacy-elmo` is
-JSON with `options` and `vocabulary` (null for character input): the bytes alone rebuild the model.
+Tensors are named like the model's parameters. Each is stored as float16 if that is exact, else as
+float32, so that what is read is always what was in memory. The metadata key `spacy-elmo` is JSON
+with `options` and `vocabulary` (null for character input): the bytes alone rebuild the model.
 """
 
 from __future__ import annotations
@@ -13,11 +14,20 @@ from typing import Any, Optional
 
 from safetensors import SafetensorError, safe_open
 from safetensors import torch as safetensors_torch
+from torch import Tensor
 
 from ...files import atomic_folder, save_tensors
 from ..config import BiLMConfig
 from ..model import BiLM
-from .parameters import empty_model, fill, stored_tensors
+from .options import write_options
+from .parameters import (
+    as_half_if_exact,
+    check_names,
+    check_tensor,
+    empty_model,
+    stored_tensors,
+    to_float32,
+)
 
 WEIGHTS = "weights.safetensors"
 _METADATA = "spacy-elmo"
@@ -36,27 +46,26 @@ def read(
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
+            # Memory-mapped: larger than the file they cannot be.
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no dict)
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, KeyError) as error:  # KeyError: an unknown type of numbers.
         raise ValueError(f"{path} is not a complete safetensors file: {error}") from error
     if config is None:
         config, vocabulary = _read_metadata(metadata, path)
-    return fill(empty_model(config, vocabulary), tensors, path)
+    return _build(config, vocabulary, tensors, path)
 
 
 def write(model: BiLM, folder: Path) -> None:
     """Write a folder of `options.json`, `weights.safetensors` and, for word input, `vocab.txt`.
     An existing folder is replaced when the new one is complete."""
-    from . import write_options
-
     with atomic_folder(folder) as new:
-        save_tensors(stored_tensors(model), new / WEIGHTS, _metadata(model))
+        save_tensors(_stored(model), new / WEIGHTS, _metadata(model))
         write_options(model.config, model.vocabulary, new)
 
 
 def to_bytes(model: BiLM) -> bytes:
     """RETURNS (bytes): The contents of a safetensors file that rebuilds the model."""
-    return safetensors_torch.save(stored_tensors(model), _metadata(model))
+    return safetensors_torch.save(_stored(model), _metadata(model))
 
 
 def from_bytes(data: bytes) -> BiLM:
@@ -67,10 +76,31 @@ def from_bytes(data: bytes) -> BiLM:
         # The layout: 8 bytes of header length, then the header as JSON.
         length = int.from_bytes(data[:8], "little")
         metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, ValueError, KeyError) as error:
         raise ValueError(f"{source} is not complete safetensors data: {error}") from error
     config, vocabulary = _read_metadata(metadata, source)
-    return fill(empty_model(config, vocabulary), tensors, source)
+    return _build(config, vocabulary, tensors, source)
+
+
+def _build(
+    config: BiLMConfig,
+    vocabulary: Optional[Sequence[str]],
+    tensors: Mapping[str, Tensor],
+    source: object,
+) -> BiLM:
+    model = empty_model(config, vocabulary, source)
+    expected = {name: parameter.shape for name, parameter in model.named_parameters()}
+    check_names(source, expected, tensors)
+    for name, shape in expected.items():
+        dtype = str(tensors[name].dtype).removeprefix("torch.")
+        check_tensor(source, name, shape, tensors[name].shape, dtype)
+    values = {name: to_float32(source, name, tensors[name]) for name in expected}
+    model.load_state_dict(values, assign=True)
+    return model
+
+
+def _stored(model: BiLM) -> dict[str, Tensor]:
+    return {name: as_half_if_exact(tensor) for name, tensor in stored_tensors(model).items()}
 
 
 def _metadata(model: BiLM) -> dict[str, str]:
@@ -87,6 +117,9 @@ def _read_metadata(
     try:
         contents: Any = json.loads(metadata[_METADATA])
         options, vocabulary = contents["options"], contents["vocabulary"]
-    except (ValueError, KeyError, TypeError) as error:
+        words = [] if vocabulary is None else vocabulary
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise TypeError("the vocabulary is not a list of words")
+        return BiLMConfig.from_options(options), vocabulary
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{source}: the metadata {_METADATA!r} are damaged: {error}") from error
-    return BiLMConfig.from_options(options), vocabulary

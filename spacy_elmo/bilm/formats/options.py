@@ -1,0 +1,62 @@
+"""The files beside the weights: `options.json`, and `vocab.txt` for word input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+from ..config import BiLMConfig
+from .detection import detect
+
+OPTIONS = "options.json"
+VOCABULARY = "vocab.txt"
+# bilm-tf skips this line of a vocabulary.
+_NO_WORD = "!!!MAXTERMID"
+
+
+def read_options(path: Path) -> BiLMConfig:
+    """RETURNS (BiLMConfig): The contents of an `options.json`.
+    RAISES (ValueError): If the file is missing, is not JSON or has impossible values."""
+    if not path.is_file():
+        raise ValueError(f"no such options file: {path}")
+    if path.stat().st_size and detect(path) not in ("options", "unknown"):
+        raise ValueError(f"{path} holds weights, not options: were the two files swapped?")
+    try:
+        options: Any = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:  # ValueError: a number of 5,000 digits, too.
+        raise ValueError(f"{path} is not a JSON file: {error}") from error
+    try:
+        return BiLMConfig.from_options(options)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def read_vocabulary(path: Path) -> list[str]:
+    """Read the words of a bilm-tf vocabulary, one per line, as bilm-tf does: without the whitespace
+    around them, and without the line `!!!MAXTERMID`.
+
+    RAISES (ValueError): If the file is missing or is not UTF-8.
+    """
+    if not path.is_file():
+        packed = path.with_name(f"{path.name}.gz")
+        hint = f", but {packed.name} is there: unpack it" if packed.is_file() else ""
+        raise ValueError(f"a biLM with word input needs its vocabulary: no such file: {path}{hint}")
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text: {error}") from error
+    # Not splitlines(): a word may hold any character but the line feed. A word that is nothing but
+    # whitespace stays what it is.
+    words = (line.strip() or line for line in text.removesuffix("\n").split("\n"))
+    return [word for word in words if word != _NO_WORD]
+
+
+def write_options(config: BiLMConfig, vocabulary: Optional[Sequence[str]], folder: Path) -> None:
+    """Write `options.json`, and `vocab.txt` if there is a vocabulary."""
+    text = json.dumps(config.to_options(), indent=2) + "\n"
+    (folder / OPTIONS).write_text(text, encoding="utf8")
+    if vocabulary is not None:
+        with (folder / VOCABULARY).open("w", encoding="utf8", newline="\n") as file:
+            file.writelines(f"{word}\n" for word in vocabulary)
