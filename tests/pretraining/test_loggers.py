@@ -56,7 +56,7 @@ def test_the_console(tmp_path, corpus, capsys):
     header, _rule, *rows = capsys.readouterr().out.splitlines()
     assert header.split() == ["E", "#", "Loss", "Forward", "Backward", "Average", "Words/s", "ETA"]
     assert [row.split()[1] for row in rows] == ["10", "20"]
-    assert rows[-1].endswith("0:00 h") and len({len(row) for row in rows}) == 1
+    assert rows[-1].endswith(" 0 s") and len({len(row) for row in rows}) == 1
 
 
 @pytest.mark.parametrize("name", ["spacy.ConsoleLogger.v3", "spacy-elmo.PretrainConsoleLogger.v1"])
