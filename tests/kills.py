@@ -55,7 +55,7 @@ def kill_repeatedly(
     kills, too_late = 0, 0
     while kills < times:
         target, pause = choose.randint(0, spread), choose.random() * delay
-        with _started(command, cwd, env) as (process, read):
+        with started(command, cwd, env) as (process, read):
             _wait_for_progress(process, progress, target)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(pause)
@@ -82,7 +82,7 @@ def run_to_the_end(
     code: int = 0,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command that must end with this exit code, and leave no process behind."""
-    with _started(command, cwd, env) as (process, read):
+    with started(command, cwd, env) as (process, read):
         process.wait(TIMEOUT)
         left, (stdout, stderr) = wait_for_end(process.pid), read()
     assert process.returncode == code, stdout + stderr
@@ -120,8 +120,8 @@ def small_disk(n_bytes: int) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _started(
-    command: Sequence[object], cwd: Path | None, env: dict[str, str] | None
+def started(
+    command: Sequence[object], cwd: Path | None = None, env: dict[str, str] | None = None
 ) -> Iterator[tuple[subprocess.Popen[str], Callable[[], list[str]]]]:
     """Start a command; whatever happens, leave nothing of it running.
     YIELDS (tuple): The process, and a function that reads its output and its errors."""

@@ -529,9 +529,7 @@ def test_a_signal_during_an_evaluation(tmp_path, corpus, monkeypatch):
         assert max_difference(*layers) == 0
 
 
-def test_an_evaluation_that_was_due_is_made_later(
-    tmp_path, corpus, monkeypatch
-):
+def test_an_evaluation_that_was_due_is_made_later(tmp_path, corpus, monkeypatch):
     trainer = Trainer(run_config(corpus), tmp_path / "run")
     stop_at(monkeypatch, trainer.model, 1)
     trainer.train()
@@ -1081,6 +1079,11 @@ def test_a_corpus_smaller_than_a_batch(tmp_path, corpus):
         ("[bilm]\n[bilm.lstm]\ndim = 4\nprojection_dim = -1", "projection_dim"),
         ("[pretraining]\npatience = -1", "pretraining.patience must be 0 or more"),
         ("[pretraining]\n[pretraining.optimizer]\ngrad_clip = -1.0", "grad_clip must be 0 or more"),
+        (
+            "[pretraining]\n[pretraining.optimizer]\n"
+            'schedule = "cosine"\nwarmup_steps = 30\ntotal_steps = 20',
+            r"warmup_steps \(30\) must be at most total_steps \(20\)",
+        ),
         ("[system]\nseed = -1", "system.seed must be 0 or a positive number, found -1"),
         ("no section", "is wrong"),
     ],
