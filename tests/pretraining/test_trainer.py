@@ -6,15 +6,12 @@ import itertools
 import json
 import os
 import pickle
-import random
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy
 import pytest
@@ -367,49 +364,6 @@ def script(tmp_path, corpus):
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     return start
-
-
-def final_weights(output: Path) -> dict[str, torch.Tensor]:
-    return load_file(checkpoints.all_checkpoints(output)[-1] / "model.safetensors")
-
-
-def kill_and_resume(script, tmp_path, n_kills, max_steps):
-    """Kill at random moments, resume each time, and compare with a run that nobody killed."""
-    whole = script("whole", max_steps)
-    assert whole.wait(timeout=300) == 0, whole.stderr.read()
-    choose = random.Random(0)
-    for _ in range(n_kills):
-        process = script("killed", max_steps)
-        # Some kills while it starts, some right after a step, some in between.
-        for _line in range(choose.randrange(0, max(1, 2 * max_steps // n_kills))):
-            if not process.stdout.readline():
-                break
-        time.sleep(choose.random() * 0.05)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        folder = tmp_path / "killed"
-        for path in checkpoints.all_checkpoints(folder):
-            checkpoints.load(path)  # No kill leaves an unreadable folder.
-        for name in ("model-best", "model-last"):
-            if (folder / name).exists():
-                spacy.load(folder / name)
-
-    process = script("killed", max_steps)
-    assert "done" in process.communicate(timeout=300)[0]
-    first, second = final_weights(tmp_path / "whole"), final_weights(tmp_path / "killed")
-    assert first.keys() == second.keys()
-    assert all(torch.equal(value, second[name]) for name, value in first.items())
-    leftovers = [p.name for p in (tmp_path / "killed").iterdir() if p.name.startswith(".step")]
-    assert not leftovers
-
-
-def test_killed_a_few_times(script, tmp_path):
-    kill_and_resume(script, tmp_path, n_kills=3, max_steps=60)
-
-
-@pytest.mark.slow
-def test_killed_twenty_times(script, tmp_path):
-    kill_and_resume(script, tmp_path, n_kills=20, max_steps=300)
 
 
 def test_a_signal_saves_first(script, tmp_path):
