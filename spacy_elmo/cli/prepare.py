@@ -53,7 +53,7 @@ def prepare_cli(
         if len(inputs) < 2:
             raise ValueError("give input files and an output folder: spacy elmo prepare IN... OUT")
         *sources, target = inputs
-        out = Path(target)
+        out = Path(target) if Path(target).name else Path(target).resolve()  # "." has no name.
         if max_length < 1 or n_process < 1:
             raise ValueError("--max-length and --n-process must be 1 or more")
         if not 3 <= max_characters <= MAX_CHARACTERS:

@@ -466,6 +466,7 @@ class Trainer:
         def stop(number: int, frame: Any) -> None:
             self._stop = True
 
+        self._stop = False
         before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield

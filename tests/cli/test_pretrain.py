@@ -149,6 +149,15 @@ def test_the_gpu_that_is_named_is_the_current_one(run, tmp_path, monkeypatch):
             for gpu in chosen} == {torch.device("cuda", 1)}  # fmt: skip
 
 
+def test_prepare_into_the_folder_it_is_in(run, tmp_path, monkeypatch):
+    command = ("prepare", run / "text.txt", "--whitespace", "--vocab-size", 15)
+    (tmp_path / "corpus").mkdir()
+    monkeypatch.chdir(tmp_path / "corpus")
+    assert "exists already" in fail(*command, ".")
+    succeed(*command, ".", "--force")
+    assert (tmp_path / "corpus" / "manifest.json").is_file()
+
+
 def test_what_a_killed_command_left_is_removed(run, tmp_path):
     with pytest.raises(KeyboardInterrupt), atomic_folder(tmp_path / "corpus") as half:
         (half / "train.raw").write_text("half")
