@@ -4,10 +4,14 @@ whether they have changed; locking them; tensors in files."""
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
+import glob
 import hashlib
 import os
+import re
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Optional
@@ -16,17 +20,20 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+# What temporary files and folders are called, beside what they will replace.
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{12}\.tmp", re.DOTALL)
+# The parts of a temporary folder.
+_NEW, _OLD = "new", "old"
+
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; it takes the place of `path` if the body succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    temporary = Path(name)
+    temporary = _temporary(path)
     try:
+        temporary.touch(exist_ok=False)
         yield temporary
-        _give_default_mode(temporary)
         _sync(temporary)
         os.replace(temporary, path)
         _sync(path.parent)
@@ -38,29 +45,67 @@ def atomic_file(path: Path) -> Iterator[Path]:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `path`; it takes the place of `path` if the body succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    temporary = _temporary(path)
     try:
-        new = temporary / "new"
-        new.mkdir()
+        new, old = temporary / _NEW, temporary / _OLD
+        new.mkdir(parents=True)
         yield new
         for file in new.rglob("*"):
             if file.is_file():
-                _give_default_mode(file)
                 _sync(file)
-        # Folders cannot change places in one step: the old one steps aside, and returns if the new
-        # one cannot take its place.
-        old = temporary / "old"
-        if path.exists():
-            os.replace(path, old)
-        try:
+        if not path.exists():
             os.replace(new, path)
-        except BaseException:
-            if old.exists():
+        elif not _exchange(new, path):
+            # The old one steps aside, and returns if the new one cannot take its place. After a
+            # kill in between, `clear_temporary` puts it back.
+            os.replace(path, old)
+            try:
+                os.replace(new, path)
+            except BaseException:
                 os.replace(old, path)
-            raise
+                raise
         _sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def clear_temporary(folder: Path, name: Optional[str] = None) -> None:
+    """Remove the temporary files and folders that killed processes have left. Call it only while
+    no other process writes there.
+
+    folder (Path): Where they are.
+    name (Optional[str]): The name of the file or folder that they were to replace; None for all.
+    """
+    for path in folder.glob(f".{'*' if name is None else glob.escape(name)}.*.tmp"):
+        match = _TEMPORARY.fullmatch(path.name)
+        if match is None or name not in (None, match["name"]):
+            continue
+        old, target = path / _OLD, folder / match["name"]
+        if old.exists() and not target.exists():
+            os.replace(old, target)
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Let two paths change places in one step. RETURNS (bool): Whether the system can do that."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, TypeError, AttributeError):  # Not Linux; Windows; an old C library.
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    if rename(here, os.fsencode(first), here, os.fsencode(second), exchange) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):  # The kernel, or the file system.
+        return False
+    raise OSError(number, os.strerror(number), str(second))
 
 
 def sha256(path: Path) -> str:
@@ -74,40 +119,62 @@ def sha256(path: Path) -> str:
 
 @contextlib.contextmanager
 def locked(path: Path, otherwise: str) -> Iterator[IO]:
-    """Create a file and keep it locked, so that one process at a time uses what it stands for.
+    """Create a file and keep it locked, so that one process at a time uses what it stands for. In
+    the end, the file is removed, unless a child that has inherited it still runs. A killed process
+    leaves the file, but not the lock.
 
     Where the system has no such locks, two runs are the user's to avoid.
 
     otherwise (str): What to say if another process has locked it.
     RAISES (ValueError): If one has.
     """
-    with path.open("w") as file:
-        if os.name == "posix":
-            import fcntl
+    file = _lock(path)
+    if file is None:
+        raise ValueError(otherwise)
+    try:
+        with file:
+            yield file
+    finally:
+        # Only the one who has the lock may remove the file: it may be a child's or the next one's.
+        with contextlib.suppress(OSError):
+            if file := _lock(path):
+                with file:
+                    if os.name == "posix":  # Windows removes no file that is open.
+                        path.unlink()
 
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ValueError(otherwise) from None
-        yield file
+
+def _lock(path: Path) -> Optional[IO]:
+    """RETURNS (Optional[IO]): The file, locked; None if it is locked already."""
+    while True:
+        file = path.open("w")
+        if os.name != "posix":
+            return file
+        import fcntl
+
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        except BlockingIOError:
+            file.close()
+            return None
+        except FileNotFoundError:
+            pass
+        # Whoever had the lock has removed the file since it was opened here.
+        file.close()
 
 
 def save_tensors(
     tensors: Mapping[str, Tensor], path: Path, metadata: Optional[dict[str, str]] = None
 ) -> None:
     """Write a safetensors file. RAISES (OSError): If it cannot be written."""
+    path.touch()
+    mode = path.stat().st_mode
     try:
         save_file(dict(tensors), path, metadata)
     except SafetensorError as error:  # Theirs, for a full disk, too.
         raise OSError(f"cannot write {path}: {error}") from error
-
-
-def _give_default_mode(path: Path) -> None:
-    """Temporary files are private, and so are those of safetensors; give this one what an ordinary
-    new file would get."""
-    mask = os.umask(0)
-    os.umask(mask)
-    path.chmod(0o666 & ~mask)
+    path.chmod(mode)  # Their files are private; ours are like any new file.
 
 
 def _sync(path: Path) -> None:

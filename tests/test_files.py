@@ -1,11 +1,17 @@
 """Writing so that a reader sees the old or the new, never a half."""
 
+import contextlib
 import os
 import stat
+import subprocess
+import sys
+import threading
+import time
 
 import pytest
+import torch
 
-from spacy_elmo.files import atomic_file, atomic_folder
+from spacy_elmo.files import atomic_file, atomic_folder, clear_temporary, locked, save_tensors
 
 
 class Interrupted(Exception):
@@ -133,3 +139,144 @@ def test_a_folder_gets_the_permissions_of_any_new_folder(tmp_path):
     write_folder(tmp_path / "folder")
     plain, atomic = (stat.S_IMODE((tmp_path / x).stat().st_mode) for x in ("plain", "folder"))
     assert atomic == plain
+
+
+def test_the_umask_is_left_alone(tmp_path, monkeypatch):
+    """It is the whole process's: while it is changed, other threads create files that anybody may
+    write to."""
+
+    def umask(mask):
+        raise AssertionError("the umask is not to be touched")
+
+    monkeypatch.setattr(os, "umask", umask)
+    with atomic_file(tmp_path / "file") as temporary:
+        temporary.write_text("x")
+    with atomic_folder(tmp_path / "folder") as new:
+        save_tensors({"a": torch.zeros(2)}, new / "tensors")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
+def test_tensors_get_the_permissions_of_any_new_file(tmp_path):
+    (tmp_path / "plain").touch()
+    with atomic_folder(tmp_path / "folder") as new:
+        save_tensors({"a": torch.zeros(2)}, new / "tensors")
+    plain, tensors = ((tmp_path / x).stat().st_mode for x in ("plain", "folder/tensors"))
+    assert tensors == plain
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="folders cannot be exchanged in one step")
+def test_a_folder_is_never_without_its_name(tmp_path):
+    write_folder(tmp_path / "folder", a="0")
+    missing, stop = 0, threading.Event()
+
+    def replace():
+        for number in range(300):
+            write_folder(tmp_path / "folder", a=str(number))
+        stop.set()
+
+    thread = threading.Thread(target=replace)
+    thread.start()
+    while not stop.is_set():
+        missing += not os.path.lexists(tmp_path / "folder")
+    thread.join()
+    assert not missing
+
+
+DIES_WHILE_WRITING = """
+import os, sys
+from pathlib import Path
+from spacy_elmo.files import atomic_file, atomic_folder
+path, kind, dies_after = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+real = os.replace
+def replace(*args):
+    global dies_after
+    if dies_after == 0:
+        os._exit(9)
+    dies_after -= 1
+    real(*args)
+os.replace = replace
+import ctypes
+class Old:
+    def __init__(self, *args, **kwargs): raise OSError("no C library")
+ctypes.CDLL = Old
+with (atomic_file if kind == "file" else atomic_folder)(path) as new:
+    (new if kind == "file" else new / "a").write_text("new")
+os._exit(9)
+"""
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+@pytest.mark.parametrize("dies_after", [0, 1, 2])
+def test_what_a_killed_process_leaves_is_cleared(tmp_path, kind, dies_after):
+    """Also where folders cannot be exchanged in one step."""
+    target = tmp_path / "target"
+    if kind == "folder":
+        write_folder(target, a="old")
+    else:
+        target.write_text("old")
+    others = [".target.lock", ".target.0123456789ab.txt", ".target2.0123456789ab.tmp", ".target"]
+    for name in others:
+        (tmp_path / name).write_text("the user's own")
+    command = [sys.executable, "-c", DIES_WHILE_WRITING, target, kind, str(dies_after)]
+    assert subprocess.run(command).returncode == 9
+    clear_temporary(tmp_path, "target")
+    assert {path.name for path in tmp_path.iterdir()} == {"target", *others}
+    found = target.read_text() if kind == "file" else (target / "a").read_text()
+    assert found == ("new" if dies_after >= (1 if kind == "file" else 2) else "old")
+
+
+def test_clearing_all_of_a_folder(tmp_path):
+    for name in (".a.0123456789ab.tmp", ".b.0123456789ab.tmp", ".a.tmp", ".hidden"):
+        (tmp_path / name).mkdir()
+    clear_temporary(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {".a.tmp", ".hidden"}
+
+
+# Locks.
+
+HOLDS = """
+import sys
+from pathlib import Path
+from spacy_elmo.files import locked
+with locked(Path(sys.argv[1]), "it is in use"):
+    print("has it", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no such locks")
+def test_a_lock_is_refused_while_another_process_has_it(tmp_path):
+    path = tmp_path / ".lock"
+    command = [sys.executable, "-c", HOLDS, path]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "has it\n"
+    with pytest.raises(ValueError, match="it is in use"), locked(path, "it is in use"):
+        pass
+    assert path.exists()
+    holder.kill()
+    holder.communicate()
+    with locked(path, "it is in use"):
+        pass
+    assert not path.exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no such locks")
+def test_a_lock_whose_file_is_removed_meanwhile_is_one_lock(tmp_path):
+    """Many threads, each of which removes the file in the end."""
+    path, inside, most, taken = tmp_path / ".lock", [0], [0], [0]
+
+    def take():
+        for _ in range(300):
+            with contextlib.suppress(ValueError), locked(path, "it is in use"):
+                inside[0] += 1
+                taken[0] += 1
+                most[0] = max(most[0], inside[0])
+                time.sleep(0)
+                inside[0] -= 1
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] and taken[0] >= 300

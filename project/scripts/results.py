@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -198,7 +199,9 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
             raise ValueError(f"{path}, line {number} is not complete JSON ({error})") from error
         if missing := needed - {*record}:
             raise ValueError(f"{path}, line {number} has no {min(missing)}")
-        records.append(record)
+        # JSON has no infinity.
+        infinite = {name: math.inf for name in ("forward", "backward", "average")}
+        records.append({**record, **{k: v for k, v in infinite.items() if record[k] is None}})
     return records
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import typer
 from tqdm import tqdm
 from wasabi import msg
 
 from ..bilm.formats import read_vocabulary
+from ..files import clear_temporary, locked
 from ..pretraining.corpus import MANIFEST, MAX_CHARACTERS, prepare
 from ..pretraining.reading import find_files, read_texts
 from ..pretraining.tokenize import Tokenization, make_pipeline
@@ -58,8 +63,7 @@ def prepare_cli(
         if len(inputs) < 2:
             raise ValueError("give input files and an output folder: spacy elmo prepare IN... OUT")
         *sources, target = inputs
-        out = Path(target)
-        check_free(out, force, _FILES)
+        out = Path(target) if Path(target).name else Path(target).resolve()  # "." has no name.
         if max_length < 1 or n_process < 1:
             raise ValueError("--max-length and --n-process must be 1 or more")
         if not 3 <= max_characters <= MAX_CHARACTERS:
@@ -71,19 +75,28 @@ def prepare_cli(
         tokenization = Tokenization(lang, whitespace, one_per_line, max_length)
         make_pipeline(tokenization)  # An unknown language should not wait for a worker to say so.
         words = None if vocabulary is None else read_vocabulary(vocabulary)
-        # What an earlier run wrote is not text.
-        inside = out.resolve()
-        files = [path for path in find_files(sources) if inside not in path.resolve().parents]
-        with tqdm(unit="char", unit_scale=True, desc="Reading", disable=None) as bar:
+        files = find_files(
+            sources, lambda path: msg.info(f"{path} is not read: it is no text, but made of text")
+        )
+        settings = VocabularySettings(vocab_size, min_count, words)
+        size = sum(path.stat().st_size for path in files)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        lock = locked(
+            out.with_name(f".{out.name}.lock"),
+            f"another run is writing {out}: wait for it, or choose another folder",
+        )
+        bar = tqdm(total=size, unit="B", unit_scale=True, desc="Reading", disable=None)
+        with lock, _exit_on_sigterm(), bar:
+            check_free(out, force, _FILES)
+            clear_temporary(out.parent, out.name)
             manifest = prepare(
-                read_texts(files, encoding, errors),
+                read_texts(files, encoding, errors, bar.update),
                 out,
                 tokenization,
-                VocabularySettings(vocab_size, min_count, words),
+                settings,
                 dev_fraction=dev_fraction,
                 max_characters=max_characters,
                 n_process=n_process,
-                progress=bar.update,
             )
         n_tokens, n_sentences = manifest["n_tokens"], manifest["n_sentences"]
         n_train = max(n_tokens["train"], 1)
@@ -97,3 +110,17 @@ def prepare_cli(
                 "No word is unknown, so training will not learn what to do with the unknown words "
                 "of other texts: lower --vocab-size, or give --min-count 2"
             )
+
+
+@contextlib.contextmanager
+def _exit_on_sigterm() -> Iterator[None]:
+    """Turn the signal into an exception, so that workers and half-written files go."""
+
+    def leave(number: int, frame: Any) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

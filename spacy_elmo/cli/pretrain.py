@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import typer
@@ -34,10 +35,8 @@ def pretrain_cli(
     """
     with clear_errors():
         overrides = parse_config_overrides(ctx.args)
-        named = torch_device(gpu_id)
-        with process_group(gpu_id >= 0) as device:
-            if world_size() == 1:
-                device = named
+        torch_device(gpu_id)  # Says if there is no such GPU.
+        with process_group(gpu_id >= 0, gpu_id) as device:
             run = read_config(config, overrides)
             logger = resolve_logger(run.logger)
             check_memory(run, device, world_size())
@@ -48,20 +47,30 @@ def pretrain_cli(
             n_parameters = sum(p.numel() for p in trainer.model.parameters())
             step = trainer.progress.step
             msg.info(
-                f"{n_parameters:,} parameters on {device}, {world_size()} process(es); "
-                f"{f'resumed at step {step}' if step else trainer.origin}"
+                f"{n_parameters:,} parameters on {device}, {world_size()} "
+                f"process{'es' if world_size() > 1 else ''}; {trainer.origin}"
             )
             report, finalize = reporting(trainer, logger)
             try:
                 progress = trainer.train(report, export)
             finally:
                 finalize()
-        draw_curves(progress.history, output / "curves.png")
+        if not draw_curves(progress.history, output / "curves.png"):
+            msg.info("No curves.png: it needs matplotlib, pip install spacy-elmo[viz]")
         if trainer.interrupted:
             # Not a success: what comes next must not take half a training for a whole one.
             msg.warn(f"Stopped at step {progress.step}; go on with --resume", exits=130)
-        if progress.history:
-            msg.good(
-                f"Best average perplexity {progress.best:.1f} at step {progress.best_step} "
-                f"(unigram {progress.history[-1]['unigram']:.1f}): {output / 'model-best'}"
+        if progress.step == step:
+            msg.info(
+                f"Step {step} was the last one already; for more, raise pretraining.max_steps, "
+                "max_epochs or max_minutes"
             )
+        if math.isinf(progress.best):
+            msg.warn(
+                "Every perplexity was infinite, so the training has diverged: lower "
+                "pretraining.optimizer.learn_rate, and start again"
+            )
+        msg.good(
+            f"Best average perplexity {progress.best:.1f} at step {progress.best_step} "
+            f"(unigram {progress.history[-1]['unigram']:.1f}): {output / 'model-best'}"
+        )

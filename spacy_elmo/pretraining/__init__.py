@@ -1,2 +1,3 @@
-"""Text in, biLM out. PyTorch and NumPy, but for `tokenize` and `reading`, which take texts apart
-with spaCy, and `export`, which makes a pipeline of the result."""
+"""Text in, biLM out: `corpus` makes arrays of texts, `trainer` trains on them, `export` makes a
+pipeline of the result. The model and its training are PyTorch and NumPy. Of spaCy and thinc come
+the tokenizers, the reading of configs, the loggers, and pipelines to begin with or to write."""

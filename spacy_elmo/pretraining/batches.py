@@ -237,10 +237,12 @@ def _batch(
     )
 
 
-def in_order(sentences: Sentences, batch_words: int, n_vocabulary: int) -> Iterator[Batch]:
-    """All sentences once, those of similar length together; for evaluation."""
-    lengths = sentences.lengths
+def in_order(
+    sentences: Sentences, numbers: numpy.ndarray, batch_words: int, n_vocabulary: int
+) -> Iterator[Batch]:
+    """These sentences once, those of similar length together; for evaluation."""
+    lengths = sentences.lengths[numbers]
     order = numpy.argsort(lengths, kind="stable")
     number = (numpy.cumsum(lengths[order]) - 1) // batch_words
-    for chosen in numpy.split(order, numpy.flatnonzero(numpy.diff(number)) + 1):
+    for chosen in numpy.split(numbers[order], numpy.flatnonzero(numpy.diff(number)) + 1):
         yield pack(sentences, chosen, n_vocabulary)

@@ -15,6 +15,7 @@ Random numbers need no state: those of a step depend on the seed and the step al
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -27,8 +28,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..bilm.lstm import LayerState
-from ..files import atomic_folder, save_tensors, sha256
+from ..files import atomic_folder, clear_temporary, save_tensors, sha256
 
+_STATE, _CHECKSUMS = "state.json", "checksums.json"
 _SEPARATOR = "/"
 _NAME = re.compile(r"step-\d{8,}")
 
@@ -62,15 +64,30 @@ def save(
         save_tensors(tensors, new / "model.safetensors")
         save_tensors(_optimizer_tensors(model, optimizer), new / "optimizer.safetensors")
         save_tensors(_carried_tensors(carried), new / "carried.safetensors")
-        (new / "state.json").write_text(json.dumps(state, indent=2) + "\n", encoding="utf8")
+        _write_json(state, new / _STATE)
         sums = {path.name: sha256(path) for path in sorted(new.iterdir())}
-        (new / "checksums.json").write_text(json.dumps(sums, indent=2) + "\n", encoding="utf8")
+        _write_json(sums, new / _CHECKSUMS)
+
+
+def update_state(folder: Path, state: dict[str, Any]) -> None:
+    """Replace the state of a checkpoint; its tensors stay."""
+    sums = _read_json(folder / _CHECKSUMS)
+    with atomic_folder(folder) as new:
+        for path in folder.iterdir():
+            if path.name in (_STATE, _CHECKSUMS):
+                continue
+            try:
+                os.link(path, new / path.name)
+            except OSError:  # Not every file system has links.
+                shutil.copy(path, new / path.name)
+        _write_json(state, new / _STATE)
+        _write_json({**sums, _STATE: sha256(new / _STATE)}, new / _CHECKSUMS)
 
 
 def load(folder: Path) -> Checkpoint:
     """RAISES (ValueError): If the checkpoint is not complete."""
     try:
-        sums = json.loads((folder / "checksums.json").read_text(encoding="utf8"))
+        sums = _read_json(folder / _CHECKSUMS)
         for name, expected in sums.items():
             if sha256(folder / name) != expected:
                 raise ValueError(f"{name} is damaged")
@@ -78,7 +95,7 @@ def load(folder: Path) -> Checkpoint:
             load_file(folder / "model.safetensors"),
             load_file(folder / "optimizer.safetensors"),
             load_file(folder / "carried.safetensors"),
-            json.loads((folder / "state.json").read_text(encoding="utf8")),
+            _read_json(folder / _STATE),
         )
     except (OSError, ValueError, SafetensorError) as error:
         raise ValueError(f"the checkpoint {folder} cannot be used: {error}") from error
@@ -100,7 +117,7 @@ def _step_of(path: Path) -> int:
 
 
 def clean(output: Path, keep: int, step: int) -> None:
-    """Remove all checkpoints but the last ones, and what a killed run left half-written.
+    """Remove all checkpoints but the last ones.
 
     step (int): Where the training is: later checkpoints are damaged ones that it went back behind.
     """
@@ -109,6 +126,13 @@ def clean(output: Path, keep: int, step: int) -> None:
     for path in [*later, *found[: len(found) - len(later)][:-keep]]:
         # Under its name, a checkpoint is complete or not there, even if this is killed halfway.
         path.rename(path.with_name(f".{path.name}.old"))
+    clear(output)
+
+
+def clear(output: Path) -> None:
+    """Remove what killed runs have left half-written or half-removed in the folder of a run. No
+    other process may write there meanwhile."""
+    clear_temporary(output)
     for path in [*output.glob(".step-*"), *output.glob(".model-*")]:
         shutil.rmtree(path, ignore_errors=True)
 
@@ -143,6 +167,14 @@ def restore(
                 for key, value in found.items()
             }
             optimizer.state[parameter] = state
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf8"))
+
+
+def _write_json(value: dict[str, Any], path: Path) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf8")
 
 
 def carried_states(checkpoint: Checkpoint) -> list[LayerState]:

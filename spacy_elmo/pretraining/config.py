@@ -89,6 +89,11 @@ class OptimizerConfig:
             )
         not_negative = ("grad_clip", "warmup_steps", "total_steps", "weight_decay")
         _check_least(self, "pretraining.optimizer", 0, not_negative)
+        if self.schedule == "cosine" and 0 < self.total_steps < self.warmup_steps:
+            raise ValueError(
+                f"pretraining.optimizer.warmup_steps ({self.warmup_steps}) must be at most "
+                f"total_steps ({self.total_steps}), where the schedule ends"
+            )
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,8 @@ class PretrainingConfig:
     max_steps, max_epochs, max_minutes: Whichever comes first ends the training; 0 for no limit.
         Minutes count over all runs of a training that is resumed.
     eval_frequency (int): Steps between evaluations on the held-out part.
-    eval_words (int): Words of the held-out part that an evaluation reads; 0 for all.
+    eval_words (int): Words of the held-out part that an evaluation reads, the same random sample
+        every time; 0 for all.
     patience (int): Evaluations without a better perplexity that end the training; 0 for no end.
     checkpoint_frequency (int): Steps between checkpoints.
     keep_checkpoints (int): How many of the last checkpoints to keep.

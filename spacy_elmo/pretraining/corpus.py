@@ -4,7 +4,7 @@ Files of a folder:
 
 | file            | what                                                                        |
 |-----------------|-----------------------------------------------------------------------------|
-| manifest.json   | version, counts, settings, sha256 of the other files                         |
+| manifest.json   | version, counts, settings, sha256 of the other files and of the manifest     |
 | train.ids.bin   | word types of all tokens, uint32                                             |
 | train.ends.bin  | where each sentence ends, in tokens, int64                                   |
 | dev.*.bin       | the same for the held-out part                                               |
@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import numpy
 
@@ -35,6 +36,10 @@ from .vocabulary import SPECIALS, VocabularySettings, order_types
 VERSION = 1
 MANIFEST = "manifest.json"
 SPLITS = ("train", "dev")
+_FILES = (
+    *(f"{split}.{name}.bin" for split in SPLITS for name in ("ids", "ends")),
+    *("types.txt", "counts.bin", "characters.bin", "lengths.bin"),
+)
 # What lengths.bin can hold.
 MAX_CHARACTERS = 2**16 - 1
 _TYPES_PER_CHUNK = 100_000
@@ -96,7 +101,6 @@ def prepare(
     dev_fraction: float = 0.01,
     max_characters: int = 50,
     n_process: int = 1,
-    progress: Optional[Callable[[int], None]] = None,
 ) -> dict[str, Any]:
     """Write a corpus. What is written depends neither on the number of processes nor on the time.
 
@@ -108,7 +112,6 @@ def prepare(
         contents alone, so that a text that occurs twice is never in both parts.
     max_characters (int): Character ids per type at most.
     n_process (int): Processes that tokenise.
-    progress (Optional[Callable]): Called with the number of characters of some more texts.
     RETURNS (dict): The manifest.
     RAISES (ValueError): If there is no text, or too little for both parts.
     """
@@ -140,8 +143,6 @@ def prepare(
                     types, numbers = numpy.unique(found, return_counts=True)
                     for word, number in zip(types.tolist(), numbers.tolist()):
                         counts[word] += number
-            if progress is not None:
-                progress(sum(map(len, part)))
         for file in raw.values():
             file.close()
         _check_sizes(n_texts, ends)
@@ -161,6 +162,12 @@ def prepare(
         in_order = numpy.zeros(len(texts_in_order), dtype=numpy.int64)
         in_order[final] = numpy.frombuffer(counts, dtype=numpy.int64)
         in_order.tofile(new / "counts.bin")
+        if not _falls(in_order[3:n_vocabulary]):
+            warnings.warn(
+                "the words of the vocabulary are not sorted by falling frequency, from which a "
+                "sampled or adaptive softmax knows how frequent they are: sort them",
+                stacklevel=2,
+            )
         for split in SPLITS:
             _renumber(new / f"{split}.raw", new / f"{split}.ids.bin", final)
             numpy.frombuffer(ends[split], dtype=numpy.int64).tofile(new / f"{split}.ends.bin")
@@ -177,6 +184,7 @@ def prepare(
             "dev_fraction": dev_fraction,
             "sha256": {path.name: sha256(path) for path in sorted(new.glob("*.*"))},
         }
+        manifest["checksum"] = _checksum(manifest)
         (new / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf8")
     return manifest
 
@@ -200,36 +208,91 @@ def open_corpus(folder: Path, *, check: bool = True) -> Corpus:
             f"the corpus {folder} is of version {version}, this software reads {VERSION}: prepare "
             "it again"
         )
-    for name, expected in manifest["sha256"].items():
-        path = folder / name
-        if not path.is_file() or (check and sha256(path) != expected):
-            raise ValueError(
-                f"{path} is missing or has changed since `spacy elmo prepare`: prepare the corpus "
-                "again"
-            )
-    parts = {
-        split: Sentences(
-            _map(folder / f"{split}.ids.bin", "uint32"),
-            numpy.fromfile(folder / f"{split}.ends.bin", dtype="int64"),
-        )
-        for split in SPLITS
+    # Those that were prepared before manifests had a checksum have none.
+    if "checksum" in manifest and manifest["checksum"] != _checksum(manifest):
+        raise _changed(folder / MANIFEST)
+    expected = {
+        **dict.fromkeys(("n_types", "n_vocabulary", "n_unknown", "max_characters"), 0),
+        "n_tokens": dict.fromkeys(SPLITS, 0),
+        "tokenization": asdict(Tokenization()),
+        "sha256": dict.fromkeys(_FILES, ""),
     }
+    if wrong := _wrong_types(manifest, expected):
+        raise _changed(folder / MANIFEST, f"{wrong} is missing or of another type")
+    n_types, n_vocabulary = manifest["n_types"], manifest["n_vocabulary"]
+    sums, n_tokens = manifest["sha256"], manifest["n_tokens"]
+    for name in _FILES:
+        path = folder / name
+        if not path.is_file() or (check and sha256(path) != sums[name]):
+            raise _changed(path)
+    parts = {}
+    for split in SPLITS:
+        path = folder / f"{split}.ids.bin"
+        ends = numpy.fromfile(folder / f"{split}.ends.bin", dtype="int64")
+        if path.stat().st_size != 4 * n_tokens[split]:
+            raise _changed(path, f"it should have {n_tokens[split]} words")
+        if not len(ends) or ends[-1] != n_tokens[split] or numpy.diff(ends, prepend=0).min() < 1:
+            raise _changed(folder / f"{split}.ends.bin", f"it should end with {n_tokens[split]}")
+        parts[split] = Sentences(numpy.memmap(path, dtype="uint32", mode="r"), ends)
+        if check and parts[split].ids.max() >= n_types:
+            raise _changed(path, f"it has words that are none of the {n_types} types")
     # All that is not mapped is read now: a training goes on even if the folder is replaced.
-    with (folder / "types.txt").open(encoding="utf8", newline="\n") as file:
-        words = [line.rstrip("\n") for line, _ in zip(file, range(manifest["n_vocabulary"]))]
+    path = folder / "types.txt"
+    with path.open(encoding="utf8", errors="replace", newline="\n") as file:
+        words = [line.rstrip("\n") for line, _ in zip(file, range(n_vocabulary))]
+    if tuple(words[:3]) != SPECIALS or not len(words) == n_vocabulary <= n_types:
+        raise _changed(path, f"it should begin with the {n_vocabulary} words of the vocabulary")
+    counts = numpy.fromfile(folder / "counts.bin", dtype="int64")
+    if len(counts) != n_types or counts[n_vocabulary:].sum() != manifest["n_unknown"]:
+        raise _changed(folder / "counts.bin", "it does not fit the vocabulary")
+    lengths = numpy.fromfile(folder / "lengths.bin", dtype="uint16").astype("int64")
+    path = folder / "characters.bin"
+    if len(lengths) != n_types or path.stat().st_size != 2 * n_types * lengths.max():
+        raise _changed(path, f"it does not fit the lengths of {n_types} types")
+    characters = numpy.memmap(path, dtype="int16", mode="r")
     return Corpus(
         folder,
         manifest,
         **parts,
         words=words,
-        counts=numpy.fromfile(folder / "counts.bin", dtype="int64"),
-        characters=_map(folder / "characters.bin", "int16").reshape(manifest["n_types"], -1),
-        lengths=numpy.fromfile(folder / "lengths.bin", dtype="uint16").astype("int64"),
+        counts=counts,
+        characters=characters.reshape(n_types, -1),
+        lengths=lengths,
     )
 
 
-def _map(path: Path, dtype: str) -> numpy.ndarray:
-    return numpy.memmap(path, dtype=dtype, mode="r")
+def _wrong_types(found: Any, expected: dict[str, Any], prefix: str = "") -> str:
+    """RETURNS (str): The first name in `expected` whose value is missing or of another type; "" if
+    there is none."""
+    for name, value in expected.items():
+        if type(found.get(name)) is not type(value):
+            return prefix + name
+        if isinstance(value, dict) and (wrong := _wrong_types(found[name], value, f"{name}.")):
+            return wrong
+    return ""
+
+
+def _changed(path: Path, why: str = "") -> ValueError:
+    return ValueError(
+        f"{path} is missing or has changed since `spacy elmo prepare`"
+        f"{why and f' ({why})'}: prepare the corpus again"
+    )
+
+
+def _checksum(manifest: dict[str, Any]) -> str:
+    """RETURNS (str): The checksum of a manifest, without that in it."""
+    others = {name: value for name, value in manifest.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
+
+
+def _falls(counts: numpy.ndarray) -> bool:
+    """RETURNS (bool): Whether numbers fall by and large: those of a vocabulary that was sorted by
+    the frequencies in another text do, those of one in alphabetical order do not."""
+    counts = counts[counts > 0]
+    if len(counts) < 20:  # Too few to tell.
+        return True
+    ranks = numpy.argsort(numpy.argsort(-counts, kind="stable"), kind="stable")
+    return bool(numpy.corrcoef(ranks, numpy.arange(len(counts)))[0, 1] > 0.2)
 
 
 def _is_held_out(text: str, fraction: float) -> bool:

@@ -13,14 +13,14 @@ def draw_curves(history: list[dict[str, Any]], path: Path) -> bool:
 
     history (list[dict]): Records of evaluations (see `Trainer.evaluate`).
     path (Path): The PNG.
-    RETURNS (bool): Whether there was something to draw, and matplotlib to draw it.
+    RETURNS (bool): Whether there is matplotlib to draw them.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError:
         return False
     if not history:
-        return False
+        return True
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
     words = [record["words"] / 1e6 for record in history]

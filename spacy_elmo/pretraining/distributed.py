@@ -24,17 +24,19 @@ def world_size() -> int:
 
 
 @contextlib.contextmanager
-def process_group(gpu: bool) -> Iterator[str]:
+def process_group(gpu: bool, gpu_id: int = 0) -> Iterator[str]:
     """Join the processes that torchrun started, if it did.
 
     gpu (bool): Train on GPUs: NCCL, and one GPU per process. Else gloo.
-    YIELDS (str): "cuda:N" for the GPU of this process, or "cpu".
+    gpu_id (int): The GPU of a process that is the only one.
+    YIELDS (str): "cuda:N" for the GPU of this process, which is now the current one, or "cpu".
     """
-    local = int(os.environ.get("LOCAL_RANK", 0))
+    is_one = int(os.environ.get("WORLD_SIZE", 1)) == 1
+    number = gpu_id if is_one else int(os.environ["LOCAL_RANK"])
     if gpu:
-        torch.cuda.set_device(local)
-    device = f"cuda:{local}" if gpu else "cpu"
-    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        torch.cuda.set_device(number)
+    device = f"cuda:{number}" if gpu else "cpu"
+    if is_one:
         yield device
         return
     distributed.init_process_group("nccl" if gpu else "gloo")

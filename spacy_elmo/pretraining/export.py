@@ -26,14 +26,16 @@ def export(trainer: Trainer, name: str) -> None:
     elmo = nlp.add_pipe("elmo", config={"model": {"weights": None}})
     assert isinstance(elmo, Elmo)
     set_bilm(elmo.model, copy.deepcopy(trainer.model.bilm).cpu())
-    history = trainer.progress.history
+    # An interrupted run has not evaluated its last step.
+    history = [r for r in trainer.progress.history if r["step"] == trainer.progress.step]
     nlp.meta["name"] = "elmo"
     nlp.meta["description"] = "A bidirectional language model, pretrained with spacy-elmo"
     if history:
         names = ("forward", "backward", "average", "unigram")
         nlp.meta["performance"] = {f"perplexity_{key}": history[-1][key] for key in names}
     path = trainer.output / f"model-{name}"
-    # Both are written before either takes its place, so that they hardly ever differ.
+    # Both are written before either takes its place. A kill between the two leaves an evaluation
+    # pending in the checkpoint, which writes both again.
     with atomic_folder(path) as folder, atomic_folder(head_folder(path)) as head:
         nlp.to_disk(folder)
         write_head(

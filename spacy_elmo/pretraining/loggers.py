@@ -19,7 +19,7 @@ from thinc.api import Config
 from tqdm import tqdm
 
 from .perplexity import Perplexity
-from .trainer import Progress, Report, Trainer, write_history
+from .trainer import Progress, Report, Trainer
 
 Info = Optional[dict[str, Any]]
 Setup = Callable[[Language, IO[str], IO[str]], tuple[Callable[[Info], None], Callable[[], None]]]
@@ -62,7 +62,7 @@ def console_logger(progress_bar: bool = True) -> Setup:
             scores, loss = info["other_scores"], info["losses"].get("elmo")
             cells = [str(info["epoch"]), str(info["step"]), "" if loss is None else f"{loss:.3f}"]
             cells += [f"{scores[name]:.1f}" for name in ("forward", "backward", "average")]
-            row([*cells, f"{info['words_per_second']:,.0f}", _hours(info["seconds_left"])])
+            row([*cells, f"{info['words_per_second']:,.0f}", _duration(info["seconds_left"])])
             bar = new_bar()
 
         return log_step, lambda: bar.close()
@@ -113,7 +113,7 @@ def resolve_logger(block: Optional[dict[str, Any]]) -> Setup:
 
 
 def reporting(trainer: Trainer, setup: Setup) -> tuple[Report, Callable[[], None]]:
-    """Connect a logger to a trainer. The run's `log.jsonl` is written in any case.
+    """Connect a logger to a trainer.
 
     RETURNS (tuple): For `Trainer.train`, and what to call at the end.
     """
@@ -126,7 +126,6 @@ def reporting(trainer: Trainer, setup: Setup) -> tuple[Report, Callable[[], None
         if found is None:
             log_step(None)
             return
-        write_history(trainer.output, progress)
         scores = {name: value for name in _SCORES if (value := getattr(found, name)) is not None}
         rate = (progress.n_words - words) / max(progress.seconds - seconds, 1e-9)
         log_step(
@@ -163,7 +162,10 @@ def _seconds_left(trainer: Trainer) -> Optional[float]:
     return max(0.0, min(found)) if found else None
 
 
-def _hours(seconds: Optional[float]) -> str:
+def _duration(seconds: Optional[float]) -> str:
     if seconds is None:
         return ""
-    return f"{int(seconds / 3600)}:{int(seconds / 60) % 60:02d} h"
+    if seconds < 60:
+        return f"{int(seconds)} s"
+    minutes = int(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d} h"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -17,6 +17,9 @@ from .corpus import Corpus, Sentences
 from .distributed import rank, summed, world_size
 from .language_model import LanguageModel
 from .vocabulary import BOS_ID, EOS_ID, UNK_ID
+
+# Of the sample of a text: the same for all runs, or their perplexities could not be compared.
+_SAMPLE_SEED = 0
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,9 @@ class Perplexity:
     unknown: float
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """RETURNS (dict): As JSON can hold it: a perplexity that is infinite is None."""
+        values = asdict(self).items()
+        return {name: None if value == math.inf else value for name, value in values}
 
 
 def perplexity(
@@ -54,6 +59,7 @@ def perplexity(
     batch_words: int = 4096,
     max_words: int = 0,
     counts: Optional[numpy.ndarray] = None,
+    before_batch: Optional[Callable[[], None]] = None,
 ) -> Perplexity:
     """Evaluate with the exact probabilities: of a full softmax, however it was trained.
 
@@ -61,21 +67,29 @@ def perplexity(
     corpus (Corpus): Where the types' characters are.
     sentences (Sentences): What to predict.
     batch_words (int): Words at a time.
-    max_words (int): Evaluate only the first sentences, of so many words together; 0 for all.
+    max_words (int): Evaluate only a sample of the sentences, of so many words together, which is
+        the same every time; 0 for all.
     counts (Optional[ndarray]): How often each type occurs in the training text, if known.
+    before_batch (Optional[Callable]): Called again and again while the sentences are read, equally
+        often in all processes. What it raises ends the evaluation.
     RETURNS (Perplexity): Of all processes together, each of which must call it.
     RAISES (ValueError): If there is nothing to predict.
     """
-    if max_words:
-        n = int(numpy.searchsorted(sentences.ends, max_words, side="left")) + 1
-        sentences = Sentences(sentences.ids, sentences.ends[:n])
     if not len(sentences):
         raise ValueError("no sentence to evaluate on")
+    chosen = numpy.arange(len(sentences))
+    if max_words:
+        # Not the beginning: a corpus is in the order of its files.
+        order = numpy.random.default_rng(_SAMPLE_SEED).permutation(len(sentences))
+        n_before = numpy.cumsum(sentences.lengths[order])
+        chosen = order[: int(numpy.searchsorted(n_before, max_words, side="left")) + 1]
     n_vocabulary = model.output.n_words
     unigram = None if counts is None else unigram_log_probabilities(counts, n_vocabulary, corpus)
     # Forward and backward log probabilities, unigram's, unknown words, words, predictions.
     sums = numpy.zeros(6)
-    for number, batch in enumerate(in_order(sentences, batch_words, n_vocabulary)):
+    for number, batch in enumerate(in_order(sentences, chosen, batch_words, n_vocabulary)):
+        if before_batch is not None and number % world_size() == 0:
+            before_batch()
         if number % world_size() != rank():
             continue
         targets = batch.targets[0]
@@ -92,7 +106,7 @@ def perplexity(
         average=_exp((forward + backward) / 2),
         unigram=None if unigram is None else _exp(alone),
         n_words=int(n_words),
-        n_sentences=len(sentences),
+        n_sentences=len(chosen),
         unknown=n_unknown / n_words,
     )
 

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import importlib
 import io
 import json
+import os
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from glob import glob
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from glob import glob, has_magic
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 ERRORS = ("strict", "replace", "ignore")
 SUFFIXES = (".txt", ".jsonl", ".spacy", ".txt.gz", ".jsonl.gz", ".txt.zst", ".jsonl.zst")
+# The files by which folders that spacy-elmo writes are known: those in them are no texts.
+_WRITTEN = (
+    ("manifest.json", "types.txt"),  # A corpus.
+    ("config.cfg", "meta.json"),  # A pipeline.
+    ("head.json", "vocab.txt"),  # An output layer.
+    ("options.json", "vocab.txt"),  # Weights.
+    ("log.jsonl", "step-*"),  # A run of pretraining.
+)
 
 
-def find_files(inputs: Sequence[Union[str, Path]]) -> list[Path]:
-    """Expand files, folders (recursively, without hidden files) and glob patterns.
+def find_files(
+    inputs: Sequence[Union[str, Path]], on_skip: Optional[Callable[[Path], None]] = None
+) -> list[Path]:
+    """Expand files, folders (recursively, without hidden files) and glob patterns. Corpora, models
+    and runs below a folder or a pattern are no texts, and left out.
 
+    on_skip (Optional[Callable]): Called with each folder that is left out.
     RETURNS (list): The files, in the order of the arguments, those of a folder or a pattern sorted.
     RAISES (ValueError): If an argument matches nothing, or a file is of no kind that we read.
     """
@@ -28,13 +42,9 @@ def find_files(inputs: Sequence[Union[str, Path]]) -> list[Path]:
         if path.is_file():
             files = [path]
         elif path.is_dir():
-            files = sorted(
-                file
-                for file in path.rglob("*")
-                if file.name.endswith(SUFFIXES) and not _is_hidden(file.relative_to(path))
-            )
+            files = sorted(_files_below(path, on_skip))
         else:
-            files = sorted(Path(match) for match in glob(str(name), recursive=True))
+            files = list(_matches(path, on_skip))
         if not files:
             raise ValueError(
                 f"no text in {str(name)!r}: give files, folders or patterns of "
@@ -47,18 +57,54 @@ def find_files(inputs: Sequence[Union[str, Path]]) -> list[Path]:
     return found
 
 
-def _is_hidden(path: Path) -> bool:
-    """Such as what a killed `spacy elmo prepare` leaves."""
-    return any(part.startswith(".") for part in path.parts)
+def _files_below(top: Path, on_skip: Optional[Callable[[Path], None]]) -> Iterator[Path]:
+    for name, folders, files in os.walk(top):
+        folder = Path(name)
+        if _is_written(folder):
+            folders.clear()
+            if on_skip is not None:
+                on_skip(folder)
+            continue
+        # Hidden ones are such as a killed `spacy elmo prepare` leaves.
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (
+            folder / name for name in files if name.endswith(SUFFIXES) and not name.startswith(".")
+        )
+
+
+def _matches(pattern: Path, on_skip: Optional[Callable[[Path], None]]) -> Iterator[Path]:
+    # A folder that is named without a wildcard is meant.
+    named = {parent for parent in pattern.parents if not has_magic(str(parent))}
+    written: dict[Path, bool] = dict.fromkeys(named, False)
+    for path in sorted(map(Path, glob(str(pattern), recursive=True))):
+        for folder in reversed(path.parents):
+            if folder not in written:
+                written[folder] = _is_written(folder)
+                if written[folder] and on_skip is not None:
+                    on_skip(folder)
+            if written[folder]:
+                break
+        else:
+            yield path
+
+
+def _is_written(folder: Path) -> bool:
+    """RETURNS (bool): Whether spacy-elmo has written this folder."""
+    return any(all(any(folder.glob(name)) for name in names) for names in _WRITTEN)
 
 
 def read_texts(
-    files: Iterable[Path], encoding: str = "utf8", errors: str = "strict"
+    files: Iterable[Path],
+    encoding: str = "utf8",
+    errors: str = "strict",
+    progress: Optional[Callable[[int], None]] = None,
 ) -> Iterator[str]:
     """Read a text per line (.txt), per record's "text" (.jsonl) or per doc (.spacy, tokens joined
     by spaces).
 
     encoding, errors (str): As for `open`, errors one of "strict", "replace" and "ignore".
+    progress (Optional[Callable]): Called with the number of bytes of the files that some more texts
+        have taken.
     YIELDS (str): The texts, without empty ones. Halves of a surrogate pair, which JSON can hold but
         no file can, are replaced.
     RAISES (ValueError): Naming file and line, if something cannot be read.
@@ -73,15 +119,20 @@ def read_texts(
     for path in files:
         if path.name.endswith(".spacy"):
             yield from _read_docs(path)
+            if progress is not None:
+                progress(path.stat().st_size)
             continue
         is_json = path.name.endswith((".jsonl", ".jsonl.gz", ".jsonl.zst"))
-        number = 0
+        number = position = 0
         try:
-            with _open(path) as stream:
+            with path.open("rb") as file, _decompressed(file, path) as stream:
                 # Lines end at line feeds alone, and decoding follows the lines, so that an error
                 # is in the line that it names; where line feeds are not single bytes, before it.
                 lines = stream if _is_like_ascii(encoding) else _decoded(stream, encoding, errors)
                 for number, raw in enumerate(lines, start=1):
+                    if progress is not None and file.tell() > position:
+                        progress(file.tell() - position)
+                        position = file.tell()
                     line = raw if isinstance(raw, str) else raw.decode(encoding, errors)
                     if "\0" in line:
                         raise ValueError("holds NUL characters: is it text?")
@@ -124,15 +175,15 @@ def _zstd() -> Any:
     return None
 
 
-def _open(path: Path) -> Any:
+def _decompressed(file: Any, path: Path) -> Any:
     if path.suffix == ".gz":
-        return gzip.open(path, "rb")
+        return gzip.open(file, "rb")
     if path.suffix == ".zst":
         zstd = _zstd()
         if zstd is None:
             raise ValueError("to read .zst, install the extra zst: pip install spacy-elmo[zst]")
-        return zstd.open(path, "rb")
-    return path.open("rb")
+        return zstd.open(file, "rb")
+    return contextlib.nullcontext(file)
 
 
 def _record(line: str) -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
+import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, NamedTuple, Union
 
 import numpy
 
@@ -61,24 +64,93 @@ def tokenize(
         for chunk in _chunks(texts):
             yield chunk, work(chunk)
         return
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(n_process, mp_context=context)
+    workers: list[_Worker] = []
     try:
-        # Not `map`: it would read the whole stream at once.
-        pending: deque[tuple[list[str], Future[Chunk]]] = deque()
-        for chunk in _chunks(texts):
-            pending.append((chunk, pool.submit(work, chunk)))
-            if len(pending) > 2 * n_process:
-                done, result = pending.popleft()
-                yield done, result.result()
-        for done, result in pending:
-            yield done, result.result()
-    except BrokenProcessPool as error:
-        raise ValueError(
-            "a process that tokenises has died, perhaps for want of memory: use fewer (--n-process)"
-        ) from error
+        workers += (_Worker(work) for _ in range(n_process))
+        # Each worker has one chunk; the workers take turns, so that the results are in order.
+        pending: deque[tuple[_Worker, list[str]]] = deque()
+        for number, chunk in enumerate(_chunks(texts)):
+            worker = workers[number % n_process]
+            done = None
+            if len(pending) == n_process:
+                done = pending.popleft()[1], worker.result()
+            worker.send(chunk)
+            pending.append((worker, chunk))
+            if done is not None:
+                yield done
+        for worker, chunk in pending:
+            yield chunk, worker.result()
     finally:
-        pool.shutdown(cancel_futures=True)
+        for worker in workers:
+            worker.kill()
+
+
+class _Worker:
+    """A process that tokenises one chunk at a time.
+
+    Not one of a pool: those live on when this process is killed, and wait for the chunks that are
+    under way when it is interrupted.
+    """
+
+    def __init__(self, work: Callable[[list[str]], Chunk]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process: BaseProcess = context.Process(
+            target=_tokenize_chunks, args=(theirs, work), daemon=True
+        )
+        self._process.start()
+        theirs.close()  # So that it is closed when the process dies.
+
+    def send(self, texts: list[str]) -> None:
+        """RAISES (ValueError): If the process has died."""
+        try:
+            self._connection.send(texts)
+        except OSError as error:
+            raise self._death() from error
+
+    def result(self) -> Chunk:
+        """RAISES (ValueError): If the texts cannot be tokenised, or the process has died."""
+        try:
+            found: Union[Chunk, Exception] = self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._death() from error
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self._connection.close()
+
+    def _death(self) -> ValueError:
+        return ValueError(
+            "a process that tokenises has died, perhaps for want of memory: use fewer (--n-process)"
+        )
+
+
+def _tokenize_chunks(connection: Connection, work: Callable[[list[str]], Chunk]) -> None:
+    """What a worker does until it is killed, or its parent has ended."""
+    # The parent gets the same signal of the terminal, and kills its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    while True:
+        try:
+            texts = connection.recv()
+        except EOFError:
+            return
+        try:
+            result: Union[Chunk, Exception] = work(texts)
+        except Exception as error:
+            result = error
+        connection.send(result)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:

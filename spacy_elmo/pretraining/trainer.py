@@ -17,6 +17,7 @@ import numpy
 import torch
 from torch import nn
 
+from ..bilm import BiLMConfig
 from ..bilm.lstm import LayerState
 from ..files import atomic_file, locked
 from . import checkpoint as checkpoints
@@ -44,7 +45,10 @@ class Progress:
     n_words (int): Words read.
     seconds (float): Time spent, in all runs.
     best (float): The lowest average perplexity, at step `best_step`.
-    history (list[dict]): A record per evaluation.
+    history (list[dict]): A record per evaluation. `at_limit` in it says that the evaluation was not
+        due, but for the end of a run. Perplexities that are infinite are None.
+    pending (Optional[dict]): If the evaluation of this step is still to be made, what is known of
+        its record.
     """
 
     step: int = 0
@@ -55,6 +59,7 @@ class Progress:
     best: float = math.inf
     best_step: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
+    pending: Optional[dict[str, Any]] = None
 
 
 # Called after every step with the progress, the loss (mean nats per word) or None while it is not
@@ -65,6 +70,10 @@ Export = Callable[["Trainer", str], None]
 
 # Steps between looks at the loss and at the clock.
 _LOOK_FREQUENCY = 10
+
+
+class _AskedToStopError(Exception):
+    """A signal came during an evaluation."""
 
 
 class Trainer:
@@ -92,7 +101,13 @@ class Trainer:
             _check_empty(output)
         # Settings that do not go together should say so before there is anything in the folder.
         n_batches = len(self._epoch(0))
+        saved = self._load(self._found) if self._found else None
         torch.manual_seed(config.seed)
+        if saved is not None and config.init_from is not None and "bilm" in saved.state:
+            # All that came from the model to begin with is in the checkpoint.
+            config = replace(
+                config, init_from=None, bilm=BiLMConfig.from_options(saved.state["bilm"])
+            )
         self.model, self.origin = build_model(config, self.corpus)
         self.model.to(device)
         self.optimizer = build_optimizer(self.model, config.pretraining.optimizer)
@@ -106,15 +121,16 @@ class Trainer:
         self._has_checkpoint = bool(self._found)
         self._carried: list[LayerState] = []
         self._first_bad_step = torch.full((), -1, device=device)
-        if self._found:
-            self._restore(self._found)
+        if saved is not None:
+            self._restore(saved)
         self._parallel: nn.Module = self.model
         if world_size() > 1:
             self._parallel = nn.parallel.DistributedDataParallel(self.model)
 
     def train(self, report: Optional[Report] = None, export: Optional[Export] = None) -> Progress:
         """Train until a limit is reached, or a signal (SIGTERM, SIGINT) asks to stop: then a
-        checkpoint is saved first, and `interrupted` is set.
+        checkpoint is saved first, and `interrupted` is set. An evaluation does not keep it waiting:
+        the next run makes up for it.
 
         report (Optional[Callable]): See `Report`.
         export (Optional[Callable]): Writes a model for use; see `Export`.
@@ -124,60 +140,116 @@ class Trainer:
         self.output.mkdir(parents=True, exist_ok=True)
         lock = _only_run_in(self.output) if rank() == 0 else contextlib.nullcontext()
         with lock, self._stopping_on_signals():
+            if rank() == 0:
+                checkpoints.clear(self.output)
             barrier()
             if self._found:
                 found_now = checkpoints.all_checkpoints(self.output)
                 if found_now != self._found:
                     # The run before was still stopping when this one was made.
-                    self._restore(found_now)
+                    self._restore(self._load(found_now))
                 self._found = []
-            settings, progress = self.config.pretraining, self.progress
-            if rank() == 0 and not self._has_checkpoint:
-                # Another run may have begun there since this one was made.
-                _check_empty(self.output)
-                self.save()
+            if rank() == 0:
+                if not self._has_checkpoint:
+                    # Another run may have begun there since this one was made.
+                    _check_empty(self.output)
+                    self.save()
+                # A kill may have come between a checkpoint and the log.
+                write_history(self.output, self.progress)
             self._has_checkpoint = True
             barrier()
-            start = time.monotonic() - progress.seconds
-            for epoch, numbers in self._steps():
-                loss = self._step(epoch, numbers)
-                seconds = time.monotonic() - start
-                step = progress.step
-                evaluates = step % settings.eval_frequency == 0
-                saves = step % settings.checkpoint_frequency == 0
-                # Looking at the loss waits for the device, and processes must agree.
-                looks = world_size() == 1 or evaluates or saves or step % _LOOK_FREQUENCY == 0
-                if looks:
-                    progress.seconds = from_first(seconds, self.device)
-                limit = self._limit_is_reached()
-                stop = looks and any_process(self._stop, self.device)
-                value = None
-                if limit or stop or evaluates or saves or step % _LOOK_FREQUENCY == 0:
-                    value = float(summed(loss))
-                    self._check_finite()
-                found = None
-                if limit or evaluates:
-                    if stop:
-                        # Whoever asks to stop may not wait for an evaluation.
-                        self.save()
-                    found = self.evaluate(value)
-                    if found.average < progress.best:
-                        progress.best, progress.best_step = found.average, step
-                        if export is not None and rank() == 0:
-                            export(self, "best")
-                    limit = limit or self._has_no_patience_left()
-                self.interrupted = stop and not limit
-                if limit or stop or saves:
-                    self.save()
-                # After saving: a logger may fail, such as one that needs a network.
-                if report is not None and rank() == 0:
-                    report(progress, value, found)
-                if limit or stop:
-                    break
+            if self.progress.pending is not None:
+                # A kill or a signal has kept an earlier run from it.
+                self._make_evaluation(report, export)
+            self.interrupted = self._must_stop()
+            if not self.interrupted:
+                self._take_steps(report, export)
+            if not (self.interrupted or self._is_evaluated()):
+                # A resumed run that had reached its limits.
+                self.progress.pending = {"loss": None, "at_limit": not self._is_due()}
+                self.interrupted = self._make_evaluation(report, export) is None
             if export is not None and rank() == 0:
                 export(self, "last")
             barrier()
-        return progress
+        return self.progress
+
+    def _take_steps(self, report: Optional[Report], export: Optional[Export]) -> None:
+        """Train until a limit or a signal; `interrupted` is set if something is left to do."""
+        settings, progress = self.config.pretraining, self.progress
+        start = time.monotonic() - progress.seconds
+        for epoch, numbers in self._steps():
+            loss = self._step(epoch, numbers)
+            seconds = time.monotonic() - start
+            step = progress.step
+            evaluates = self._is_due()
+            saves = step % settings.checkpoint_frequency == 0
+            # Looking at the loss waits for the device, and processes must agree.
+            looks = world_size() == 1 or evaluates or saves or step % _LOOK_FREQUENCY == 0
+            if looks:
+                progress.seconds = from_first(seconds, self.device)
+            limit = self._limit_is_reached()
+            stop = looks and self._must_stop()
+            value = None
+            if limit or stop or evaluates or saves or step % _LOOK_FREQUENCY == 0:
+                value = float(summed(loss))
+                self._check_finite()
+            if limit or evaluates:
+                progress.pending = {"loss": value, "at_limit": not evaluates}
+            if limit or stop or evaluates or saves:
+                # Before the evaluation: a run that is killed during it makes up for it.
+                self.save()
+            if progress.pending is not None and not stop:
+                if self._make_evaluation(report, export) is not None:
+                    limit = limit or self._has_no_patience_left()
+                stop = self._must_stop()
+            elif report is not None and rank() == 0:
+                report(progress, value, None)
+            if limit or stop:
+                self.interrupted = stop and (progress.pending is not None or not limit)
+                break
+
+    def _make_evaluation(
+        self, report: Optional[Report], export: Optional[Export]
+    ) -> Optional[Perplexity]:
+        """Make the evaluation that is pending, and note it in the checkpoint of this step.
+
+        RETURNS (Optional[Perplexity]): None if a signal came first: then it stays pending.
+        """
+        progress = self.progress
+        assert progress.pending is not None
+        try:
+            found = self._measure(progress.pending, self._raise_if_asked)
+        except _AskedToStopError:
+            return None
+        if found.average < progress.best or not progress.best_step:
+            progress.best, progress.best_step = found.average, progress.step
+            if export is not None and rank() == 0:
+                export(self, "best")
+        loss = progress.pending["loss"]
+        progress.pending = None
+        if rank() == 0:
+            path = checkpoints.path_of(self.output, progress.step)
+            checkpoints.update_state(path, self._state())
+            write_history(self.output, progress)
+            # After saving: a logger may fail, such as one that needs a network.
+            if report is not None:
+                report(progress, loss, found)
+        return found
+
+    def _must_stop(self) -> bool:
+        """RETURNS (bool): Whether a signal has asked any process to stop; the same in all."""
+        return any_process(self._stop, self.device)
+
+    def _raise_if_asked(self) -> None:
+        if self._must_stop():
+            raise _AskedToStopError
+
+    def _is_due(self) -> bool:
+        """RETURNS (bool): Whether it is an evaluation's turn."""
+        return self.progress.step % self.config.pretraining.eval_frequency == 0
+
+    def _is_evaluated(self) -> bool:
+        return any(record["step"] == self.progress.step for record in self.progress.history)
 
     @property
     def device(self) -> torch.device:
@@ -206,27 +278,34 @@ class Trainer:
                 "last good checkpoint"
             )
 
-    def evaluate(self, loss: Optional[float] = None) -> Perplexity:
+    def evaluate(self) -> Perplexity:
         """Measure perplexities on the held-out part, and note them in the history."""
-        settings = self.config.pretraining
+        return self._measure({"loss": None, "at_limit": False})
+
+    def _measure(
+        self, about: dict[str, Any], before_batch: Optional[Callable[[], None]] = None
+    ) -> Perplexity:
+        settings, progress = self.config.pretraining, self.progress
         self.model.eval()
-        found = perplexity(
-            self.model,
-            self.corpus,
-            self.corpus.dev,
-            batch_words=settings.batch_words,
-            max_words=settings.eval_words,
-            counts=self.corpus.counts,
-        )
-        self.model.train()
-        progress = self.progress
+        try:
+            found = perplexity(
+                self.model,
+                self.corpus,
+                self.corpus.dev,
+                batch_words=settings.batch_words,
+                max_words=settings.eval_words,
+                counts=self.corpus.counts,
+                before_batch=before_batch,
+            )
+        finally:
+            self.model.train()
         progress.history.append(
             {
                 "step": progress.step,
                 "epoch": progress.epoch,
                 "words": progress.n_words,
                 "seconds": round(progress.seconds, 1),
-                "loss": loss,
+                **about,
                 **found.to_dict(),
             }
         )
@@ -237,16 +316,20 @@ class Trainer:
         carried = [(gathered(h, 1), gathered(c, 1)) for h, c in self._carried]
         if rank() > 0:
             return
-        state = {
-            "progress": vars(self.progress),
+        path = checkpoints.path_of(self.output, self.progress.step)
+        checkpoints.save(path, self.model, self.optimizer, carried, self._state())
+        checkpoints.clean(self.output, self.config.pretraining.keep_checkpoints, self.progress.step)
+
+    def _state(self) -> dict[str, Any]:
+        """RETURNS (dict): What a checkpoint holds besides tensors, as JSON can hold it."""
+        best = None if math.isinf(self.progress.best) else self.progress.best
+        return {
+            "progress": {**vars(self.progress), "best": best},
             "config": self.config.to_dict(),
             "bilm": self.model.bilm.config.to_options(),
             "corpus": self.corpus.manifest["sha256"],
             "total_steps": self._optimizer_config.total_steps,
         }
-        path = checkpoints.path_of(self.output, self.progress.step)
-        checkpoints.save(path, self.model, self.optimizer, carried, state)
-        checkpoints.clean(self.output, self.config.pretraining.keep_checkpoints, self.progress.step)
 
     def _steps(self) -> Iterator[tuple[Epoch, range]]:
         """From the progress on: an epoch, and as many batches of it as a step accumulates."""
@@ -330,17 +413,17 @@ class Trainer:
         )
 
     def _has_no_patience_left(self) -> bool:
-        settings = self.config.pretraining
-        steps = (record["step"] for record in self.progress.history)
+        patience, progress = self.config.pretraining.patience, self.progress
         # An evaluation at a limit comes before its turn.
-        since = [
-            step
-            for step in steps
-            if step > self.progress.best_step and step % settings.eval_frequency == 0
-        ]
-        return bool(settings.patience and len(since) >= settings.patience)
+        n_since = sum(
+            record["step"] > progress.best_step and not record.get("at_limit")
+            for record in progress.history
+        )
+        return bool(patience and n_since >= patience)
 
-    def _restore(self, found: list[Path]) -> None:
+    def _load(self, found: list[Path]) -> checkpoints.Checkpoint:
+        """RETURNS (Checkpoint): The last one that can be used.
+        RAISES (ValueError): If there is none, or it is not of this training."""
         for path in reversed(found):
             try:
                 saved = checkpoints.load(path)
@@ -349,12 +432,7 @@ class Trainer:
                 warnings.warn(f"{error}; going back to the one before", stacklevel=3)
         else:
             raise ValueError(f"no checkpoint in {self.output} can be used")
-        changed = differences(saved.state["config"], self.config.to_dict())
-        if self.config.bilm is None:
-            # It is that of paths.init_from, which may have been replaced.
-            bilm = self.model.bilm.config.to_options()
-            changed += differences(saved.state.get("bilm", bilm), bilm, "paths.init_from: ")
-        if changed:
+        if changed := differences(saved.state["config"], self.config.to_dict()):
             raise ValueError(
                 "cannot resume with another config. It differs in " + "; ".join(changed)
             )
@@ -362,8 +440,14 @@ class Trainer:
             raise ValueError(
                 f"cannot resume: the corpus {self.corpus.folder} is not the one the run began with"
             )
+        return saved
+
+    def _restore(self, saved: checkpoints.Checkpoint) -> None:
         checkpoints.restore(saved, self.model, self.optimizer)
-        self.progress = Progress(**saved.state["progress"])
+        progress = saved.state["progress"]
+        best = math.inf if progress["best"] is None else progress["best"]
+        self.progress = Progress(**{**progress, "best": best})
+        self.origin = f"resumed at step {self.progress.step}"
         if not self.config.pretraining.optimizer.total_steps:
             # Other limits do not bend a schedule that has begun.
             self._optimizer_config = replace(
@@ -382,6 +466,7 @@ class Trainer:
         def stop(number: int, frame: Any) -> None:
             self._stop = True
 
+        self._stop = False
         before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 import spacy
+import torch
 
+from spacy_elmo.files import atomic_folder
 from spacy_elmo.pretraining.config import read_config
+from spacy_elmo.pretraining.language_model import LanguageModel
 
 from ..pretraining.conftest import sentences
 from ..pretraining.test_trainer import CONFIG
@@ -87,6 +92,92 @@ def test_an_interrupted_run_is_no_success(run, monkeypatch):
     assert len(list((run / "killed").glob("step-*"))) == 2  # The first one and that of the signal.
     monkeypatch.undo()
     succeed(*command, "--resume", "--pretraining.max_steps", "10")
+
+
+def test_what_was_said(run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    command = ("pretrain", run / "config.cfg", tmp_path / "out", "--pretraining.max_steps", 4)
+    output = " ".join(succeed(*command).split())
+    assert "on cpu, 1 process; new weights" in output
+    assert "No curves.png: it needs matplotlib" in output and "already" not in output
+    output = " ".join(succeed(*command, "--resume").split())
+    assert "1 process; resumed at step 4" in output
+    assert "Step 4 was the last one already" in output and "Best average perplexity" in output
+
+
+def test_a_limit_before_the_first_evaluation(run, tmp_path, monkeypatch):
+    """Stopped during it; what is resumed then has no step left, but a model."""
+    command = ("pretrain", run / "config.cfg", tmp_path / "out", "--pretraining.eval_frequency", 99)
+    with monkeypatch.context() as patch:
+        real = LanguageModel.log_likelihood
+
+        def log_likelihood(*arguments):
+            signal.raise_signal(signal.SIGTERM)
+            return real(*arguments)
+
+        patch.setattr(LanguageModel, "log_likelihood", log_likelihood)
+        assert main(*command, "--pretraining.max_steps", 6).exit_code == 130
+    assert not (tmp_path / "out" / "model-best").exists()
+    output = " ".join(succeed(*command, "--resume", "--pretraining.max_steps", 6).split())
+    assert "Step 6 was the last one already" in output
+    assert (tmp_path / "out" / "model-best" / "config.cfg").is_file()
+    found = json.loads(
+        succeed("perplexity", tmp_path / "out" / "model-best", run / "text.txt", "--json")
+    )
+    assert found["average"] > 1
+
+
+def test_a_training_that_diverges(run, tmp_path):
+    output = " ".join(
+        succeed(
+            "pretrain", run / "config.cfg", tmp_path / "out", "--pretraining.max_steps", 8,
+            "--pretraining.optimizer.learn_rate", 1e5,
+        ).split()
+    )  # fmt: skip
+    assert "Every perplexity was infinite" in output
+    assert (tmp_path / "out" / "model-last" / "config.cfg").is_file()
+
+
+def test_the_gpu_that_is_named_is_the_current_one(run, tmp_path, monkeypatch):
+    """And no other is ever."""
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    # It ends with the config, which is read after the device was chosen.
+    fail("pretrain", tmp_path / "absent.cfg", tmp_path / "out", "--gpu-id", 1)
+    assert {torch.device("cuda", gpu) if isinstance(gpu, int) else torch.device(gpu)
+            for gpu in chosen} == {torch.device("cuda", 1)}  # fmt: skip
+
+
+def test_prepare_into_the_folder_it_is_in(run, tmp_path, monkeypatch):
+    command = ("prepare", run / "text.txt", "--whitespace", "--vocab-size", 15)
+    (tmp_path / "corpus").mkdir()
+    monkeypatch.chdir(tmp_path / "corpus")
+    assert "exists already" in fail(*command, ".")
+    succeed(*command, ".", "--force")
+    assert (tmp_path / "corpus" / "manifest.json").is_file()
+
+
+def test_what_a_killed_command_left_is_removed(run, tmp_path):
+    with pytest.raises(KeyboardInterrupt), atomic_folder(tmp_path / "corpus") as half:
+        (half / "train.raw").write_text("half")
+        shutil.copytree(half.parent, tmp_path / "copy")
+        raise KeyboardInterrupt
+    left = half.parent
+    shutil.move(tmp_path / "copy", left)
+    (tmp_path / ".corpus.notes.tmp").write_text("the user's own")
+    succeed("prepare", run / "text.txt", tmp_path / "corpus", "--whitespace", "--vocab-size", 15)
+    assert {path.name for path in tmp_path.iterdir()} == {"corpus", ".corpus.notes.tmp"}
+
+
+def test_prepare_says_what_it_does_not_read(run, tmp_path):
+    options = ("--whitespace", "--sentence-per-line", "--vocab-size", 15, "--dev-fraction", 0.1)
+    output = succeed("prepare", run, tmp_path / "corpus", *options)
+    for name in ("corpus", "out"):
+        assert f"{run / name} is not read" in "".join(output.splitlines()).replace("  ", "")
+    sizes = [json.loads((x / "corpus" / "manifest.json").read_text())["n_texts"]
+             for x in (run, tmp_path)]  # fmt: skip
+    assert sizes[0] == sizes[1]
 
 
 @pytest.mark.parametrize(

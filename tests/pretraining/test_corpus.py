@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
+import re
+import shutil
 import signal
+import warnings
 from collections import Counter
 
 import numpy
@@ -14,13 +18,16 @@ import spacy
 from spacy.tokens import Doc, DocBin
 
 from spacy_elmo.bilm.characters import character_ids
+from spacy_elmo.bilm.formats import allennlp
 from spacy_elmo.pretraining import tokenize
 from spacy_elmo.pretraining.corpus import open_corpus, prepare
+from spacy_elmo.pretraining.export import export
 from spacy_elmo.pretraining.reading import _zstd, find_files, read_texts
 from spacy_elmo.pretraining.tokenize import Tokenization
+from spacy_elmo.pretraining.trainer import Trainer
 from spacy_elmo.pretraining.vocabulary import VocabularySettings
 
-from .conftest import SENTENCE_PER_LINE, contents, sentences
+from .conftest import SENTENCE_PER_LINE, WORDS, contents, run_config, sentences
 
 
 def read(corpus, part):
@@ -282,3 +289,128 @@ def test_changed_corpus(tmp_path):
 def test_no_corpus(tmp_path):
     with pytest.raises(ValueError, match=r"no corpus in .*spacy elmo prepare"):
         open_corpus(tmp_path)
+
+
+def damaged(corpus, folder, change):
+    """A copy of a corpus with another manifest, and checksums that are right."""
+    shutil.copytree(corpus.folder, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["checksum"]  # As of those that were made before it was there.
+    change(folder, manifest)
+    manifest["sha256"] = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.iterdir())
+        if path.name != "manifest.json" and path.name in manifest["sha256"]
+    } or manifest["sha256"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def set_id(folder, manifest):
+    ids = numpy.fromfile(folder / "dev.ids.bin", dtype="uint32")
+    ids[3] = manifest["n_types"]
+    ids.tofile(folder / "dev.ids.bin")
+
+
+def cut(name):
+    def change(folder, manifest):
+        path = folder / name
+        path.write_bytes(path.read_bytes()[:-1])
+
+    return change
+
+
+def empty(name):
+    return lambda folder, manifest: (folder / name).write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    "change, name",
+    [
+        (lambda folder, manifest: None, None),
+        (set_id, "dev.ids.bin"),
+        *((cut(name), name) for name in ("train.ids.bin", "dev.ends.bin", "characters.bin")),
+        *((empty(name), name) for name in ("train.ids.bin", "dev.ends.bin", "characters.bin")),
+        *((empty(name), name) for name in ("types.txt", "counts.bin")),
+        (cut("counts.bin"), "counts.bin"),
+        (empty("lengths.bin"), "characters.bin"),
+        (lambda folder, manifest: manifest.pop("n_types"), "manifest.json"),
+        (lambda folder, manifest: manifest.pop("tokenization"), "manifest.json"),
+        (lambda folder, manifest: manifest["sha256"].pop("counts.bin"), "manifest.json"),
+        (lambda folder, manifest: manifest.update(n_types="22"), "manifest.json"),
+        (lambda folder, manifest: manifest.update(n_tokens=[1, 2]), "manifest.json"),
+        (lambda folder, manifest: manifest["tokenization"].update(lang=5), "manifest.json"),
+        (lambda folder, manifest: manifest.update(n_vocabulary=17), "counts.bin"),
+        (lambda folder, manifest: manifest.update(n_vocabulary=10**6), "types.txt"),
+        (lambda folder, manifest: manifest.update(n_types=10**6), "counts.bin"),
+    ],
+)
+def test_damaged_corpora(corpus, tmp_path, change, name):
+    """Also those whose checksums are right."""
+    folder = damaged(corpus, tmp_path / "c", change)
+    if name is None:
+        assert len(open_corpus(folder).dev) == len(corpus.dev)
+        return
+    with pytest.raises(ValueError, match=f"{re.escape(name)} is missing or has changed"):
+        open_corpus(folder)
+
+
+@pytest.mark.parametrize("key, value", [("max_characters", 49), ("n_vocabulary", 19)])
+def test_an_edited_manifest(corpus, tmp_path, key, value):
+    folder = tmp_path / "c"
+    shutil.copytree(corpus.folder, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**manifest, key: value}))
+    with pytest.raises(ValueError, match=r"manifest\.json is missing or has changed"):
+        open_corpus(folder)
+
+
+def test_a_vocabulary_that_is_not_sorted_by_frequency(tmp_path):
+    """A word's row says how frequent it is, to a sampled or an adaptive softmax."""
+    lines = [" ".join(f"w{i}" for i in range(30) if n % (i + 1) == 0) for n in range(200)]
+    specials = ["<S>", "</S>", "<UNK>"]
+    by_frequency = [f"w{i}" for i in range(30)]
+    about = [by_frequency[i ^ 3] for i in range(28)]  # As that of another text is.
+    for number, words in enumerate((by_frequency, about, sorted(by_frequency), by_frequency[::-1])):
+        settings = VocabularySettings(words=[*specials, *words])
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            prepare(lines, tmp_path / str(number), SENTENCE_PER_LINE, settings, dev_fraction=0.3)
+        told = [str(warning.message) for warning in found]
+        assert bool(told) == (number == 3) or number == 2
+        assert all("not sorted by falling frequency" in message for message in told)
+
+
+# What is no text
+
+
+def test_what_was_made_of_texts_is_not_read_as_text(tmp_path, corpus):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "text.txt").write_text("A text .\n")
+    # A user's own manifest makes no corpus.
+    (tmp_path / "data" / "manifest.json").write_text("{}")
+    shutil.copytree(corpus.folder, tmp_path / "data" / "corpus")
+    Trainer(run_config(corpus, WORDS, max_steps=10), tmp_path / "data" / "run").train(export=export)
+    shutil.copytree(tmp_path / "data/run/model-best", tmp_path / "data/model")
+    shutil.copytree(tmp_path / "data/run/model-best.head", tmp_path / "data/model.head")
+    allennlp.write(spacy.load(tmp_path / "data/model").get_pipe("elmo").bilm, tmp_path / "data/w")
+    for argument in (tmp_path / "data", tmp_path / "**" / "*.txt", tmp_path / "*" / "**" / "*.t*"):
+        skipped = []
+        found = [path.name for path in find_files([argument], skipped.append)
+                 if path.suffix == ".txt"]  # fmt: skip
+        assert found == ["text.txt"], argument
+        expected = {"corpus", "run", "model.head", "w"}
+        assert expected <= {path.name for path in skipped} <= {*expected, "model"}
+    # What is named is meant.
+    types = tmp_path / "data" / "corpus" / "types.txt"
+    assert find_files([types]) == [types]
+    assert find_files([types.parent / "*.txt"]) == [types]
+
+
+def test_progress_adds_up_to_the_size(files):
+    folder, _ = files
+    done = []
+    for path in find_files([folder]):
+        texts = list(read_texts([path], progress=done.append))
+        assert texts and sum(done) == path.stat().st_size
+        done.clear()

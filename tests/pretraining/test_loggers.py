@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from dataclasses import replace
 
 import pytest
@@ -56,7 +57,7 @@ def test_the_console(tmp_path, corpus, capsys):
     header, _rule, *rows = capsys.readouterr().out.splitlines()
     assert header.split() == ["E", "#", "Loss", "Forward", "Backward", "Average", "Words/s", "ETA"]
     assert [row.split()[1] for row in rows] == ["10", "20"]
-    assert rows[-1].endswith("0:00 h") and len({len(row) for row in rows}) == 1
+    assert rows[-1].endswith(" 0 s") and len({len(row) for row in rows}) == 1
 
 
 @pytest.mark.parametrize("name", ["spacy.ConsoleLogger.v3", "spacy-elmo.PretrainConsoleLogger.v1"])
@@ -106,3 +107,22 @@ def test_a_logger_may_change_when_resuming(tmp_path, corpus):
 def test_bad_loggers(block):
     with pytest.raises(ValueError, match=r"\[pretraining.logger\] is wrong"):
         resolve_logger(block)
+
+
+@pytest.mark.parametrize(
+    "seconds, text",
+    [(None, ""), (0.0, "0 s"), (45.9, "45 s"), (60, "1 min"), (3599, "59 min"),
+     (12000, "3:20 h"), (360_000, "100:00 h")],
+)  # fmt: skip
+def test_the_time_left(capsys, seconds, text):
+    nlp = spacy.blank("en")
+    nlp.config["pretraining"] = {"eval_frequency": 1}
+    log_step, finalize = resolve_logger(None)(nlp, sys.stdout, io.StringIO())
+    scores = dict.fromkeys(("forward", "backward", "average"), 1.0)
+    log_step(
+        {"epoch": 0, "step": 1, "losses": {}, "other_scores": scores, "words_per_second": 5.0,
+         "seconds_left": seconds}
+    )  # fmt: skip
+    finalize()
+    row = capsys.readouterr().out.splitlines()[-1]
+    assert row.split("  ")[-1].strip() == text and row.split()[6:] == text.split()

@@ -6,15 +6,12 @@ import itertools
 import json
 import os
 import pickle
-import random
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy
 import pytest
@@ -23,6 +20,7 @@ import torch
 from safetensors.torch import load_file
 
 from spacy_elmo.bilm.formats import allennlp, load
+from spacy_elmo.files import atomic_folder
 from spacy_elmo.pretraining import checkpoint as checkpoints
 from spacy_elmo.pretraining.batches import CarriedRows, SentenceBatches, pack
 from spacy_elmo.pretraining.config import OptimizerConfig, read_config
@@ -301,39 +299,56 @@ def test_two_processes_equal_one(tmp_path, corpus, loss, carry_state):
     )
     one = Trainer(config, tmp_path / "one")
     one.train()
+    run_workers(tmp_path, "two", config)
+    found = load_file(checkpoints.all_checkpoints(tmp_path / "two")[-1] / "model.safetensors")
+    for name, value in weights(one).items():
+        assert max_difference(found[name], value) < 1e-6, name
+
+
+def run_workers(tmp_path, output, config, stops=""):
+    """Train with two processes. `stops`: the one that gets a signal in its first evaluation."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     (tmp_path / "worker.py").write_text(WORKER)
+    (tmp_path / "config").write_bytes(pickle.dumps(config))
     processes = []
     for number in (0, 1):
         environment = {
             **os.environ, "RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": "2",
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
         }  # fmt: skip
-        command = [sys.executable, tmp_path / "worker.py", tmp_path / "two", tmp_path / "config"]
-        (tmp_path / "config").write_bytes(pickle.dumps(config))
-        processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE))
+        command = [sys.executable, tmp_path / "worker.py", tmp_path / output, tmp_path / "config"]
+        processes.append(
+            subprocess.Popen([*command, stops], env=environment, stderr=subprocess.PIPE)
+        )
     for process in processes:
         assert process.wait(timeout=300) == 0, process.stderr.read()
-    found = load_file(checkpoints.all_checkpoints(tmp_path / "two")[-1] / "model.safetensors")
-    for name, value in weights(one).items():
-        assert max_difference(found[name], value) < 1e-6, name
 
 
 WORKER = """
 import pickle
+import signal
 import sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from spacy_elmo.pretraining.distributed import process_group, world_size
+from spacy_elmo.pretraining.distributed import process_group, rank, world_size
 from spacy_elmo.pretraining.trainer import Trainer
 if __name__ == "__main__":
-    output, config = map(Path, sys.argv[1:])
+    output, config = map(Path, sys.argv[1:3])
     with process_group(gpu=False) as device:
         assert world_size() == 2
-        Trainer(pickle.loads(config.read_bytes()), output, device=device).train()
+        resume = output.exists()
+        trainer = Trainer(pickle.loads(config.read_bytes()), output, device=device, resume=resume)
+        if sys.argv[3] == str(rank()):
+            real = trainer.model.log_likelihood
+            def log_likelihood(*args):
+                signal.raise_signal(signal.SIGTERM)
+                return real(*args)
+            trainer.model.log_likelihood = log_likelihood
+        trainer.train()
+        assert trainer.interrupted == bool(sys.argv[3])
 """
 
 
@@ -349,49 +364,6 @@ def script(tmp_path, corpus):
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     return start
-
-
-def final_weights(output: Path) -> dict[str, torch.Tensor]:
-    return load_file(checkpoints.all_checkpoints(output)[-1] / "model.safetensors")
-
-
-def kill_and_resume(script, tmp_path, n_kills, max_steps):
-    """Kill at random moments, resume each time, and compare with a run that nobody killed."""
-    whole = script("whole", max_steps)
-    assert whole.wait(timeout=300) == 0, whole.stderr.read()
-    choose = random.Random(0)
-    for _ in range(n_kills):
-        process = script("killed", max_steps)
-        # Some kills while it starts, some right after a step, some in between.
-        for _line in range(choose.randrange(0, max(1, 2 * max_steps // n_kills))):
-            if not process.stdout.readline():
-                break
-        time.sleep(choose.random() * 0.05)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        folder = tmp_path / "killed"
-        for path in checkpoints.all_checkpoints(folder):
-            checkpoints.load(path)  # No kill leaves an unreadable folder.
-        for name in ("model-best", "model-last"):
-            if (folder / name).exists():
-                spacy.load(folder / name)
-
-    process = script("killed", max_steps)
-    assert "done" in process.communicate(timeout=300)[0]
-    first, second = final_weights(tmp_path / "whole"), final_weights(tmp_path / "killed")
-    assert first.keys() == second.keys()
-    assert all(torch.equal(value, second[name]) for name, value in first.items())
-    leftovers = [p.name for p in (tmp_path / "killed").iterdir() if p.name.startswith(".step")]
-    assert not leftovers
-
-
-def test_killed_a_few_times(script, tmp_path):
-    kill_and_resume(script, tmp_path, n_kills=3, max_steps=60)
-
-
-@pytest.mark.slow
-def test_killed_twenty_times(script, tmp_path):
-    kill_and_resume(script, tmp_path, n_kills=20, max_steps=300)
 
 
 def test_a_signal_saves_first(script, tmp_path):
@@ -471,24 +443,246 @@ def test_resuming_while_the_first_run_still_stops(tmp_path, corpus):
     assert checkpoints.all_checkpoints(tmp_path / "run")[-1].name == "step-00000020"
 
 
-def test_a_signal_at_an_evaluation(tmp_path, corpus, monkeypatch):
-    trainer = Trainer(run_config(corpus), tmp_path / "run")
-    evaluate = trainer.evaluate
+def stop_at(monkeypatch, model, batch):
+    """Let a signal come while the evaluation reads this batch; the numbers count on."""
+    real, n_batches = model.log_likelihood, itertools.count(1)
 
-    def killed(*args):
-        [*_, last] = checkpoints.all_checkpoints(tmp_path / "run")
-        assert last.name == "step-00000010"
-        raise KeyboardInterrupt
+    def log_likelihood(*args):
+        if next(n_batches) == batch:
+            signal.raise_signal(signal.SIGTERM)
+        return real(*args)
+
+    monkeypatch.setattr(model, "log_likelihood", log_likelihood)
+    return n_batches
+
+
+def untimed(history):
+    return [{**record, "seconds": None} for record in history]
+
+
+def test_a_signal_during_an_evaluation(tmp_path, corpus, monkeypatch):
+    """The checkpoint is there already; the evaluation ends at once, and no step follows. The run
+    that goes on makes up for it."""
+    config = run_config(corpus)
+    whole = Trainer(config, tmp_path / "whole")
+    whole.train(export=export)
+    trainer = Trainer(config, tmp_path / "run")
+    n_batches = stop_at(monkeypatch, trainer.model, 2)
+    progress = trainer.train(export=export)
+    assert trainer.interrupted and progress.step == 10 and progress.history == []
+    assert next(n_batches) == 3  # It read two batches.
+    assert checkpoints.load(tmp_path / "run" / "step-00000010").state["progress"]["step"] == 10
+    again = Trainer(config, tmp_path / "run", resume=True)
+    progress = again.train(export=export)
+    assert not again.interrupted
+    assert untimed(progress.history) == untimed(whole.progress.history)
+    assert equal(weights(whole), weights(again))
+    for name in ("model-best", "model-last"):
+        first, second = (spacy.load(tmp_path / x / name) for x in ("whole", "run"))
+        layers = [nlp("Anna likes the river")._.elmo_layers for nlp in (first, second)]
+        assert max_difference(*layers) == 0
+
+
+def test_an_evaluation_that_was_due_is_made_later(tmp_path, corpus, monkeypatch):
+    trainer = Trainer(run_config(corpus), tmp_path / "run")
+    stop_at(monkeypatch, trainer.model, 1)
+    trainer.train()
+    other = Trainer(run_config(corpus, eval_frequency=7), tmp_path / "run", resume=True)
+    assert [record["step"] for record in other.train().history] == [10, 14, 20]
+
+
+def test_a_signal_after_an_evaluation(tmp_path, corpus):
+    """What was measured is not measured again."""
+    config = run_config(corpus)
 
     def report(progress, loss, found):
-        if progress.step == 9:
-            monkeypatch.setattr(trainer, "evaluate", killed)
+        if found is not None and progress.step == 10:
             signal.raise_signal(signal.SIGTERM)
 
+    trainer = Trainer(config, tmp_path / "run")
+    assert trainer.train(report).step == 10 and trainer.interrupted
+    state = checkpoints.load(tmp_path / "run" / "step-00000010").state
+    assert [record["step"] for record in state["progress"]["history"]] == [10]
+    again = Trainer(config, tmp_path / "run", resume=True)
+    assert [record["step"] for record in again.train().history] == [10, 20]
+
+
+def test_two_processes_stop_during_an_evaluation(tmp_path, corpus):
+    """A signal to one of them stops both, and the run goes on as if nothing had happened."""
+    config = run_config(corpus, checkpoint_frequency=10)
+    run_workers(tmp_path, "whole", config)
+    run_workers(tmp_path, "two", config, stops="1")
+    [*_, last] = checkpoints.all_checkpoints(tmp_path / "two")
+    progress = checkpoints.load(last).state["progress"]
+    assert progress["step"] == 10 and progress["history"] == []
+    run_workers(tmp_path, "two", config)
+    whole, again = (
+        checkpoints.load(checkpoints.all_checkpoints(tmp_path / name)[-1])
+        for name in ("whole", "two")
+    )
+    assert equal(whole.model, again.model)
+    histories = [untimed(saved.state["progress"]["history"]) for saved in (whole, again)]
+    assert histories[0] == histories[1]
+
+
+@pytest.mark.parametrize("limit", ["max_steps", "max_minutes", "max_epochs"])
+def test_resuming_at_a_limit_that_was_never_evaluated(tmp_path, corpus, limit):
+    """Such as after a kill: there is a model-best then, too."""
+    config = run_config(corpus, max_steps=0, eval_frequency=100, batch_words=400)
+    killed = Trainer(config, tmp_path / "run")
+
+    def kill(progress, loss, found):
+        if progress.step == 12:
+            raise KeyboardInterrupt
+
     with pytest.raises(KeyboardInterrupt):
-        trainer.train(report)
-    assert evaluate(None).n_words
-    assert checkpoints.load(tmp_path / "run" / "step-00000010").state["progress"]["step"] == 10
+        killed.train(kill)
+    value = {"max_steps": 10, "max_minutes": 1e-9, "max_epochs": 1}[limit]
+    config = replace(config, pretraining=replace(config.pretraining, **{limit: value}))
+    for _ in range(2):  # Once is enough.
+        again = Trainer(config, tmp_path / "run", resume=True)
+        progress = again.train(export=export)
+        assert [record["step"] for record in progress.history] == [10] and progress.best_step == 10
+    for name in ("model-best", "model-last"):
+        folder = tmp_path / "run" / name
+        [expected] = again.model.bilm.embed([["Anna", "likes", "the", "river"]])
+        doc = spacy.load(folder)("Anna likes the river")
+        assert max_difference(doc._.elmo_layers, expected) < 1e-6
+        assert load_head(head_folder(folder)).words == corpus.words
+
+
+def test_a_kill_while_the_best_model_is_written(tmp_path, corpus, monkeypatch):
+    """A model-best that stands beside another output layer is written again with it."""
+    config = run_config(corpus, max_steps=20)
+
+    def half(trainer, name):
+        export(trainer, name)
+        if trainer.progress.step == 20:
+            shutil.rmtree(tmp_path / "run" / "model-best")
+            shutil.copytree(tmp_path / "old", tmp_path / "run" / "model-best")
+            raise KeyboardInterrupt
+        shutil.copytree(tmp_path / "run" / "model-best", tmp_path / "old")
+
+    with pytest.raises(KeyboardInterrupt):
+        Trainer(config, tmp_path / "run").train(export=half)
+    again = Trainer(config, tmp_path / "run", resume=True)
+    again.train(export=export)
+    folder = tmp_path / "run" / "model-best"
+    bilm = spacy.load(folder).get_pipe("elmo").bilm
+    model, _ = load_language_model(bilm, head_folder(folder))
+    assert again.progress.best_step == 20
+    assert equal(dict(model.named_parameters()), dict(again.model.named_parameters()))
+
+
+def test_what_a_killed_run_left_goes(tmp_path, corpus):
+    """Also what was half-written at the very end, and is not looked at again."""
+    config = run_config(corpus, max_steps=10)
+
+    def killed(trainer, name):
+        if name == "last":
+            context = atomic_folder(trainer.output / "model-last")
+            (context.__enter__() / "weights").write_text("half")
+            left.append(context)
+            raise KeyboardInterrupt
+
+    left = []
+    with pytest.raises(KeyboardInterrupt):
+        Trainer(config, tmp_path / "run").train(export=killed)
+    assert [path for path in (tmp_path / "run").iterdir() if path.name.startswith(".")]
+    Trainer(config, tmp_path / "run", resume=True).train()
+    assert not [path for path in (tmp_path / "run").iterdir() if path.name.startswith(".")]
+
+
+def test_the_log_is_that_of_the_checkpoint(tmp_path, corpus):
+    """A kill may come between the two."""
+    config = run_config(corpus, max_steps=10)
+    progress = Trainer(config, tmp_path / "run").train()
+    log = tmp_path / "run" / "log.jsonl"
+    before = log.read_text()
+    assert [json.loads(line) for line in before.splitlines()] == progress.history
+    for text in ("", before + before, '{"step": 1'):
+        log.write_text(text)
+        Trainer(config, tmp_path / "run", resume=True).train()
+        assert log.read_text() == before
+
+
+def test_evaluations_read_a_sample_of_all(tmp_path):
+    """Not the beginning, which is that of the first files."""
+    lines = [f"early words number {n}" for n in range(1500)]
+    lines += [f"late words number {n}" for n in range(1500)]
+    settings = {"dev_fraction": 0.5}
+    prepare(lines, tmp_path / "c", SENTENCE_PER_LINE, VocabularySettings(size=20), **settings)
+    corpus = open_corpus(tmp_path / "c")
+    early, late = numpy.flatnonzero([word in ("early", "late") for word in corpus.words]).tolist()
+    seen = []
+    for seed in (0, 0, 1):
+        config = replace(run_config(corpus, eval_words=400), seed=seed)
+        trainer = Trainer(config, tmp_path / f"run-{len(seen)}")
+        batches, real = [], trainer.model.log_likelihood
+
+        def log_likelihood(batch, corpus, batches=batches, real=real):
+            batches.append(numpy.sort(batch.targets[0]))
+            return real(batch, corpus)
+
+        trainer.model.log_likelihood = log_likelihood
+        for _ in range(2):
+            found = trainer.evaluate()
+            seen.append(numpy.sort(numpy.concatenate(batches)))
+            batches.clear()
+        assert 400 <= found.n_words < 410 and found.n_sentences == found.n_words // 4
+    for other in seen:
+        assert numpy.array_equal(seen[0], other)
+    n_early, n_late = ((seen[0] == word).sum() for word in (early, late))
+    assert n_early + n_late == 100 and 30 < n_early < 70
+
+
+def diverged(trainer):
+    """Weights that are finite, and predict with certainty what does not come."""
+    with torch.no_grad():
+        for parameter in trainer.model.output.parameters():
+            parameter.mul_(1e6)
+
+
+def test_an_infinite_perplexity(tmp_path, corpus):
+    """It is reported, and what is written is JSON."""
+
+    def report(progress, loss, found):
+        if progress.step in (7, 17):
+            diverged(trainer)
+
+    def strict(text):
+        def refuse(constant):
+            raise AssertionError(f"{constant} is no JSON")
+
+        return json.loads(text, parse_constant=refuse)
+
+    trainer = Trainer(run_config(corpus), tmp_path / "run")
+    progress = trainer.train(report, export)
+    assert [record["average"] for record in progress.history] == [None, None]
+    assert progress.best == float("inf") and progress.best_step == 10
+    lines = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+    assert [strict(line)["average"] for line in lines] == [None, None]
+    [*_, last] = checkpoints.all_checkpoints(tmp_path / "run")
+    assert strict((last / "state.json").read_text())["progress"]["best"] is None
+    for name in ("model-best", "model-last"):
+        meta = strict((tmp_path / "run" / name / "meta.json").read_text())
+        assert meta["performance"]["perplexity_average"] is None
+        spacy.load(tmp_path / "run" / name)
+    again = Trainer(run_config(corpus, max_steps=21), tmp_path / "run", resume=True)
+    assert again.progress.best == float("inf")
+    again.train()
+
+
+@pytest.mark.parametrize("frequency", [3, 4, 5, 6])
+def test_patience_when_evaluations_become_rarer(tmp_path, corpus, frequency):
+    """Those that were made count, whatever is due now."""
+    settings = {"optimizer": OptimizerConfig(learn_rate=50.0), "patience": 3}
+    config = run_config(corpus, max_steps=0, eval_frequency=3, **settings)
+    ended = Trainer(config, tmp_path / "run").train().step
+    config = run_config(corpus, max_steps=0, eval_frequency=frequency, **settings)
+    again = Trainer(config, tmp_path / "run", resume=True)
+    progress = again.train()
+    assert progress.step == ended and len(progress.history) == ended // 3
 
 
 def test_a_logger_that_fails_costs_no_step(tmp_path, corpus):
@@ -756,16 +950,22 @@ def test_resuming_with_another_config(tmp_path, corpus):
         Trainer(other, tmp_path / "run", resume=True)
 
 
-def test_resuming_with_another_model_to_begin_with(tmp_path, corpus):
-    model, _ = build_model(run_config(corpus), corpus)
+@both_inputs
+def test_resuming_without_the_model_to_begin_with(tmp_path, corpus, bilm):
+    """All that came from it is in the checkpoint."""
+    model, _ = build_model(run_config(corpus, bilm), corpus)
     allennlp.write(model.bilm, tmp_path / "model")
-    config = replace(run_config(corpus, None, max_steps=1), init_from=tmp_path / "model")
-    Trainer(config, tmp_path / "run").train()
-    options = json.loads((tmp_path / "model" / "options.json").read_text())
-    options["lstm"]["cell_clip"] = 0.05
-    (tmp_path / "model" / "options.json").write_text(json.dumps(options))
-    with pytest.raises(ValueError, match=r"init_from: lstm.cell_clip: 3\.0 -> 0\.05"):
-        Trainer(config, tmp_path / "run", resume=True)
+    config = replace(run_config(corpus, None), init_from=tmp_path / "model")
+    whole = Trainer(config, tmp_path / "whole")
+    whole.train()
+    Trainer(
+        replace(config, pretraining=replace(config.pretraining, max_steps=7)), tmp_path / "run"
+    ).train()
+    shutil.rmtree(tmp_path / "model")
+    again = Trainer(config, tmp_path / "run", resume=True)
+    again.train(export=export)
+    assert equal(weights(whole), weights(again))
+    spacy.load(tmp_path / "run" / "model-last")
 
 
 def test_settings_that_do_not_fit_the_corpus_leave_nothing(tmp_path, corpus):
@@ -832,6 +1032,11 @@ def test_a_corpus_smaller_than_a_batch(tmp_path, corpus):
         ("[bilm]\n[bilm.lstm]\ndim = 4\nprojection_dim = -1", "projection_dim"),
         ("[pretraining]\npatience = -1", "pretraining.patience must be 0 or more"),
         ("[pretraining]\n[pretraining.optimizer]\ngrad_clip = -1.0", "grad_clip must be 0 or more"),
+        (
+            "[pretraining]\n[pretraining.optimizer]\n"
+            'schedule = "cosine"\nwarmup_steps = 30\ntotal_steps = 20',
+            r"warmup_steps \(30\) must be at most total_steps \(20\)",
+        ),
         ("[system]\nseed = -1", "system.seed must be 0 or a positive number, found -1"),
         ("no section", "is wrong"),
     ],

@@ -269,6 +269,20 @@ def test_runs_are_found_in_a_folder(tmp_path):
     assert len(results.read_logs(tmp_path)) == 2
 
 
+def test_a_run_that_diverged(metrics, tmp_path):
+    """An infinite perplexity is null in its log."""
+    diverged = {**RECORD, "step": 2, "forward": None, "average": None}
+    (tmp_path / "run").mkdir()
+    log = tmp_path / "run" / "log.jsonl"
+    for records in ([RECORD, diverged], [diverged]):
+        log.write_text("".join(json.dumps(record) + "\n" for record in records))
+        _, history = results.read_logs(tmp_path / "run")[0]
+        assert history[-1]["average"] == history[-1]["forward"] == float("inf")
+        assert history[-1]["backward"] == 110.0
+        markdown, _ = page(metrics, tmp_path / "out", [tmp_path / "run"])
+        assert ("100.0" if len(records) == 2 else "inf") in markdown
+
+
 def test_curves_of_the_demo(tmp_path):
     demo = import_module("demo")
     for size, n_train in (("full", 2000), ("100", 200)):

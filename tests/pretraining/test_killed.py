@@ -1,0 +1,216 @@
+"""`spacy elmo prepare` and `spacy elmo pretrain`, killed and on a full disk: what comes out is that
+of a run that nobody killed, and nothing else stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import spacy
+
+from spacy_elmo.pretraining.corpus import open_corpus
+
+from ..kills import kill_repeatedly, run_to_the_end, small_disk, started, wait_for_end
+from .conftest import contents, sentences
+from .test_trainer import CONFIG
+
+SPACY = (sys.executable, "-m", "spacy", "elmo")
+OPTIONS = ("--whitespace", "--sentence-per-line", "--vocab-size", 15, "--dev-fraction", 0.1)
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+
+
+def bytes_below(folder: Path) -> int:
+    """How much has been written below a folder."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:  # Gone since.
+            continue
+    return total
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+# prepare
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> Path:
+    """Several chunks of text."""
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    lines = "".join(f"{line}\n" for line in sentences(20_000))
+    path.write_text(lines * 5, encoding="utf8")
+    return path
+
+
+def prepare_killed(tmp_path, text, n_process, times, spread=8_000_000):
+    command = [*SPACY, "prepare", text, *OPTIONS, "--n-process", n_process]
+    run_to_the_end([*command, tmp_path / "whole"])
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "text.txt").symlink_to(text)
+    target = folder / "corpus"
+    kill_repeatedly(
+        [*command, target, "--force"],
+        times=times,
+        seed=n_process,
+        progress=lambda: bytes_below(folder) - text.stat().st_size,
+        spread=spread,
+        delay=0.3,
+    )
+    assert names(folder) == {"text.txt", "corpus"}
+    assert contents(target) == contents(tmp_path / "whole")
+    open_corpus(target)
+
+
+def test_prepare_killed(tmp_path, text):
+    prepare_killed(tmp_path, text, n_process=2, times=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_process", [1, 2])
+def test_prepare_killed_twenty_times(tmp_path, text, n_process):
+    prepare_killed(tmp_path, text, n_process, times=20)
+
+
+@pytest.mark.parametrize(
+    "number, group",
+    [(signal.SIGTERM, False), (signal.SIGINT, True)],
+    ids=["by the system", "at a terminal"],
+)
+def test_prepare_interrupted(tmp_path, number, group):
+    """Its workers, each in the middle of a chunk that takes minutes, end with it, and nothing is
+    left."""
+    (tmp_path / "text.txt").write_text("a b c d e . " * 1_000_000 + "\n")
+    command = [*SPACY, "prepare", "text.txt", "corpus", "--max-length", 10**9, "--n-process", 2]
+    with started(command, cwd=tmp_path) as (process, read):
+        parent = psutil.Process(process.pid)
+        end = time.monotonic() + 300
+        while sum(child.cpu_times().user > 4 for child in parent.children(recursive=True)) < 1:
+            assert process.poll() is None and time.monotonic() < end, read()
+            time.sleep(0.1)
+        if group:
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
+        assert process.wait(300) not in (0, -number), read()
+        assert not wait_for_end(process.pid)
+    assert names(tmp_path) == {"text.txt"}
+
+
+def test_prepare_on_a_full_disk(tmp_path, text):
+    with small_disk(2 << 20) as disk:
+        done = run_to_the_end([*SPACY, "prepare", text, disk / "corpus", *OPTIONS], code=1)
+        assert "No space left on device" in done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        assert names(disk) == set()
+
+
+def test_two_prepare_into_one_folder(tmp_path, text):
+    """The second is refused at once, and leaves the first alone."""
+    command = [*SPACY, "prepare", text, tmp_path / "corpus", *OPTIONS]
+    with started(command) as (process, _):
+        while not any(name.endswith(".tmp") for name in names(tmp_path)):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGSTOP)
+        before = names(tmp_path)
+        done = run_to_the_end([*command, "--force"], code=1)
+        assert "another run is writing" in " ".join((done.stdout + done.stderr).split())
+        assert names(tmp_path) == before
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(300) == 0
+    open_corpus(tmp_path / "corpus")
+    assert names(tmp_path) == {"corpus"}
+
+
+# pretrain
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory, corpus) -> Path:
+    path = tmp_path_factory.mktemp("config") / "config.cfg"
+    path.write_text(CONFIG.format(corpus=corpus.folder, max_steps=60))
+    return path
+
+
+def last_step(folder: Path) -> int:
+    return max((int(path.name[5:]) for path in folder.glob("step-????????")), default=0)
+
+
+def result(folder: Path) -> dict[str, object]:
+    """All that a run leaves, but for times."""
+    found: dict[str, object] = {}
+    for name, data in contents(folder).items():
+        if Path(name).name in ("state.json", "checksums.json", "curves.png"):
+            continue
+        found[name] = data
+    found["log.jsonl"] = [
+        {**json.loads(line), "seconds": None}
+        for line in (folder / "log.jsonl").read_text().splitlines()
+    ]
+    [*_, last] = sorted(folder.glob("step-*"))
+    state = json.loads((last / "state.json").read_text())
+    assert [{**record, "seconds": None} for record in state["progress"].pop("history")] == (
+        found["log.jsonl"]
+    )
+    found["progress"] = {**state["progress"], "seconds": None}
+    return found
+
+
+def pretrain_killed(tmp_path, config, times, spread, max_steps):
+    settings = ("--pretraining.max_steps", max_steps)
+    run_to_the_end([*SPACY, "pretrain", config, tmp_path / "whole", *settings])
+    folder = tmp_path / "killed"
+
+    def check():
+        for name in ("model-best", "model-last"):
+            if (folder / name).exists():
+                spacy.load(folder / name)
+
+    kill_repeatedly(
+        [*SPACY, "pretrain", config, folder, "--resume", *settings],
+        times=times,
+        seed=0,
+        progress=lambda: last_step(folder),
+        spread=spread,
+        delay=0.1,
+        after_kill=check,
+    )
+    assert result(folder) == result(tmp_path / "whole")
+    assert not [name for name in names(folder) if name.startswith(".")]
+
+
+def test_pretrain_killed(tmp_path, config):
+    pretrain_killed(tmp_path, config, times=2, spread=12, max_steps=24)
+
+
+@pytest.mark.slow
+def test_pretrain_killed_twenty_times(tmp_path, config):
+    pretrain_killed(tmp_path, config, times=20, spread=30, max_steps=300)
+
+
+@pytest.mark.slow
+def test_pretrain_on_a_full_disk(tmp_path, config):
+    """When there is room again, it goes on, and ends as if there had always been."""
+    command = [*SPACY, "pretrain", config]
+    run_to_the_end([*command, tmp_path / "whole"])
+    size = bytes_below(tmp_path / "whole")
+    with small_disk(int(size * 0.6)) as disk:
+        done = run_to_the_end([*command, disk / "run"], code=1)
+        assert "No space left on device" in done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        assert not [name for name in names(disk / "run") if name.startswith(".")]
+        shutil.copytree(disk / "run", tmp_path / "run")
+    run_to_the_end([*command, tmp_path / "run", "--resume"])
+    assert result(tmp_path / "run") == result(tmp_path / "whole")
