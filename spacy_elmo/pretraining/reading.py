@@ -31,7 +31,7 @@ def find_files(inputs: Sequence[Union[str, Path]]) -> list[Path]:
             files = sorted(
                 file
                 for file in path.rglob("*")
-                if file.name.endswith(SUFFIXES) and not _is_hidden(file.relative_to(path))
+                if file.name.lower().endswith(SUFFIXES) and not _is_hidden(file.relative_to(path))
             )
         else:
             files = sorted(Path(match) for match in glob(str(name), recursive=True))
@@ -42,7 +42,7 @@ def find_files(inputs: Sequence[Union[str, Path]]) -> list[Path]:
             )
         found += files
     for path in found:
-        if not path.name.endswith(SUFFIXES):
+        if not path.name.lower().endswith(SUFFIXES):
             raise ValueError(f"{path}: cannot read this kind of file, only {', '.join(SUFFIXES)}")
     return found
 
@@ -71,13 +71,14 @@ def read_texts(
     if errors not in ERRORS:
         raise ValueError(f"--errors must be one of {', '.join(ERRORS)}, found {errors!r}")
     for path in files:
-        if path.name.endswith(".spacy"):
+        name = path.name.lower()
+        if name.endswith(".spacy"):
             yield from _read_docs(path)
             continue
-        is_json = path.name.endswith((".jsonl", ".jsonl.gz", ".jsonl.zst"))
+        is_json = name.endswith((".jsonl", ".jsonl.gz", ".jsonl.zst"))
         number = 0
         try:
-            with _open(path) as stream:
+            with open_file(path) as stream:
                 # Lines end at line feeds alone, and decoding follows the lines, so that an error
                 # is in the line that it names; where line feeds are not single bytes, before it.
                 lines = stream if _is_like_ascii(encoding) else _decoded(stream, encoding, errors)
@@ -95,7 +96,7 @@ def read_texts(
             ) from error
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from error
-        except _read_errors() as error:
+        except read_errors() as error:
             raise ValueError(f"{path}, after line {number}: {error}") from error
 
 
@@ -110,7 +111,8 @@ def _decoded(stream: Any, encoding: str, errors: str) -> Iterator[str]:
     return io.TextIOWrapper(stream, encoding=encoding, errors=errors, newline="\n")
 
 
-def _read_errors() -> tuple[type[Exception], ...]:
+def read_errors() -> tuple[type[Exception], ...]:
+    """RETURNS (tuple): What reading from such a file can raise."""
     zstd = _zstd()
     return (OSError, EOFError, zlib.error, *((zstd.ZstdError,) if zstd else ()))
 
@@ -124,10 +126,15 @@ def _zstd() -> Any:
     return None
 
 
-def _open(path: Path) -> Any:
-    if path.suffix == ".gz":
+def open_file(path: Path) -> Any:
+    """Open a file for reading bytes, decompressed if its name ends in .gz or .zst.
+
+    RAISES (ValueError): If zst is not installed.
+    """
+    suffix = path.suffix.lower()
+    if suffix == ".gz":
         return gzip.open(path, "rb")
-    if path.suffix == ".zst":
+    if suffix == ".zst":
         zstd = _zstd()
         if zstd is None:
             raise ValueError("to read .zst, install the extra zst: pip install spacy-elmo[zst]")
