@@ -11,14 +11,19 @@ from tqdm import tqdm
 from wasabi import msg
 
 from ..bilm.precision import Precision, check_precision
-from ..dump import Dump, Layers
+from ..dump import Dump, Layers, locked_output
 from ..resolve import load_pipeline
 from ._util import check_free, clear_errors, find_elmo, require_gpu
 
 
 def embed_cli(
-    source: Path = typer.Argument(..., help="Texts: .txt, .jsonl, .spacy, or - for stdin"),
-    out: Path = typer.Argument(..., help="Vectors: .hdf5, .npz or .spacy"),
+    source: Path = typer.Argument(
+        ...,
+        help="A file, folder or pattern: .txt, .jsonl (both also .gz, .zst), .spacy; - for stdin",
+    ),
+    out: Path = typer.Argument(
+        ..., help="Vectors: .hdf5, .npz or .spacy (which is put together in memory)"
+    ),
     model: str = typer.Option(..., "--model", "-m", help="A pipeline, or weights"),
     layers: Layers = typer.Option(
         Layers.all, "--layers", "-L", help="All layers, the top, the component's mix, or the mean"
@@ -41,9 +46,9 @@ def embed_cli(
 
     HDF5 has one dataset per line number, of shape (layers, tokens, width), as bilm-tf's
     dump_bilm_embeddings writes them; .npz has arrays of the same names. JSON lines hold "text" or
-    "tokens".
+    "tokens". Several files count as one, in the order of their names.
     """
-    with clear_errors():
+    with clear_errors(), locked_output(out):
         check_free(out, force)
         require_gpu(gpu_id)
         nlp = load_pipeline(model)
@@ -53,25 +58,25 @@ def embed_cli(
             elmo.bilm.precision = cast(Precision, precision)
         file = None if str(source) == "-" else source
         dump = Dump(out, file, nlp, elmo, layers, whitespace=whitespace)
-        with dump.lock():
-            if force:
-                dump.discard()
-            done = dump.start()
-            if done:
-                msg.info(f"Going on after the {done} records that an earlier run wrote")
-            n_tokens = 0
-            with tqdm(
-                total=dump.count_records(),
-                initial=done,
-                unit=" records",
-                disable=quiet,
-                file=sys.stderr,
-            ) as bar:
-                for doc in dump.write():
-                    n_tokens += len(doc)
-                    bar.update()
-                    seconds = bar.format_dict["elapsed"]
-                    if seconds:
-                        bar.set_postfix_str(f"{n_tokens / seconds:,.0f} tokens/s", refresh=False)
-            total = dump.finish()
-    msg.good(f"Wrote {total} records to {out}")
+        done = dump.start(force=force)
+        if done:
+            msg.info(f"Going on after the {_records(done)} that an earlier run wrote")
+        n_tokens = 0
+        with tqdm(
+            total=None if quiet else dump.count_records(),
+            initial=done,
+            unit=" records",
+            disable=quiet,
+            file=sys.stderr,
+        ) as bar:
+            for n_new, n_new_tokens in dump.write():
+                n_tokens += n_new_tokens
+                if seconds := bar.format_dict["elapsed"]:
+                    bar.set_postfix_str(f"{n_tokens / seconds:,.0f} tokens/s", refresh=False)
+                bar.update(n_new)
+        total = dump.finish()
+    msg.good(f"Wrote {_records(total)} to {out}")
+
+
+def _records(n: int) -> str:
+    return f"{n} record{'' if n == 1 else 's'}"

@@ -52,7 +52,7 @@ def find_files(
             )
         found += files
     for path in found:
-        if not path.name.endswith(SUFFIXES):
+        if not path.name.lower().endswith(SUFFIXES):
             raise ValueError(f"{path}: cannot read this kind of file, only {', '.join(SUFFIXES)}")
     return found
 
@@ -68,7 +68,9 @@ def _files_below(top: Path, on_skip: Optional[Callable[[Path], None]]) -> Iterat
         # Hidden ones are such as a killed `spacy elmo prepare` leaves.
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (
-            folder / name for name in files if name.endswith(SUFFIXES) and not name.startswith(".")
+            folder / name
+            for name in files
+            if name.lower().endswith(SUFFIXES) and not name.startswith(".")
         )
 
 
@@ -117,15 +119,16 @@ def read_texts(
     if errors not in ERRORS:
         raise ValueError(f"--errors must be one of {', '.join(ERRORS)}, found {errors!r}")
     for path in files:
-        if path.name.endswith(".spacy"):
+        name = path.name.lower()
+        if name.endswith(".spacy"):
             yield from _read_docs(path)
             if progress is not None:
                 progress(path.stat().st_size)
             continue
-        is_json = path.name.endswith((".jsonl", ".jsonl.gz", ".jsonl.zst"))
+        is_json = name.endswith((".jsonl", ".jsonl.gz", ".jsonl.zst"))
         number = position = 0
         try:
-            with path.open("rb") as file, _decompressed(file, path) as stream:
+            with path.open("rb") as file, decompressed(file, path) as stream:
                 # Lines end at line feeds alone, and decoding follows the lines, so that an error
                 # is in the line that it names; where line feeds are not single bytes, before it.
                 lines = stream if _is_like_ascii(encoding) else _decoded(stream, encoding, errors)
@@ -146,7 +149,7 @@ def read_texts(
             ) from error
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from error
-        except _read_errors() as error:
+        except read_errors() as error:
             raise ValueError(f"{path}, after line {number}: {error}") from error
 
 
@@ -161,7 +164,8 @@ def _decoded(stream: Any, encoding: str, errors: str) -> Iterator[str]:
     return io.TextIOWrapper(stream, encoding=encoding, errors=errors, newline="\n")
 
 
-def _read_errors() -> tuple[type[Exception], ...]:
+def read_errors() -> tuple[type[Exception], ...]:
+    """RETURNS (tuple): What reading from such a file can raise."""
     zstd = _zstd()
     return (OSError, EOFError, zlib.error, *((zstd.ZstdError,) if zstd else ()))
 
@@ -175,10 +179,15 @@ def _zstd() -> Any:
     return None
 
 
-def _decompressed(file: Any, path: Path) -> Any:
-    if path.suffix == ".gz":
+def decompressed(file: Any, path: Path) -> Any:
+    """Read a file that is open as bytes, decompressed if its name ends in .gz or .zst.
+
+    RAISES (ValueError): If zst is not installed.
+    """
+    suffix = path.suffix.lower()
+    if suffix == ".gz":
         return gzip.open(file, "rb")
-    if path.suffix == ".zst":
+    if suffix == ".zst":
         zstd = _zstd()
         if zstd is None:
             raise ValueError("to read .zst, install the extra zst: pip install spacy-elmo[zst]")

@@ -1,22 +1,21 @@
 from __future__ import annotations
 
+import gzip
 import json
+import math
 import os
-import random
-import signal
 import subprocess
 import sys
-import time
-from itertools import islice
+import threading
 from pathlib import Path
 
 import h5py
 import numpy
 import pytest
 import spacy
-from spacy.tokens import DocBin
+from spacy.language import Language
+from spacy.tokens import Doc, DocBin
 
-from spacy_elmo import dump
 from spacy_elmo.bilm import BiLM
 from spacy_elmo.bilm.formats import native
 
@@ -92,109 +91,142 @@ def test_progress_shows_rate_and_quiet_shows_none(text: Path, pipeline: Path, tm
     assert run("embed", text, tmp_path / "b.hdf5", "-m", pipeline, "--quiet").stderr == ""
 
 
-def test_resumes_after_kills_without_loss(pipeline: Path, tmp_path: Path):
-    """Killed at random moments, the output is that of an undisturbed run."""
+# How many more docs the component below lets pass.
+passing = {"docs": math.inf}
+
+
+@Language.component("interrupt")
+def interrupt(doc: Doc) -> Doc:
+    """Fails where a test wants a run to end."""
+    passing["docs"] -= 1
+    if passing["docs"] < 0:
+        raise ValueError("interrupted")
+    return doc
+
+
+def save(weights: Path, folder: Path, *, batch_size: int = 1, **config) -> Language:
+    """A pipeline that writes a part per record, and that can be interrupted."""
+    nlp = elmo_pipeline(weights, batch_size=batch_size, **config)
+    nlp.add_pipe("interrupt", first=True)
+    nlp.to_disk(folder)
+    return nlp
+
+
+@pytest.fixture
+def in_parts(weights_folder: Path, tmp_path: Path) -> Path:
+    save(weights_folder, tmp_path / "in_parts")
+    return tmp_path / "in_parts"
+
+
+def interrupted(n: int, *arguments: object) -> None:
+    """Leave the parts of a run that ended after so many records."""
+    passing["docs"] = n
+    try:
+        assert "interrupted" in fail("embed", *arguments)
+    finally:
+        passing["docs"] = math.inf
+
+
+def same(first: Path, second: Path) -> bool:
+    """Whether two HDF5 files hold the same arrays, bit for bit."""
+    pairs = list(zip(read(first), read(second), strict=True))
+    return bool(pairs) and all(numpy.array_equal(*pair) for pair in pairs)
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_a_resumed_run_gives_the_same_numbers(precision: str, weights_folder: Path, tmp_path: Path):
+    """Bit for bit, though encodings depend on what else is in a batch."""
+    save(weights_folder, tmp_path / "pipeline", batch_size=2)
+    options = ("-m", tmp_path / "pipeline", "--precision", precision)
     text = tmp_path / "text.txt"
-    chance = random.Random(0)
-    words = ["the", "bank", "river", "money", "of"]
-    with text.open("w") as file:
-        for _ in range(4000):
-            file.write(" ".join(chance.choices(words, k=chance.randint(0, 40))) + "\n")
-    # The parts of this run are small, so that there are many of them.
-    script = (
-        "import sys, spacy_elmo.dump as dump, spacy_elmo.cli as cli\n"
-        "dump._PART_RECORDS = 50\n"
-        "cli.app(sys.argv[1:])"
-    )
-    out = tmp_path / "out.hdf5"
-    command = [sys.executable, "-c", script, "embed", text, out, "-m", pipeline, "-w", "-q"]
-    parts = tmp_path / "out.hdf5.parts"
-    kills = 0
-    for at_least in (1, 20, 40):
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-            while process.poll() is None and len(list(parts.glob("0*"))) < at_least:
-                time.sleep(0.005)
-            time.sleep(chance.random() / 50)
-            if process.poll() is None:
-                process.send_signal(signal.SIGKILL)
-                kills += 1
-        for part in parts.glob("0*"):
-            read_part(part)
-    assert kills and not out.exists()
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "an earlier run" in done.stdout
-    succeed("embed", text, tmp_path / "undisturbed.hdf5", "-m", pipeline, "-w", "-q")
-    assert len(read(out)) == 4000
-    # Batches differ from run to run, so equal but for rounding.
-    assert max(map(max_difference, read(out), read(tmp_path / "undisturbed.hdf5"))) <= 1e-5
-
-
-def read_part(path: Path) -> None:
-    first, end = map(int, path.stem.split("-")[:2])
-    with h5py.File(path) as file:
-        assert sorted(map(int, file)) == list(range(first, end))
-
-
-def interrupted(
-    text: Path, out: Path, pipeline: Path, monkeypatch: pytest.MonkeyPatch, *options: str
-) -> None:
-    """Leave the parts of a run that found a bad line after the good ones."""
-    good = text.read_bytes()
-    text.write_bytes(good + b"\xff\n")
-    with monkeypatch.context() as patch:
-        patch.setattr("spacy_elmo.dump._PART_RECORDS", 1)
-        patch.setattr("spacy_elmo.component._BATCHES_PER_BUFFER", 0)
-        fail("embed", text, out, "-m", pipeline, "-q", *options)
-    text.write_bytes(good)
+    text.write_text("the bank\na river runs\nmoney\nthe bank of money\nthe river\na bank\n")
+    interrupted(5, text, tmp_path / "out.hdf5", *options)
+    assert "after the 4 records that" in succeed("embed", text, tmp_path / "out.hdf5", *options)
+    succeed("embed", text, tmp_path / "undisturbed.hdf5", *options)
+    assert same(tmp_path / "out.hdf5", tmp_path / "undisturbed.hdf5")
 
 
 def test_other_input_is_not_mixed_with_parts_of_an_earlier_run(
-    text: Path, pipeline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: Path, in_parts: Path, tmp_path: Path
 ):
     out = tmp_path / "out.hdf5"
-    interrupted(text, out, pipeline, monkeypatch)
-    message = fail("embed", text, out, "-m", pipeline, "--layers", "top")
-    assert "input" in message and "layers (was all)" in message and "--force" in message
-    succeed("embed", text, out, "-m", pipeline, "--layers", "top", "--force")
+    interrupted(2, text, out, "-m", in_parts)
+    message = fail("embed", text, out, "-m", in_parts, "--layers", "top")
+    assert "layers (was all)" in message and "--force" in message
+    text.write_text("another\n")
+    assert "input (was" in fail("embed", text, out, "-m", in_parts)
+    succeed("embed", text, out, "-m", in_parts, "--layers", "top", "--force")
     assert read(out)[0].ndim == 2
 
 
 def test_another_mix_is_not_mixed_with_parts_of_an_earlier_run(
-    text: Path, weights_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: Path, weights_folder: Path, tmp_path: Path
 ):
     for layer in (0, 2):
         mix = {"@layers": "spacy-elmo.SingleLayer.v1", "layer": layer}
-        elmo_pipeline(weights_folder, mix=mix).to_disk(tmp_path / f"layer{layer}")
+        save(weights_folder, tmp_path / f"layer{layer}", mix=mix)
     out = tmp_path / "out.hdf5"
-    interrupted(text, out, tmp_path / "layer0", monkeypatch, "--layers", "mixed")
+    interrupted(2, text, out, "-m", tmp_path / "layer0", "--layers", "mixed")
     message = fail("embed", text, out, "-m", tmp_path / "layer2", "--layers", "mixed")
     assert "pipeline (was" in message and "weights (was" not in message
 
 
-def test_stdin_goes_on_only_where_it_was(
-    pipeline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_another_tokenizer_is_not_mixed_with_parts_of_an_earlier_run(
+    weights_folder: Path, tmp_path: Path
 ):
+    """Its rules are in no config."""
+    text, out, folder = tmp_path / "text.txt", tmp_path / "out.hdf5", tmp_path / "pipeline"
+    text.write_text("don't\nwon't\n")
+    nlp = save(weights_folder, folder)
+    interrupted(1, text, out, "-m", folder)
+    nlp.tokenizer.rules = {}
+    nlp.to_disk(folder)
+    assert "pipeline (was" in fail("embed", text, out, "-m", folder)
+
+
+def test_other_sentences_are_not_mixed_with_parts_of_an_earlier_run(
+    text: Path, weights_folder: Path, tmp_path: Path
+):
+    """The weights of what splits sentences are in no config."""
+    out, folder = tmp_path / "out.hdf5", tmp_path / "pipeline"
+    nlp = save(weights_folder, folder)
+    senter = nlp.add_pipe("senter", before="elmo")
+    nlp.initialize()
+    nlp.to_disk(folder)
+    interrupted(2, text, out, "-m", folder)
+    before = senter.to_bytes()
+    for node in senter.model.walk():
+        for name in node.param_names:
+            node.set_param(name, node.get_param(name) + 1)
+    nlp.to_disk(folder)
+    assert "pipeline (was" in fail("embed", text, out, "-m", folder)
+    senter.from_bytes(before)
+    nlp.to_disk(folder)
+    assert "after the 2 records that" in succeed("embed", text, out, "-m", folder)
+
+
+def test_a_stateful_component_cannot_go_on(text: Path, weights_folder: Path, tmp_path: Path):
+    save(weights_folder, tmp_path / "pipeline", model={"stateful": True})
+    out, options = tmp_path / "out.hdf5", ("-m", tmp_path / "pipeline")
+    interrupted(2, text, out, *options)
+    message = fail("embed", text, out, *options)
+    assert "stateful" in message and "--force" in message
+    succeed("embed", text, out, *options, "--force")
+    succeed("embed", text, tmp_path / "undisturbed.hdf5", *options)
+    assert same(out, tmp_path / "undisturbed.hdf5")
+
+
+def test_stdin_goes_on_only_where_it_was(in_parts: Path, tmp_path: Path):
     lines = [f"the {word}\n" for word in ("bank", "river", "money", "end")]
-    out = tmp_path / "out.hdf5"
-
-    def broken_off(documents):
-        yield from islice(documents, 2)
-        raise ValueError("broken off")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("spacy_elmo.dump._PART_RECORDS", 1)
-        read_docs = dump.read_docs
-        patch.setattr(dump, "read_docs", lambda *a, **k: broken_off(read_docs(*a, **k)))
-        patch.setattr("spacy_elmo.component._BATCHES_PER_BUFFER", 0)
-        fail("embed", "-", out, "-m", pipeline, "-q", stdin="".join(lines))
-    other = ["another\n", *lines[1:]]
-    message = fail("embed", "-", out, "-m", pipeline, "-q", stdin="".join(other))
+    command = ("embed", "-", tmp_path / "out.hdf5", "-m", in_parts)
+    broken_off = "".join(lines[:2]).encode() + b"\xff\n"
+    assert "stdin, line 3" in fail(*command, stdin=broken_off)
+    message = fail(*command, stdin="".join(["another\n", *lines[1:]]))
     assert "stdin differs" in message and "between records 0 and 1" in message
-    assert "stdin differs" in fail("embed", "-", out, "-m", pipeline, "-q", stdin=lines[0])
-    assert "2 records that" in succeed("embed", "-", out, "-m", pipeline, stdin="".join(lines))
-    succeed("embed", "-", tmp_path / "all.hdf5", "-m", pipeline, "-q", stdin="".join(lines))
-    assert max(map(max_difference, read(out), read(tmp_path / "all.hdf5"))) <= 1e-6
+    assert "stdin differs" in fail(*command, stdin=lines[0])
+    assert "2 records that" in succeed(*command, stdin="".join(lines))
+    succeed("embed", "-", tmp_path / "all.hdf5", "-m", in_parts, stdin="".join(lines))
+    assert same(tmp_path / "out.hdf5", tmp_path / "all.hdf5")
 
 
 def test_vectors_are_those_of_the_component_that_is_named(text: Path, tmp_path: Path):
@@ -225,7 +257,13 @@ def test_bad_lines_are_named(text: Path, pipeline: Path, tmp_path: Path):
         "embed", text, tmp_path / "a.npz", "-m", pipeline
     )
     jsonl = tmp_path / "in.jsonl"
-    problems = {"{": "is not JSON", '{"a": 1}': 'neither "tokens"', "3": 'neither "tokens"'}
+    problems = {
+        "{": "is not JSON",
+        '{"a": 1}': 'neither "tokens"',
+        "3": 'neither "tokens"',
+        '{"text": "a \\ud800"}': "surrogates",
+        '{"tokens": ["a", ""]}': "empty string",
+    }
     for line, problem in problems.items():
         jsonl.write_text(f'{{"text": "good"}}\n{line}\n')
         message = fail("embed", jsonl, tmp_path / "b.npz", "-m", pipeline)
@@ -259,22 +297,136 @@ def test_second_run_on_one_output_is_refused(text: Path, pipeline: Path, tmp_pat
         assert part.exists()
 
 
-def test_a_part_that_is_gone(text: Path, pipeline: Path, tmp_path: Path, monkeypatch):
+def test_a_part_that_is_gone(text: Path, in_parts: Path, expected: list, tmp_path: Path):
     out = tmp_path / "out.hdf5"
-    monkeypatch.setattr("spacy_elmo.dump._PART_RECORDS", 1)
-    nlp = spacy.load(pipeline)
-    made = dump.Dump(out, text, nlp, nlp.get_pipe("elmo"), dump.Layers.all)
-    with made.lock():
-        made.start()
-        list(made.write())
-        next(made.folder.glob("000000000001-*")).unlink()
-        with pytest.raises(ValueError, match="records from 1 on are missing"):
-            made.finish()
-        assert not out.exists()
-        assert made.start() == 1
-        list(made.write())
-        assert made.finish() == len(LINES)
-    assert len(read(out)) == len(LINES)
+    interrupted(3, text, out, "-m", in_parts, "-w")
+    sorted((tmp_path / "out.hdf5.parts").glob("*.hdf5"))[1].unlink()
+    assert "after the 1 record that" in succeed("embed", text, out, "-m", in_parts, "-w")
+    assert max(map(max_difference, read(out), expected)) <= 1e-6
+
+
+@pytest.mark.parametrize("options", [[], ["--force"]])
+def test_a_folder_of_somebody_else_is_not_used(
+    options: list, text: Path, pipeline: Path, tmp_path: Path
+):
+    work = tmp_path / "out.hdf5.parts" / "thesis.txt"
+    work.parent.mkdir()
+    work.write_text("three years")
+    command = ("embed", text, tmp_path / "out.hdf5", "-m", pipeline, *options)
+    message = fail(*command)
+    assert "out.hdf5.parts" in message and "move it away" in message
+    assert work.read_text() == "three years" and not (tmp_path / "out.hdf5").exists()
+    work.unlink()
+    succeed(*command)
+
+
+@pytest.mark.parametrize("options", [[], ["--force"]])
+def test_files_of_somebody_else_among_the_parts_stay(
+    options: list, text: Path, in_parts: Path, tmp_path: Path
+):
+    folder = tmp_path / "out.hdf5.parts"
+    interrupted(2, text, tmp_path / "out.hdf5", "-m", in_parts)
+    for name in ("notes.txt", "1.hdf5"):
+        (folder / name).write_text("mine")
+    succeed("embed", text, tmp_path / "out.hdf5", "-m", in_parts, *options)
+    assert sorted(path.name for path in folder.iterdir()) == ["1.hdf5", "notes.txt"]
+
+
+def test_an_output_that_is_a_folder(text: Path, pipeline: Path, tmp_path: Path):
+    out = tmp_path / "out.hdf5"
+    out.mkdir()
+    assert "is a folder" in fail("embed", text, out, "-m", pipeline, "--force")
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_the_target_of_a_link_is_written(exists: bool, text: Path, pipeline: Path, tmp_path: Path):
+    link, target = tmp_path / "link.hdf5", tmp_path / "big" / "target.hdf5"
+    target.parent.mkdir()
+    if exists:
+        target.touch()
+    link.symlink_to(target)
+    succeed("embed", text, link, "-m", pipeline, *(["--force"] if exists else []))
+    assert link.is_symlink() and len(read(target)) == len(LINES)
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_byte_order_mark_is_no_text(pipeline: Path, tmp_path: Path):
+    mark = "\ufeff"
+    (tmp_path / "plain.txt").write_text("the bank\n")
+    (tmp_path / "mark.txt").write_text(f"{mark}the bank\n", encoding="utf8")
+    (tmp_path / "mark.jsonl").write_text(f'{mark}{{"text": "the bank"}}\n', encoding="utf8")
+    for name in ("plain.txt", "mark.txt", "mark.jsonl"):
+        succeed("embed", tmp_path / name, tmp_path / f"{name}.hdf5", "-m", pipeline, "-q")
+    for name in ("mark.txt", "mark.jsonl"):
+        assert same(tmp_path / "plain.txt.hdf5", tmp_path / f"{name}.hdf5")
+
+
+def test_a_line_longer_than_what_a_parser_takes(pipeline: Path, tmp_path: Path):
+    text = tmp_path / "text.txt"
+    text.write_text("a" * 1_000_001 + " bank\n")
+    succeed("embed", text, tmp_path / "out.hdf5", "-m", pipeline, "-q")
+    assert read(tmp_path / "out.hdf5")[0].shape == (3, 2, 12)
+
+
+def test_kinds_of_files(pipeline: Path, in_parts: Path, tmp_path: Path):
+    """A folder of all kinds, and the output in it, is read as one file of their lines."""
+    folder = tmp_path / "texts"
+    (folder / "more").mkdir(parents=True)
+    with gzip.open(folder / "a.txt.gz", "wt", encoding="utf8") as file:
+        file.write("the bank\n\n")
+    with gzip.open(folder / "b.JSONL.gz", "wt") as file:
+        file.write('{"text": "the river"}\n\n{"tokens": ["of", "money"]}\n')
+    DocBin(docs=[Doc(spacy.blank("en").vocab, ["a", "bank"])]).to_disk(folder / "c.spacy")
+    last = folder / "more" / "d.txt"
+    last.write_text("the end\n")
+    (folder / "picture.png").write_bytes(b"\x89PNG")
+    plain = tmp_path / "plain.txt"
+    plain.write_text("the bank\n\nthe river\n\nof money\na bank\nthe end\n")
+    succeed("embed", plain, tmp_path / "plain.hdf5", "-m", in_parts, "-q")
+
+    out = folder / "out.hdf5"
+    for n in (1, 2, 2):
+        interrupted(n, folder, out, "-m", in_parts)
+    assert "after the 5 records that" in succeed("embed", folder, out, "-m", in_parts)
+    assert same(out, tmp_path / "plain.hdf5")
+    succeed("embed", folder / "**" / "*.gz", tmp_path / "pattern.hdf5", "-m", in_parts)
+    assert all(map(numpy.array_equal, read(tmp_path / "pattern.hdf5"), read(out)[:5]))
+    # What the command writes is no input.
+    interrupted(3, folder, folder / "out.spacy", "-m", in_parts)
+    output = succeed("embed", folder, folder / "out.spacy", "-m", in_parts)
+    assert "after the 3 records that" in output and "Wrote 7 records" in output
+    last.write_text("another\n")
+    interrupted(3, folder, tmp_path / "out.npz", "-m", in_parts)
+    last.write_text("the end\n")
+    assert "input (was" in fail("embed", folder, tmp_path / "out.npz", "-m", in_parts)
+    (tmp_path / "out.spacy").touch()
+    command = ("embed", tmp_path / "*.spacy", tmp_path / "out.spacy", "-m", in_parts, "--force")
+    assert "besides the output" in fail(*command)
+
+
+def test_unknown_kinds_of_files_are_refused(pipeline: Path, tmp_path: Path):
+    (tmp_path / "text.csv").write_text("a,b\n")
+    message = fail("embed", tmp_path / "text.csv", tmp_path / "out.hdf5", "-m", pipeline)
+    assert "text.csv" in message and ".jsonl" in message
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are POSIX only")
+def test_a_named_pipe_is_read_like_stdin(pipeline: Path, tmp_path: Path):
+    """Such as `embed <(command) vectors.hdf5` makes."""
+    pipe, text = tmp_path / "pipe", "the bank\n\nmoney\n"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_text(text), daemon=True)
+    writer.start()
+    assert "Wrote 3 records" in succeed("embed", pipe, tmp_path / "pipe.hdf5", "-m", pipeline)
+    writer.join()
+    succeed("embed", "-", tmp_path / "stdin.hdf5", "-m", pipeline, stdin=text)
+    assert same(tmp_path / "pipe.hdf5", tmp_path / "stdin.hdf5")
+
+
+def test_one_record(pipeline: Path, tmp_path: Path):
+    (tmp_path / "text.txt").write_text("the bank\n")
+    output = succeed("embed", tmp_path / "text.txt", tmp_path / "out.npz", "-m", pipeline)
+    assert "Wrote 1 record to" in output
 
 
 def test_spacy_finds_the_commands():

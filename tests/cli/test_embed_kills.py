@@ -1,0 +1,128 @@
+"""`spacy elmo embed`, killed at random moments and on a full disk."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy
+import pytest
+import spacy
+from spacy.tokens import DocBin
+
+from ..conftest import elmo_pipeline
+from ..kills import kill_repeatedly, run_to_the_end, small_disk
+from .conftest import fail, succeed
+
+COMMAND = (sys.executable, "-m", "spacy", "elmo", "embed")
+
+
+def make_input(weights: Path, folder: Path, *, lines: int, batch_size: int) -> tuple[Path, Path]:
+    """Lines of text, a pipeline that writes a part for so many of them."""
+    chance = random.Random(0)
+    words = ["the", "bank", "river", "money", "of"]
+    with (folder / "text.txt").open("w") as file:
+        for _ in range(lines):
+            tokens = [
+                chance.choice(words) + chance.choice("abc") for _ in range(chance.randint(0, 40))
+            ]
+            file.write(" ".join(tokens) + "\n")
+    elmo_pipeline(weights, batch_size=batch_size).to_disk(folder / "pipeline")
+    return folder / "text.txt", folder / "pipeline"
+
+
+def read(path: Path) -> dict[str, numpy.ndarray]:
+    if path.suffix == ".hdf5":
+        with h5py.File(path) as file:
+            return {name: file[name][()] for name in file}
+    if path.suffix == ".npz":
+        return dict(numpy.load(path))
+    docs = DocBin().from_disk(path).get_docs(spacy.blank("en").vocab)
+    return {str(number): doc._.elmo_layers for number, doc in enumerate(docs)}
+
+
+def same(first: Path, second: Path) -> bool:
+    """Whether two files hold the same arrays under the same names, bit for bit."""
+    found, expected = read(first), read(second)
+    return found.keys() == expected.keys() and all(
+        numpy.array_equal(found[name], expected[name]) for name in expected
+    )
+
+
+@pytest.mark.parametrize("times", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_killed_at_random_moments(times: int, weights_folder: Path, tmp_path: Path):
+    lines = 1000 + 400 * times
+    text, pipeline = make_input(weights_folder, tmp_path, lines=lines, batch_size=20)
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    out = folder / "out.hdf5"
+    done = kill_repeatedly(
+        [*COMMAND, text, out, "-m", pipeline, "-q"],
+        times=times,
+        seed=0,
+        progress=lambda: len(list(folder.glob("*/*.hdf5"))),
+        spread=10,
+    )
+    assert "an earlier run wrote" in done.stdout
+    assert list(folder.iterdir()) == [out]
+    succeed("embed", text, tmp_path / "undisturbed.hdf5", "-m", pipeline, "-q")
+    assert len(read(out)) == lines and same(out, tmp_path / "undisturbed.hdf5")
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_killed_when_the_output_is_put_in_place(moment: str, weights_folder: Path, tmp_path: Path):
+    text, pipeline = make_input(weights_folder, tmp_path, lines=20, batch_size=5)
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    out = folder / "out.npz"
+    script = (
+        "import os, signal, sys, spacy_elmo.cli as cli\n"
+        "replace = os.replace\n"
+        "def dying(source, target):\n"
+        "    is_out = os.fspath(target).endswith('out.npz')\n"
+        f"    if is_out and {moment == 'before'}: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    replace(source, target)\n"
+        "    if is_out: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "os.replace = dying\n"
+        "cli.app(sys.argv[1:])"
+    )
+    arguments = ("embed", text, out, "-m", pipeline, "-q")
+    run_to_the_end([sys.executable, "-c", script, *arguments], code=-signal.SIGKILL)
+    assert out.exists() == (moment == "after")
+    if moment == "before":
+        assert "an earlier run wrote" in succeed(*arguments)
+    else:
+        assert "exists already" in fail(*arguments)
+    assert list(folder.iterdir()) == [out]
+    succeed("embed", text, tmp_path / "undisturbed.npz", "-m", pipeline, "-q")
+    assert same(out, tmp_path / "undisturbed.npz")
+
+
+@pytest.mark.parametrize(
+    "suffix, kilobytes",
+    # Room for one part or two of four; then for all parts, but not for the output.
+    [
+        ("hdf5", 700),
+        ("hdf5", 2000),
+        pytest.param("npz", 2000, marks=pytest.mark.slow),
+        pytest.param("spacy", 1500, marks=pytest.mark.slow),
+    ],
+)
+def test_full_disk(suffix: str, kilobytes: int, weights_folder: Path, tmp_path: Path):
+    text, pipeline = make_input(weights_folder, tmp_path, lines=400, batch_size=100)
+    with small_disk(kilobytes << 10) as disk:
+        out = disk / f"out.{suffix}"
+        command = [*COMMAND, text, out, "-m", pipeline, "-q"]
+        failed = run_to_the_end(command, code=1)
+        assert "No space left" in failed.stdout and "cannot write" in failed.stdout
+        assert failed.stderr == ""
+        assert [path.name for path in disk.iterdir()] == [f"out.{suffix}.parts"]
+        subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
+        assert "an earlier run wrote" in succeed(*command[4:])
+        assert list(disk.iterdir()) == [out]
+        succeed("embed", text, tmp_path / out.name, "-m", pipeline, "-q")
+        assert same(out, tmp_path / out.name)
