@@ -323,14 +323,12 @@ class Elmo(Tok2Vec):
         docs = list(docs)
         self._warn_of_long_sentences(docs)
         self._training.gradient_check.look()
-        # A component that annotates in training predicts the docs that it was just updated with.
-        updated = {id(doc) for doc in self._training.docs}
         return encode(
             self.model,
             docs,
             mix=self.mix,
             keep_layers=self.keep_layers if keep_layers is None else keep_layers,
-            cache=self._cache() if all(id(doc) in updated for doc in docs) else None,
+            cache=self._cache(docs),
         )
 
     def set_annotations(self, docs: Iterable[Doc], scores: Sequence[Activations]) -> None:
@@ -453,7 +451,7 @@ class Elmo(Tok2Vec):
         self._warn_of_long_sentences(docs)
         links = [listener.attrs["link"] for listener in self.listeners]
         if self.frozen:
-            batch = TrainingBatch(docs, encode_layers(self.model, docs, self._cache()), links)
+            batch = TrainingBatch(docs, encode_layers(self.model, docs, self._cache(docs)), links)
         else:
             layers, backprop_model = self.model(docs, is_train=True)
 
@@ -484,7 +482,8 @@ class Elmo(Tok2Vec):
         """
         if not self.frozen or not self._training.initialized or self.is_removed:
             return None
-        return encode_layers(self.model, docs, self._cache())
+        self._training.docs = docs
+        return encode_layers(self.model, docs, self._cache(docs))
 
     def finish_update(self, sgd: Optimizer) -> None:
         """Update the biLM with the gradients that have come, if it is not frozen.
@@ -528,11 +527,18 @@ class Elmo(Tok2Vec):
         if self.optimizer is not None:
             self.optimizer.step_schedules()
 
-    def _cache(self) -> Optional[ActivationCache]:
-        """The cache, if it may be used: in training only, because it rounds with half_precision,
-        and must have room for the training data."""
-        usable = self.frozen and not self.model.attrs["settings"].stateful
-        return self.activation_cache if usable else None
+    def _cache(self, docs: Sequence[Doc]) -> Optional[ActivationCache]:
+        """The cache, if it may be used for these docs: from the first update to `end_training`, so
+        that evaluations read the same texts once, too. A cache that rounds (half_precision) is for
+        the docs of updates alone: vectors of other docs must be exact."""
+        cache, trained = self.activation_cache, self._training.docs
+        if cache is None or not self.frozen or self.model.attrs["settings"].stateful:
+            return None
+        if cache.half_precision:
+            # A component that annotates in training predicts the docs of the last update.
+            numbers = {id(doc) for doc in trained}
+            return cache if all(id(doc) in numbers for doc in docs) else None
+        return cache if trained else None
 
 
 def _checksum(bilm: BiLM) -> str:
