@@ -76,7 +76,7 @@ def test_batches_are_of_similar_length():
 @given(lengths_of)
 def test_in_order_reads_everything(lengths):
     sentences = make_sentences(lengths)
-    batches = list(in_order(sentences, 20, 30))
+    batches = list(in_order(sentences, numpy.arange(len(sentences)), 20, 30))
     assert sum(batch.n_words for batch in batches) == sum(lengths)
     assert sum(batch.n_targets for batch in batches) == sum(lengths) + len(lengths)
 

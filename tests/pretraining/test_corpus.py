@@ -295,7 +295,7 @@ def damaged(corpus, folder, change):
     """A copy of a corpus with another manifest, and checksums that are right."""
     shutil.copytree(corpus.folder, folder)
     manifest = json.loads((folder / "manifest.json").read_text())
-    del manifest["checksum"]  # As of those that were made before it was there.
+    manifest.pop("checksum", None)  # As of those that were made before it was there.
     change(folder, manifest)
     manifest["sha256"] = {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
