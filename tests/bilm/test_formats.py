@@ -1145,7 +1145,7 @@ def test_a_tensor_of_another_shape_is_named_with_both_shapes(weights_folder):
 
 def test_options_beside_a_safetensors_file_are_heeded(weights_folder):
     change_options(weights_folder, lambda options: options["lstm"].update(dim=14))
-    assert_refused(weights_folder, "layers.0.gate_bias (56,)", "(48,)")
+    assert_refused(weights_folder, "layers.0.gate_weight (56, 12)", "(48, 12)")
 
 
 def test_a_projection_that_the_options_deny_and_the_widths_need(hdf5_folder):
