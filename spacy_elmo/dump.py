@@ -134,7 +134,9 @@ def _doc_from_json(nlp: Language, line: str, where: str, whitespace: bool) -> Do
 def _make_doc(nlp: Language, text: str | list[str], where: str) -> Doc:
     try:
         if isinstance(text, list):
-            return Doc(nlp.vocab, words=text)
+            # Who gives tokens gives sentences: a line is one, as in bilm-tf and AllenNLP.
+            starts = [number == 0 for number in range(len(text))]
+            return Doc(nlp.vocab, words=text, sent_starts=starts)
         # Not `nlp.make_doc`, which refuses long texts for the sake of parsers.
         return nlp.tokenizer(text)
     except ValueError as error:  # An empty token, or half of a surrogate pair.

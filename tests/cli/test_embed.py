@@ -85,6 +85,18 @@ def test_weights_in_place_of_a_pipeline(text: Path, hdf5_folder: Path, expected,
     assert max(map(max_difference, read(tmp_path / "out.hdf5"), expected)) <= 1e-6
 
 
+def test_lines_of_tokens_are_sentences(bilm: BiLM, hdf5_folder: Path, tmp_path: Path):
+    """As in bilm-tf and AllenNLP, also where a sentencizer would end them earlier."""
+    tokens = ["money", ".", "the", "river", "bank", "."]
+    expected = bilm.embed([tokens])[0]
+    (tmp_path / "in.txt").write_text(" ".join(tokens) + "\n")
+    (tmp_path / "in.jsonl").write_text(json.dumps({"tokens": tokens}) + "\n")
+    for name, options in (("in.txt", ["--whitespace"]), ("in.jsonl", [])):
+        out = tmp_path / f"{name}.hdf5"
+        succeed("embed", tmp_path / name, out, "-m", hdf5_folder, *options)
+        assert max_difference(read(out)[0], expected) <= 1e-6
+
+
 def test_progress_shows_rate_and_quiet_shows_none(text: Path, pipeline: Path, tmp_path: Path):
     noisy = run("embed", text, tmp_path / "a.hdf5", "-m", pipeline)
     assert "tokens/s" in noisy.stderr
