@@ -53,7 +53,7 @@ def text(tmp_path_factory) -> Path:
     return path
 
 
-def prepare_killed(tmp_path, text, n_process, times, spread=8_000_000):
+def prepare_killed(tmp_path, text, n_process, times):
     command = [*SPACY, "prepare", text, *OPTIONS, "--n-process", n_process]
     run_to_the_end([*command, tmp_path / "whole"])
     folder = tmp_path / "out"
@@ -65,7 +65,8 @@ def prepare_killed(tmp_path, text, n_process, times, spread=8_000_000):
         times=times,
         seed=n_process,
         progress=lambda: bytes_below(folder) - text.stat().st_size,
-        spread=spread,
+        # Files are written twice, provisionally and renumbered.
+        spread=bytes_below(tmp_path / "whole"),
         delay=0.3,
     )
     assert names(folder) == {"text.txt", "corpus"}
@@ -197,7 +198,7 @@ def test_pretrain_killed(tmp_path, config):
 
 @pytest.mark.slow
 def test_pretrain_killed_twenty_times(tmp_path, config):
-    pretrain_killed(tmp_path, config, times=20, spread=30, max_steps=300)
+    pretrain_killed(tmp_path, config, times=20, spread=24, max_steps=300)
 
 
 @pytest.mark.slow
