@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import random
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,3 +74,39 @@ def contents(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
+
+
+def train_in_two_processes(config: RunConfig, output: Path) -> None:
+    """Train with gloo on this machine."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    worker, pickled = output.with_suffix(".py"), output.with_suffix(".pickle")
+    worker.write_text(WORKER)
+    pickled.write_bytes(pickle.dumps(config))
+    processes = []
+    for number in (0, 1):
+        environment = {
+            **os.environ, "RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+        }  # fmt: skip
+        command = [sys.executable, worker, output, pickled]
+        processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE))
+    for process in processes:
+        assert process.wait(timeout=300) == 0, process.stderr.read()
+
+
+WORKER = """
+import pickle
+import sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from spacy_elmo.pretraining.distributed import process_group, world_size
+from spacy_elmo.pretraining.trainer import Trainer
+if __name__ == "__main__":
+    output, config = map(Path, sys.argv[1:])
+    with process_group(gpu=False) as device:
+        assert world_size() == 2
+        Trainer(pickle.loads(config.read_bytes()), output, device=device).train()
+"""
