@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from ..bilm.precision import product_dtype
+from ..bilm.precision import autocast, operand, product_dtype, product_rows
 from ..bilm.transfer import to_device
 
 LossName = Literal["sampled", "full", "adaptive"]
@@ -180,7 +180,7 @@ def _cross_entropy(
     """Products are in the type that `torch.autocast` asks for, if it is on; everything else is in
     that of the weights."""
     dtype = product_dtype(h)
-    with torch.autocast(h.device.type, enabled=False):
+    with autocast(h.device, False):
         return _CrossEntropy.apply(h, weight, bias, targets, own, dtype)
 
 
@@ -211,8 +211,9 @@ class _CrossEntropy(torch.autograd.Function):
         low_weight = weight.to(dtype)
         for start in range(0, len(h), size):
             rows = slice(start, start + size)
-            part, goal = h[rows].to(dtype), targets[rows]
-            logits = torch.mm(part, low_weight.t()).to(h.dtype).add_(bias)
+            part, goal = operand(h[rows], dtype), targets[rows]
+            n = len(goal)
+            logits = torch.mm(part, low_weight.t())[:n].to(h.dtype).add_(bias)
             if own is None:
                 chosen = logits.gather(1, goal[:, None]).squeeze(1)
                 norm = logits.logsumexp(1)
@@ -225,12 +226,12 @@ class _CrossEntropy(torch.autograd.Function):
             total += (norm - chosen).sum()
             p = logits.sub_(norm[:, None]).exp_()
             if d_own is None:
-                p[torch.arange(len(goal), device=h.device), goal] -= 1
+                p[torch.arange(n, device=h.device), goal] -= 1
             else:
                 d_own[rows] = (chosen - norm).exp() - 1
             d_bias += p.sum(0)
-            p = p.to(dtype)
-            d_h[rows] = torch.mm(p, low_weight)
+            p = operand(p, dtype)
+            d_h[rows] = torch.mm(p, low_weight)[:n]
             d_weight += torch.mm(p.t(), part)
         ctx.save_for_backward(d_h, d_weight, d_bias, *(() if d_own is None else (d_own,)))
         return total
@@ -341,7 +342,9 @@ class AdaptiveSoftmax(nn.Module):
 
 
 def _log_probabilities(layer: nn.Module, h: Tensor, targets: numpy.ndarray) -> Tensor:
-    logits = layer(h).to(h.dtype)
+    n = len(h)
+    more = product_rows(n, h.device, product_dtype(h)) - n
+    logits = layer(F.pad(h, (0, 0, 0, more)))[:n].to(h.dtype)
     return -F.cross_entropy(logits, to_device(targets, h.device), reduction="none")
 
 

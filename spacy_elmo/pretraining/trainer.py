@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from ..bilm.lstm import LayerState
+from ..bilm.precision import autocast
 from ..files import atomic_file, locked
 from . import checkpoint as checkpoints
 from .adagrad import update_rows
@@ -312,7 +313,7 @@ class Trainer:
         for at, (batch, share) in enumerate(batches, 1):
             with (
                 self._without_sum(at < len(batches)),
-                torch.autocast(self.device.type, torch.bfloat16, enabled=settings.mixed_precision),
+                autocast(self.device, settings.mixed_precision),
             ):
                 states = self._carried or None
                 loss = self._parallel(batch, self.corpus, samples, states, rows) / (2 * n_targets)
