@@ -7,26 +7,37 @@ two.
 
     python benchmarks/pretrain.py
     python benchmarks/pretrain.py --shapes small --device cuda --mixed-precision --batch-words 32768
+
+What a step costs with another vocabulary, in CPU time of one thread, of the smallest shape:
+
+    python benchmarks/pretrain.py --vocabulary
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
+import resource
 import socket
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import texts
 import torch
 from embed import FILTERS, SHAPES, matmul_rate
+from torch import nn
 
 from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
 from spacy_elmo.pretraining.batches import Batch, SentenceBatches, pack, plan_epoch
 from spacy_elmo.pretraining.config import PretrainingConfig, RunConfig
 from spacy_elmo.pretraining.corpus import Corpus, open_corpus, prepare
 from spacy_elmo.pretraining.distributed import process_group
+from spacy_elmo.pretraining.language_model import LanguageModel
 from spacy_elmo.pretraining.tokenize import Tokenization
 from spacy_elmo.pretraining.trainer import Trainer
 from spacy_elmo.pretraining.vocabulary import VocabularySettings
@@ -36,6 +47,14 @@ TINY = BiLMConfig(
 )
 VOCABULARY = 20_000
 N_SAMPLES = 8192
+# Words of the two output layers that --vocabulary compares.
+FEW_WORDS, MANY_WORDS = 50_003, 793_471
+# Methods whose CPU time is shown by itself.
+PARTS = {
+    "forward": (LanguageModel, "forward"),
+    "backward": (torch.Tensor, "backward"),
+    "clip": (nn.utils, "clip_grad_norm_"),
+}
 COLUMNS = ("shape", "words/s", "GFLOP/s", "mm GFLOP/s", "fraction", "data words/s", "data/training")
 
 
@@ -105,6 +124,76 @@ def print_scaling(shapes: list[str], runs: list[RunConfig], n_steps: int, folder
         print(f"| {shape} | {one:,.0f} | {two:,.0f} | {two / one:.2f} |")
 
 
+@contextmanager
+def cpu_seconds() -> Iterator[Counter]:
+    """YIELDS (Counter): CPU seconds spent in each of the parts."""
+    found: Counter = Counter()
+    originals = {part: getattr(*place) for part, place in PARTS.items()}
+
+    def measured(part: str):
+        @functools.wraps(originals[part])
+        def call(*args, **kwargs):
+            start = time.process_time()
+            result = originals[part](*args, **kwargs)
+            found[part] += time.process_time() - start
+            return result
+
+        return call
+
+    for part, place in PARTS.items():
+        setattr(*place, measured(part))
+    try:
+        yield found
+    finally:
+        for part, place in PARTS.items():
+            setattr(*place, originals[part])
+
+
+def print_vocabulary(batch_words: int, n_steps: int, mixed_precision: bool, folder: Path) -> None:
+    """The same steps with output layers of two sizes, in turn, so that other work on the machine
+    slows down both."""
+    torch.set_num_threads(1)
+    source, sentences = texts.sentences(12_000)
+    words = ["<S>", "</S>", "<UNK>"]
+    words += [word for word, _ in Counter(w for words in sentences for w in words).most_common()]
+    words += [f"unseen-{number}" for number in range(MANY_WORDS - len(words))]
+    trainers, peaks = {}, []
+    for n_words in (FEW_WORDS, MANY_WORDS):
+        path = folder / str(n_words)
+        lines = (" ".join(sentence) for sentence in sentences)
+        tokenization = Tokenization(whitespace=True, one_per_line=True)
+        prepare(lines, path, tokenization, VocabularySettings(words=words[:n_words]))
+        settings = PretrainingConfig(batch_words=batch_words, mixed_precision=mixed_precision)
+        trainer = Trainer(RunConfig(path, None, 0, TINY, settings), folder / f"run-{n_words}")
+        epoch = trainer._epoch(0)
+        for number in range(3):
+            trainer._step(epoch, [number])
+        trainers[n_words] = trainer, epoch
+        peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    totals, parts = Counter(), {}
+    for number in range(3, 3 + n_steps):
+        for n_words in sorted(trainers, reverse=bool(number % 2)):
+            trainer, epoch = trainers[n_words]
+            with cpu_seconds() as found:
+                start = time.process_time()
+                trainer._step(epoch, [number % len(epoch)])
+                totals[n_words] += time.process_time() - start
+            parts.setdefault(n_words, Counter()).update(found)
+    print(
+        f"{source}: {N_SAMPLES:,} samples, {batch_words:,} words per step, shape tiny, Adagrad, "
+        f"CPU seconds per step, mean of {n_steps}.\n"
+    )
+    columns = ("vocabulary", *PARTS, "the rest", "all", "peak memory, MB")
+    print("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
+    for n_words, peak in zip(trainers, peaks):
+        total = totals[n_words]
+        rest = total - sum(parts[n_words].values())
+        seconds = [*(parts[n_words][part] for part in PARTS), rest, total]
+        cells = [f"{n_words:,}", *(f"{value / n_steps:.3f}" for value in seconds), f"{peak:,.0f}"]
+        print("| " + " | ".join(cells) + " |")
+    print(f"\nratio: {totals[MANY_WORDS] / totals[FEW_WORDS]:.3f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     shapes = ("tiny", "small", "original")
@@ -113,8 +202,12 @@ def main() -> None:
     parser.add_argument("--mixed-precision", action="store_true")
     parser.add_argument("--batch-words", type=int, default=4096)
     parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--vocabulary", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
+        if args.vocabulary:
+            print_vocabulary(args.batch_words, args.steps, args.mixed_precision, Path(folder))
+            return
         path = Path(folder) / "corpus"
         source, sentences = texts.sentences(12_000)
         tokenization = Tokenization(whitespace=True, one_per_line=True)

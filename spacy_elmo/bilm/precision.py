@@ -166,13 +166,13 @@ def _onednn(weight: Tensor, bias: Optional[Tensor]) -> Product:
     return product
 
 
-def _few_sizes(n: int) -> int:
-    """Round up to one of a few numbers: powers of two to 16, then four to each power of two, 16
-    apart or more. oneDNN compiles a kernel for every number of rows it sees, which takes some
-    milliseconds, and keeps up to 1,024 of them, 0.6 MB each."""
+def _few_sizes(n: int, per_power: int = 4) -> int:
+    """Round up to one of a few numbers: powers of two to 16, then four (or `per_power`) to each
+    power of two, 16 apart or more. oneDNN compiles a kernel for every number of rows it sees, which
+    takes some milliseconds, and keeps up to 1,024 of them, 0.6 MB each."""
     if n <= 16:
         return 1 << (n - 1).bit_length() if n else 0
-    step = max(16, 1 << ((n - 1).bit_length() - 3))
+    step = max(16, (1 << ((n - 1).bit_length() - 1)) // per_power)
     return -(-n // step) * step
 
 
@@ -229,4 +229,41 @@ def _fbgemm(linear: Callable[[Tensor], Tensor]) -> Product:
 def product_dtype(x: Tensor) -> torch.dtype:
     """RETURNS (dtype): What `torch.autocast` asks for in products; that of x if it is off."""
     kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+        return x.dtype
+    return torch.get_autocast_dtype(kind)
+
+
+def autocast(device: torch.device, enabled: bool) -> contextlib.AbstractContextManager:
+    """RETURNS (ContextManager): `torch.autocast` with bfloat16; nothing on PyTorch's meta device,
+    which has no autocast."""
+    if not torch.amp.is_autocast_available(device.type):
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, torch.bfloat16, enabled=enabled)
+
+
+def compiles_per_size(device: torch.device, dtype: torch.dtype) -> bool:
+    """RETURNS (bool): Whether a product in training compiles and keeps a kernel for every number of
+    rows, as oneDNN does in bfloat16 on a CPU (see `_few_sizes`)."""
+    return device.type == "cpu" and dtype == torch.bfloat16
+
+
+def product_rows(n: int, device: torch.device, dtype: torch.dtype) -> int:
+    """RETURNS (int): How many rows a product of n rows should have in training."""
+    if not compiles_per_size(device, dtype):
+        return n
+    # Most products of more rows are those of a whole batch, of which there are few sizes anyway.
+    return _few_sizes(n, 4 if n <= 256 else 8)
+
+
+def operand(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """RETURNS (Tensor): For a product in training: x in `dtype`, with rows of zeros up to
+    `product_rows`."""
+    n = x.shape[-2]
+    rows = product_rows(n, x.device, dtype)
+    if rows == n:
+        return x.to(dtype)
+    padded = x.new_empty(*x.shape[:-2], rows, x.shape[-1], dtype=dtype)
+    padded[..., :n, :] = x
+    padded[..., n:, :] = 0
+    return padded

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .config import LSTMConfig
-from .precision import product_dtype
+from .precision import autocast, operand, product_dtype, product_rows
 from .transfer import to_device
 
 # Added to the forget gate's bias at run time (bilm-tf stores it without).
@@ -48,7 +48,7 @@ def lstm_scan(
     RETURNS (Tensor): The outputs, packed like x, shape (..., rows, P).
     """
     dtype = product_dtype(x)
-    with torch.autocast(x.device.type, enabled=False):
+    with autocast(x.device, False):
         return _Scan.apply(
             x, list(sizes), gate_weight, gate_bias, projection_weight, config, state, dtype
         )
@@ -68,10 +68,11 @@ class _Scan(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> Tensor:
         width, dim = x.shape[-1], config.dim
-        x_low, weight = x.to(dtype), gate_weight.to(dtype)
+        weight = gate_weight.to(dtype)
         bias = gate_bias.clone()
         bias[..., 2 * dim : 3 * dim] += FORGET_BIAS
-        gates = torch.matmul(x_low, weight[..., :width].transpose(-1, -2)).to(x.dtype)
+        gates = torch.matmul(operand(x, dtype), weight[..., :width].transpose(-1, -2))
+        gates = gates[..., : x.shape[-2], :].to(x.dtype)
         gates += bias.unsqueeze(-2)
         recurrent = weight[..., width:].transpose(-1, -2).contiguous()
         projection = None
@@ -85,7 +86,8 @@ class _Scan(torch.autograd.Function):
         for n in sizes:
             now = gates[..., at : at + n, :]
             if previous_h is not None:
-                now += torch.matmul(previous_h[..., :n, :].to(dtype), recurrent)
+                low = operand(previous_h[..., :n, :], dtype)
+                now += torch.matmul(low, recurrent)[..., :n, :]
             i, j, f, o = now.split(dim, dim=-1)
             # tanh(j) = 2 sigmoid(2j) - 1; see `lstm`.
             j *= 2
@@ -102,7 +104,7 @@ class _Scan(torch.autograd.Function):
             if projection is None:
                 out.copy_(h)
             else:
-                out.copy_(torch.matmul(h.to(dtype), projection))
+                out.copy_(torch.matmul(operand(h, dtype), projection)[..., :n, :])
                 if config.proj_clip is not None:
                     out.clamp_(-config.proj_clip, config.proj_clip)
             previous_h, previous_c = out, c
@@ -123,7 +125,7 @@ class _Scan(torch.autograd.Function):
         weight = gate_weight.to(dtype)
         recurrent = weight[..., width:].contiguous()
         projection = None if projection_weight is None else projection_weight.to(dtype)
-        first = sizes[0] if sizes else 0
+        n_rows, first = x.shape[-2], sizes[0] if sizes else 0
         previous = _previous_rows(sizes, x.device)
 
         # Factors that do not depend on later steps, for all steps at once. Those of the gates are
@@ -143,6 +145,13 @@ class _Scan(torch.autograd.Function):
         inside = None
         if config.cell_clip is not None:
             inside = (cells.abs() < config.cell_clip).to(x.dtype)
+        # The gates' gradients as operands of products: behind those of each step, there must be
+        # enough rows to round its number up.
+        low = d_gates
+        if dtype != x.dtype:
+            most = product_rows(n_rows, x.device, dtype) + product_rows(first, x.device, dtype)
+            low = d_gates.new_empty(*x.shape[:-2], most, 4 * dim, dtype=dtype)
+            low[..., n_rows:, :] = 0
         d_out = dy.clone()
         d_c = x.new_zeros(*x.shape[:-2], first, dim)
         at = x.shape[-2]
@@ -158,7 +167,7 @@ class _Scan(torch.autograd.Function):
             else:
                 if config.proj_clip is not None:
                     d_now.mul_(y[..., rows, :].abs() < config.proj_clip)
-                d_h = torch.matmul(d_now.to(dtype), projection).to(x.dtype)
+                d_h = torch.matmul(operand(d_now, dtype), projection)[..., :n, :].to(x.dtype)
             d_c_now = d_c[..., :n, :]
             d_c_now.addcmul_(d_h, through[..., rows, :])
             if inside is not None:
@@ -168,24 +177,32 @@ class _Scan(torch.autograd.Function):
             by_gate[..., :3, :] *= d_c_now.unsqueeze(-2)
             by_gate[..., 3, :] *= d_h
             d_c_now *= f[..., rows, :]
+            if low is not d_gates:
+                low[..., rows, :] = now
             if at:
-                d_h_next = torch.matmul(now.to(dtype), recurrent)
-        low = d_gates.to(dtype)
+                now_low = low[..., at : at + product_rows(n, x.device, dtype), :]
+                d_h_next = torch.matmul(now_low, recurrent)[..., :n, :]
+
+        def weight_gradient(start: int, inputs: Tensor) -> Tensor:
+            inputs = operand(inputs, dtype)
+            rows = low[..., start : start + inputs.shape[-2], :]
+            return torch.matmul(rows.transpose(-1, -2), inputs)
+
         d_weight = torch.empty_like(gate_weight)
-        d_weight[..., :width] = torch.matmul(low.transpose(-1, -2), x.to(dtype))
-        d_weight[..., width:] = torch.matmul(
-            low[..., first:, :].transpose(-1, -2), y[..., previous, :].to(dtype)
-        )
+        d_weight[..., :width] = weight_gradient(0, x)
+        d_weight[..., width:] = weight_gradient(first, y[..., previous, :])
         if h0 is not None:
-            d_weight[..., width:] += torch.matmul(
-                low[..., :first, :].transpose(-1, -2), h0.to(dtype)
-            )
+            d_weight[..., width:] += weight_gradient(0, h0)
         d_projection = None
         if projection is not None:
-            d_projection = torch.matmul(d_out.to(dtype).transpose(-1, -2), h.to(dtype)).to(x.dtype)
-        d_x = (
-            torch.matmul(low, weight[..., :width]).to(x.dtype) if ctx.needs_input_grad[0] else None
-        )
+            d_low = operand(d_out, dtype).transpose(-1, -2)
+            d_projection = torch.matmul(d_low, operand(h, dtype)).to(x.dtype)
+        d_x = None
+        if ctx.needs_input_grad[0]:
+            d_x = torch.matmul(
+                low[..., : product_rows(n_rows, x.device, dtype), :], weight[..., :width]
+            )
+            d_x = d_x[..., :n_rows, :].to(x.dtype)
         return d_x, None, d_weight, d_gates.sum(-2), d_projection, None, None, None
 
 

@@ -16,7 +16,7 @@ from .config import N_CHARACTERS, BiLMConfig, CharCNNConfig
 from .derived import Derived, fingerprint
 from .forking import FORK_GATE
 from .module_list import ModuleList
-from .precision import Precision, Product, pack
+from .precision import Precision, Product, compiles_per_size, pack, product_dtype
 from .transfer import to_device
 
 UNK = "<UNK>"
@@ -107,22 +107,25 @@ class CharCNN(nn.Module):
         lengths (ndarray): Ids per type that are not padding.
         RETURNS (Tensor): Shape (types, P).
         """
-        device = self.char_embedding.weight.device
+        weight = self.char_embedding.weight
+        device, n = weight.device, len(ids)
+        size = _TYPES_PER_CHUNK.get(device.type, 8192)
+        few_sizes = compiles_per_size(device, product_dtype(weight))
+        if few_sizes:
+            # Full chunks only, with types that are nothing but padding.
+            more = -n % size
+            ids = numpy.pad(ids, ((0, more), (0, 0)), constant_values=PADDING + SHIFT)
+            lengths = numpy.pad(lengths, (0, more))
         # In order of length, so that each chunk is as narrow as it can be.
         order = numpy.argsort(lengths, kind="stable")
-        size = _TYPES_PER_CHUNK.get(device.type, 8192)
         chunks = [order[start : start + size] for start in range(0, len(order), size)]
-        pooled = [self._pool(self._pad(ids[chunk], lengths[chunk])) for chunk in chunks]
-        y = (
-            torch.cat(pooled)
-            if pooled
-            else self.char_embedding.weight.new_empty(0, self.config.n_filters)
-        )
+        pooled = [self._pool(self._pad(ids[chunk], lengths[chunk], few_sizes)) for chunk in chunks]
+        y = torch.cat(pooled) if pooled else weight.new_empty(0, self.config.n_filters)
         for highway in self.highways:
             y = highway(y)
         if self.projection is not None:
             y = self.projection(y)
-        return y[to_device(numpy.argsort(order), device)]
+        return y[to_device(numpy.argsort(order)[:n], device)]
 
     def _pool(self, ids: Tensor) -> Tensor:
         """Convolutions, max over time, activation."""
@@ -191,9 +194,13 @@ class CharCNN(nn.Module):
         would have seen any at full length: all such windows have the same value."""
         return self._pad(*character_ids(types, self.config.max_characters_per_token))
 
-    def _pad(self, ids: numpy.ndarray, lengths: numpy.ndarray) -> Tensor:
+    def _pad(self, ids: numpy.ndarray, lengths: numpy.ndarray, few_sizes: bool = False) -> Tensor:
         most = self.config.max_characters_per_token
-        longest = min(int(lengths.max(initial=0)) + self.config.max_width, most)
+        longest = int(lengths.max(initial=0)) + self.config.max_width
+        if few_sizes:
+            step = 4 if longest <= 16 else 16
+            longest = -(-longest // step) * step
+        longest = min(longest, most)
         padded = numpy.full((len(ids), longest), PADDING + SHIFT)
         padded[:, : ids.shape[1]] = ids[:, :longest]
         return to_device(padded, self.char_embedding.weight.device)

@@ -9,9 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from typing import Optional
 
+import numpy
 import torch
 from torch import distributed
+
+# For arrays in main memory; None for the processes' usual group.
+_host_group: Optional[distributed.ProcessGroup] = None
 
 
 def rank() -> int:
@@ -39,7 +44,9 @@ def process_group(gpu: bool, gpu_id: int = 0) -> Iterator[str]:
     if is_one:
         yield device
         return
+    global _host_group
     distributed.init_process_group("nccl" if gpu else "gloo")
+    _host_group = distributed.new_group(backend="gloo") if gpu else None
     try:
         yield device
     finally:
@@ -78,6 +85,20 @@ def gathered(value: torch.Tensor, dim: int) -> torch.Tensor:
     parts = [torch.empty_like(value) for _ in range(world_size())]
     distributed.all_gather(parts, value.contiguous())
     return torch.cat(parts, dim)
+
+
+def union(values: numpy.ndarray) -> numpy.ndarray:
+    """RETURNS (ndarray): The distinct values of all processes, rising; no GPU has to wait."""
+    values = numpy.unique(values)
+    if world_size() == 1:
+        return values
+    size = torch.tensor(len(values))
+    distributed.all_reduce(size, distributed.ReduceOp.MAX, group=_host_group)
+    # Parts must be of one size.
+    mine = torch.from_numpy(numpy.resize(values, int(size)))
+    parts = [torch.empty_like(mine) for _ in range(world_size())]
+    distributed.all_gather(parts, mine, group=_host_group)
+    return numpy.unique(torch.cat(parts).numpy())
 
 
 def barrier() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional
+from typing import Optional
 
 import numpy
 import torch
@@ -15,14 +15,7 @@ from ..bilm.token_encoder import CharCNN
 from ..bilm.transfer import to_device
 from .batches import Batch
 from .corpus import Corpus
-from .losses import LossConfig, build_output_layer
-
-
-class DirectionLosses(NamedTuple):
-    """Sums over a batch, in nats."""
-
-    forward: Tensor
-    backward: Tensor
+from .losses import LossConfig, Rows, Samples, build_output_layer
 
 
 class LanguageModel(nn.Module):
@@ -46,29 +39,31 @@ class LanguageModel(nn.Module):
         self,
         batch: Batch,
         corpus: Corpus,
-        random: numpy.random.Generator,
+        samples: Optional[Samples] = None,
         states: Optional[list[LayerState]] = None,
-    ) -> DirectionLosses:
-        """The losses that training minimises.
+        rows: Optional[Rows] = None,
+    ) -> Tensor:
+        """The loss that training minimises.
 
         batch (Batch): Sentences.
         corpus (Corpus): Where the characters of the types are.
-        random (Generator): Draws the samples of a sampled softmax, the same ones for both
-            directions.
+        samples (Optional[Samples]): Of the output layer's `draw`.
         states (Optional[list]): Of the LSTMs before the batch, changed in place to those after it;
             see `BiLSTM.forward`.
+        rows (Optional[Rows]): See `Softmax.forward`.
+        RETURNS (Tensor): The sum over both directions, in nats.
         """
-        samples = self.output.draw(random)
-        tops = self._top(batch, corpus, self.dropout, states)
-        pairs = zip(tops, self._targets(batch))
-        return DirectionLosses(*(self.output(h, targets, samples) for h, targets in pairs))
+        top = self._top(batch, corpus, self.dropout, states)
+        # Both directions in one product.
+        targets = torch.from_numpy(batch.targets).flatten()
+        return self.output(top.flatten(0, 1), targets, samples, rows)
 
     @torch.no_grad()
     def log_likelihood(self, batch: Batch, corpus: Corpus) -> Tensor:
         """RETURNS (Tensor): The exact log probability of each prediction, in nats, without dropout;
         shape (2, rows)."""
         tops = self._top(batch, corpus, 0.0)
-        pairs = zip(tops, self._targets(batch))
+        pairs = zip(tops, torch.from_numpy(batch.targets))
         return torch.stack([self.output.log_likelihood(h, targets) for h, targets in pairs])
 
     def new_states(self, n_rows: int) -> list[LayerState]:
@@ -103,6 +98,3 @@ class LanguageModel(nn.Module):
         x = types[to_device(batch.inputs, types.device)]
         top = self.bilm.lstm(x, batch.sizes, dropout, states)[-1]
         return F.dropout(top, dropout) if dropout else top
-
-    def _targets(self, batch: Batch) -> Tensor:
-        return to_device(batch.targets, self.bilm.device)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from ..bilm.precision import product_dtype
+from ..bilm.precision import autocast, operand, product_dtype, product_rows
 from ..bilm.transfer import to_device
 
 LossName = Literal["sampled", "full", "adaptive"]
@@ -62,6 +62,18 @@ class Samples(NamedTuple):
     n_tries: int
 
 
+class Rows(NamedTuple):
+    """Copies of some rows of a `Softmax`. As leaves of the graph, they get the gradient of these
+    rows alone, not of the whole layer.
+
+    words (Tensor): Distinct words, rising.
+    parts (dict[Parameter, Tensor]): The layer's parameters, and these rows of them.
+    """
+
+    words: Tensor
+    parts: dict[nn.Parameter, Tensor]
+
+
 class Softmax(nn.Module):
     """A full softmax, which training may estimate from samples.
 
@@ -88,39 +100,70 @@ class Softmax(nn.Module):
         self.weight = weight
         self.bias = nn.Parameter(torch.zeros(n_words))
 
+    @property
+    def reads_rows(self) -> bool:
+        """Whether training reads only some rows, which nothing else reads."""
+        return self.n_samples is not None and not self.tied
+
     def draw(self, random: numpy.random.Generator) -> Optional[Samples]:
-        """RETURNS (Optional[Samples]): For one batch, in both directions."""
+        """RETURNS (Optional[Samples]): For one step, in both directions."""
         if self.n_samples is None:
             return None
         return draw_log_uniform(self.n_words, self.n_samples, random)
 
-    def forward(self, h: Tensor, targets: Tensor, samples: Optional[Samples] = None) -> Tensor:
+    def gather(self, words: numpy.ndarray) -> Rows:
+        """Copy the rows of some words, to train these alone.
+
+        words (ndarray): Distinct words, rising.
+        """
+        index = to_device(words, self.weight.device)
+        parts = {p: p.detach()[index].requires_grad_() for p in (self.weight, self.bias)}
+        return Rows(index, parts)
+
+    def forward(
+        self,
+        h: Tensor,
+        targets: Tensor,
+        samples: Optional[Samples] = None,
+        rows: Optional[Rows] = None,
+    ) -> Tensor:
         """The loss that training minimises.
 
         h (Tensor): Shape (rows, P).
-        targets (Tensor): The word of each row, shape (rows,).
+        targets (Tensor): The word of each row, shape (rows,), on the CPU.
         samples (Optional[Samples]): The words to estimate from; None for all.
+        rows (Optional[Rows]): Get the gradient instead of this layer; for samples only. They must
+            include the samples and the targets.
         RETURNS (Tensor): The sum over all rows. With samples this is a classification among the
             samples and the target: its minimum is that of the full loss, its value is lower.
         """
+        targets = to_device(targets.numpy(), h.device)
         if samples is None:
             return _cross_entropy(h, self.weight, self.bias, targets, None)
-        words, n_tries = samples
-        candidates = to_device(words, h.device)
+        candidates, n_tries = to_device(samples[0], h.device), samples[1]
+        # The column of the sample that is the row's target, -1 for none: it does not count as a
+        # sample there (an "accidental hit").
+        hit = torch.searchsorted(candidates, targets).clamp_max_(len(candidates) - 1)
+        hit = torch.where(candidates[hit] == targets, hit, -1)
         # The logits of the samples and that of the target are all lowered by the logarithm of the
         # word's expected count, as in tf.nn.sampled_softmax_loss. Only then is the minimum of the
         # loss the true distribution (Jean et al. 2015, section 3; Bengio and Senécal 2008).
-        bias = self.bias[candidates] - log_expected_counts(candidates, self.n_words, n_tries)
-        own = (h * self.weight[targets]).sum(1) + self.bias[targets]
-        own = own - log_expected_counts(targets, self.n_words, n_tries)
-        # The column of the sample that is the row's target, -1 for none: it does not count as a
-        # sample there (an "accidental hit").
-        column = torch.full((self.n_words,), -1, device=h.device)
-        column[candidates] = torch.arange(len(candidates), device=h.device)
-        return _cross_entropy(h, self.weight[candidates], bias, column[targets], own)
+        log_counts, own_log_count = (
+            log_expected_counts(words, self.n_words, n_tries) for words in (candidates, targets)
+        )
+        weight: Tensor = self.weight
+        bias: Tensor = self.bias
+        if rows is not None:
+            weight, bias = rows.parts[self.weight], rows.parts[self.bias]
+            candidates, targets = (
+                torch.searchsorted(rows.words, words) for words in (candidates, targets)
+            )
+        own = (h * weight[targets]).sum(1) + bias[targets] - own_log_count
+        return _cross_entropy(h, weight[candidates], bias[candidates] - log_counts, hit, own)
 
     def log_likelihood(self, h: Tensor, targets: Tensor) -> Tensor:
         """RETURNS (Tensor): The exact log probability of each row's word, shape (rows,)."""
+        targets = to_device(targets.numpy(), h.device)
         result = h.new_empty(len(h))
         size = _rows(h, self.n_words)
         for start in range(0, len(h), size):
@@ -137,7 +180,7 @@ def _cross_entropy(
     """Products are in the type that `torch.autocast` asks for, if it is on; everything else is in
     that of the weights."""
     dtype = product_dtype(h)
-    with torch.autocast(h.device.type, enabled=False):
+    with autocast(h.device, False):
         return _CrossEntropy.apply(h, weight, bias, targets, own, dtype)
 
 
@@ -168,8 +211,9 @@ class _CrossEntropy(torch.autograd.Function):
         low_weight = weight.to(dtype)
         for start in range(0, len(h), size):
             rows = slice(start, start + size)
-            part, goal = h[rows].to(dtype), targets[rows]
-            logits = torch.mm(part, low_weight.t()).to(h.dtype).add_(bias)
+            part, goal = operand(h[rows], dtype), targets[rows]
+            n = len(goal)
+            logits = torch.mm(part, low_weight.t())[:n].to(h.dtype).add_(bias)
             if own is None:
                 chosen = logits.gather(1, goal[:, None]).squeeze(1)
                 norm = logits.logsumexp(1)
@@ -182,12 +226,12 @@ class _CrossEntropy(torch.autograd.Function):
             total += (norm - chosen).sum()
             p = logits.sub_(norm[:, None]).exp_()
             if d_own is None:
-                p[torch.arange(len(goal), device=h.device), goal] -= 1
+                p[torch.arange(n, device=h.device), goal] -= 1
             else:
                 d_own[rows] = (chosen - norm).exp() - 1
             d_bias += p.sum(0)
-            p = p.to(dtype)
-            d_h[rows] = torch.mm(p, low_weight)
+            p = operand(p, dtype)
+            d_h[rows] = torch.mm(p, low_weight)[:n]
             d_weight += torch.mm(p.t(), part)
         ctx.save_for_backward(d_h, d_weight, d_bias, *(() if d_own is None else (d_own,)))
         return total
@@ -258,12 +302,15 @@ class AdaptiveSoftmax(nn.Module):
                 f"{width} for the last cluster: give fewer"
             )
         self.n_words = n_words
+        self.reads_rows = False
         self.softmax = nn.AdaptiveLogSoftmaxWithLoss(width, n_words, inside, head_bias=True)
 
     def draw(self, random: numpy.random.Generator) -> None:
         """Nothing is sampled."""
 
-    def forward(self, h: Tensor, targets: Tensor, samples: None = None) -> Tensor:
+    def forward(
+        self, h: Tensor, targets: Tensor, samples: None = None, rows: None = None
+    ) -> Tensor:
         """See `Softmax.forward`."""
         return -self._log_likelihood(h, targets).sum()
 
@@ -277,24 +324,28 @@ class AdaptiveSoftmax(nn.Module):
         return torch.cat(parts) if parts else h.new_empty(0)
 
     def _log_likelihood(self, h: Tensor, targets: Tensor) -> Tensor:
-        """PyTorch's own forward leaves out clusters that no target is in, which other processes
-        would wait for; and under `torch.autocast` it computes logarithms in half precision."""
+        """PyTorch's own forward waits for the device to learn which rows are in which cluster, and
+        leaves out clusters that no target is in: with several processes, all must take part in the
+        gradient of every cluster. Under `torch.autocast` it computes logarithms in half
+        precision."""
         n_head, *ends = self.softmax.cutoffs
-        starts = [n_head, *ends[:-1]]
-        cluster = torch.zeros_like(targets)
-        for start in starts:
-            cluster += targets >= start
-        place = torch.where(cluster == 0, targets, n_head + cluster - 1)
-        result = _log_probabilities(self.softmax.head(h).to(h.dtype), place)
-        for number, (start, tail) in enumerate(zip(starts, self.softmax.tail), 1):
-            rows = (cluster == number).nonzero().squeeze(1)
-            inside = _log_probabilities(tail(h[rows]).to(h.dtype), targets[rows] - start)
-            result = result.index_add(0, rows, inside)
+        words = targets.numpy()
+        cluster = numpy.searchsorted([n_head, *ends[:-1]], words, side="right")
+        place = numpy.where(cluster == 0, words, n_head + cluster - 1)
+        result = _log_probabilities(self.softmax.head, h, place)
+        for number, (start, tail) in enumerate(zip([n_head, *ends[:-1]], self.softmax.tail), 1):
+            inside = numpy.flatnonzero(cluster == number)
+            rows = to_device(inside, h.device)
+            found = _log_probabilities(tail, h[rows], words[inside] - start)
+            result = result.index_add(0, rows, found)
         return result
 
 
-def _log_probabilities(logits: Tensor, targets: Tensor) -> Tensor:
-    return -F.cross_entropy(logits, targets, reduction="none")
+def _log_probabilities(layer: nn.Module, h: Tensor, targets: numpy.ndarray) -> Tensor:
+    n = len(h)
+    more = product_rows(n, h.device, product_dtype(h)) - n
+    logits = layer(F.pad(h, (0, 0, 0, more)))[:n].to(h.dtype)
+    return -F.cross_entropy(logits, to_device(targets, h.device), reduction="none")
 
 
 OutputLayer = Softmax | AdaptiveSoftmax

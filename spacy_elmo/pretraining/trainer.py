@@ -19,9 +19,11 @@ from torch import nn
 
 from ..bilm import BiLMConfig
 from ..bilm.lstm import LayerState
+from ..bilm.precision import autocast
 from ..files import atomic_file, locked
 from . import checkpoint as checkpoints
-from .batches import CarriedRows, Epoch, SentenceBatches, plan_epoch
+from .adagrad import update_rows
+from .batches import Batch, CarriedRows, Epoch, SentenceBatches, plan_epoch
 from .config import OptimizerConfig, RunConfig, differences
 from .corpus import open_corpus
 from .distributed import (
@@ -31,9 +33,11 @@ from .distributed import (
     gathered,
     rank,
     summed,
+    union,
     world_size,
 )
 from .initial import build_model
+from .losses import Softmax
 from .perplexity import Perplexity, perplexity
 
 
@@ -123,8 +127,18 @@ class Trainer:
         self._first_bad_step = torch.full((), -1, device=device)
         if saved is not None:
             self._restore(saved)
+        # The output layer, if a step reads and updates only some rows of it.
+        layer, by_rows = self.model.output, isinstance(self.optimizer, torch.optim.Adagrad)
+        self._row_layer = (
+            layer if isinstance(layer, Softmax) and layer.reads_rows and by_rows else None
+        )
         self._parallel: nn.Module = self.model
         if world_size() > 1:
+            if self._row_layer is not None:
+                # `_step` sums the gradients of these rows.
+                nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
+                    self.model, [f"output.{name}" for name in layer.state_dict()]
+                )
             self._parallel = nn.parallel.DistributedDataParallel(self.model)
 
     def train(self, report: Optional[Report] = None, export: Optional[Export] = None) -> Progress:
@@ -373,29 +387,46 @@ class Trainer:
         n_words, n_targets = map(sum, zip(*(epoch.size(number) for number in numbers)))
         total = torch.zeros((), device=self.device)
         self.optimizer.zero_grad(set_to_none=True)
-        for number in numbers:
-            batch = epoch.read(number, rank(), world_size())
-            share = world_size()
-            if batch is None:
-                # Every process must take part in the sum of gradients, even if it has no sentence.
-                batch, share = epoch.read(number), 0
+        batches = [self._read(epoch, number) for number in numbers]
+        samples = self.model.output.draw(random)
+        rows = None
+        if self._row_layer is not None and samples is not None:
+            words = [samples.words, *(batch.targets.ravel() for batch, _ in batches)]
+            rows = self._row_layer.gather(union(numpy.concatenate(words)))
+        for at, (batch, share) in enumerate(batches, 1):
             with (
-                self._without_sum(number != numbers[-1]),
-                torch.autocast(self.device.type, torch.bfloat16, enabled=settings.mixed_precision),
+                self._without_sum(at < len(batches)),
+                autocast(self.device, settings.mixed_precision),
             ):
-                losses = self._parallel(batch, self.corpus, random, self._carried or None)
-                loss = (losses.forward + losses.backward) / (2 * n_targets)
+                states = self._carried or None
+                loss = self._parallel(batch, self.corpus, samples, states, rows) / (2 * n_targets)
             (loss * share).backward()
             total += loss.detach() * bool(share)
+        parts = {} if rows is None else rows.parts
+        for part in parts.values():
+            assert part.grad is not None
+            summed(part.grad).div_(world_size())
         limit = settings.optimizer.grad_clip or math.inf
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        norm = nn.utils.clip_grad_norm_([parts.get(p, p) for p in self.model.parameters()], limit)
         is_bad = ~torch.isfinite(total + norm) & (self._first_bad_step < 0)
         self._first_bad_step.masked_fill_(is_bad, progress.step + 1)
         self.optimizer.step()
+        if rows is not None:
+            update_rows(self.optimizer, rows)
         self.model.bilm.invalidate()
         progress.step += 1
         progress.n_words += n_words
         return total
+
+    def _read(self, epoch: Epoch, number: int) -> tuple[Batch, int]:
+        """RETURNS (tuple): What this process reads of a batch, and the factor of its loss."""
+        batch = epoch.read(number, rank(), world_size())
+        if batch is not None:
+            return batch, world_size()
+        # Every process must take part in the sum of gradients, even if it has no sentence.
+        whole = epoch.read(number)
+        assert whole is not None
+        return whole, 0
 
     def _without_sum(self, skip: bool) -> contextlib.AbstractContextManager:
         """Gradients that are accumulated are summed over the processes only once."""

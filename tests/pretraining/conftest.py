@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import random
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,3 +74,53 @@ def contents(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
+
+
+def train_in_two_processes(config: RunConfig, output: Path, stops: str = "") -> None:
+    """Train with gloo on this machine, or go on where an earlier call was stopped.
+
+    stops (str): The process ("0" or "1") that gets a signal in its first evaluation.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    worker, pickled = output.with_suffix(".py"), output.with_suffix(".pickle")
+    worker.write_text(WORKER)
+    pickled.write_bytes(pickle.dumps(config))
+    processes = []
+    for number in (0, 1):
+        environment = {
+            **os.environ, "RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+        }  # fmt: skip
+        command = [sys.executable, worker, output, pickled, stops]
+        processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE))
+    for process in processes:
+        assert process.wait(timeout=300) == 0, process.stderr.read()
+
+
+WORKER = """
+import pickle
+import signal
+import sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from spacy_elmo.pretraining.distributed import process_group, rank, world_size
+from spacy_elmo.pretraining.trainer import Trainer
+if __name__ == "__main__":
+    output, config = map(Path, sys.argv[1:3])
+    with process_group(gpu=False) as device:
+        assert world_size() == 2
+        resume = output.exists()
+        config = pickle.loads(config.read_bytes())
+        trainer = Trainer(config, output, device=device, resume=resume)
+        if sys.argv[3] == str(rank()):
+            real = trainer.model.log_likelihood
+            def log_likelihood(*args):
+                signal.raise_signal(signal.SIGTERM)
+                return real(*args)
+            trainer.model.log_likelihood = log_likelihood
+        trainer.train()
+        assert trainer.interrupted == bool(sys.argv[3])
+"""

@@ -1,0 +1,73 @@
+"""Training steps on PyTorch's meta device, of tensors without contents. Like a GPU it refuses
+tensors of another device, and where a GPU would be waited for, it raises an error."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from spacy_elmo.bilm import BiLMConfig
+from spacy_elmo.pretraining.config import read_config
+from spacy_elmo.pretraining.corpus import prepare
+from spacy_elmo.pretraining.trainer import Trainer, build_optimizer
+from spacy_elmo.pretraining.vocabulary import VocabularySettings
+
+from ..project.conftest import PROJECT
+from .conftest import SENTENCE_PER_LINE, sentences
+
+PAPER = PROJECT / "configs" / "pretraining" / "paper.cfg"
+N_WORDS = 793_471
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """One text as a corpus with the published number of words, and with a few."""
+    folder = tmp_path_factory.mktemp("meta")
+    for name, size in (("many", N_WORDS), ("few", 99)):
+        words = ["<S>", "</S>", "<UNK>", "Anna", "sees", "the", "river", "."]
+        words += [f"unseen{i}" for i in range(size - len(words))]
+        vocabulary = VocabularySettings(words=words)
+        prepare(sentences(), folder / name, SENTENCE_PER_LINE, vocabulary, dev_fraction=0.1)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "loss, characters, settings",
+    [
+        ("sampled", True, {}),
+        ("adaptive", True, {"carry_state": False}),
+        ("sampled", False, {"carry_state": False}),
+        ("sampled", False, {"optimizer.name": "adamw"}),
+        ("sampled", False, {"loss.tied": True}),
+        ("adaptive", False, {}),
+        ("full", False, {"carry_state": False}),
+    ],
+    ids=str,
+)
+def test_nothing_waits_for_the_device(tmp_path, folders, loss, characters, settings):
+    overrides = {
+        "batch_words": 200,
+        "accumulate_gradient": 2,
+        "loss.name": loss,
+        "loss.n_samples": 8192 if characters else 50,
+        "loss.cutoffs": [2000, 10000] if characters else [20, 50],
+        **settings,
+    }
+    config = read_config(PAPER, {f"pretraining.{name}": v for name, v in overrides.items()})
+    config = replace(config, corpus=folders / ("many" if characters else "few"))
+    if not characters:
+        config = replace(config, bilm=BiLMConfig(config.bilm.lstm, n_tokens_vocab=3))
+    with torch.device("meta"):
+        trainer = Trainer(config, tmp_path / "run", device="meta")
+    # PyTorch's optimizers count their steps in main memory.
+    trainer.optimizer = build_optimizer(trainer.model, config.pretraining.optimizer)
+    assert {p.device.type for p in trainer.model.parameters()} == {"meta"}
+    assert trainer.model.bilm.config.lstm.dim == 4096
+    assert trainer.model.output.n_words == (N_WORDS if characters else 99)
+    steps = trainer._steps()
+    for _ in range(2):
+        loss_value = trainer._step(*next(steps))
+        assert loss_value.device.type == "meta" and loss_value.shape == ()
+    assert trainer.progress.step == 2
