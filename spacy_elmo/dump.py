@@ -135,7 +135,7 @@ def _make_doc(nlp: Language, text: str | list[str], where: str) -> Doc:
     try:
         if isinstance(text, list):
             # Who gives tokens gives sentences: a line is one, as in bilm-tf and AllenNLP.
-            starts: list[Optional[bool]] = [number == 0 for number in range(len(text))]
+            starts: list[bool | int | None] = [number == 0 for number in range(len(text))]
             return Doc(nlp.vocab, words=text, sent_starts=starts)
         # Not `nlp.make_doc`, which refuses long texts for the sake of parsers.
         return nlp.tokenizer(text)
