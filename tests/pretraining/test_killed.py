@@ -198,7 +198,7 @@ def test_pretrain_killed(tmp_path, config):
 
 @pytest.mark.slow
 def test_pretrain_killed_twenty_times(tmp_path, config):
-    pretrain_killed(tmp_path, config, times=20, spread=24, max_steps=300)
+    pretrain_killed(tmp_path, config, times=20, spread=14, max_steps=400)
 
 
 @pytest.mark.slow
