@@ -50,7 +50,8 @@ def _check_least(config: Any, where: str, least: int, names: Sequence[str]) -> N
 class OptimizerConfig:
     """The optimizer and its learning rates. The defaults are the paper's.
 
-    name (str): "adagrad" (the paper's) or "adamw".
+    name (str): "adagrad" (the paper's), which updates only the rows of a sampled softmax that a
+        step reads, or "adamw", whose moments and decay change every row in every step.
     learn_rate (float): The highest rate.
     schedule (str): "constant", "cosine" or "inverse_sqrt", after the warm-up.
     warmup_steps (int): Steps in which the rate rises from 0.

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from ..bilm import CharCNNConfig
 from .config import RunConfig
 from .corpus import open_corpus
 
@@ -15,6 +16,9 @@ _FLOAT = 4
 # Activations that wait for the backward pass, per word, layer and direction: the gates, the cell
 # before and after clipping, and the output of the nonlinearity; projections before and after.
 _CELLS, _PROJECTIONS = 8, 4
+# Those of a character CNN: windows of characters per word type and filter, vectors per highway, and
+# how often a type occurs in a batch of some thousand words.
+_WINDOWS, _HIGHWAY, _REPEATED = 12, 6, 3
 # What a process with PyTorch and spaCy needs beside that, logits included.
 _PROCESS = 550 * 2**20
 
@@ -43,15 +47,35 @@ def estimate(config: RunConfig) -> Memory:
     from .initial import build_model
 
     assert config.corpus is not None
+    corpus = open_corpus(config.corpus, check=False)
     with torch.device("meta"):
-        model, _ = build_model(config, open_corpus(config.corpus, check=False))
-    n_parameters = sum(parameter.numel() for parameter in model.parameters())
+        model, _ = build_model(config, corpus)
     settings, lstm = config.pretraining, model.bilm.config.lstm
+    is_adamw = settings.optimizer.name == "adamw"
+    sizes = [parameter.numel() for parameter in model.parameters()]
     # AdamW keeps two numbers per weight, Adagrad one.
-    copies = 4 if settings.optimizer.name == "adamw" else 3
+    numbers = (4 if is_adamw else 3) * sum(sizes)
+    if model.output.reads_rows and not is_adamw:
+        # No gradient of the whole output layer.
+        numbers -= sum(parameter.numel() for parameter in model.output.parameters())
+        sizes = [parameter.numel() for parameter in model.bilm.parameters()]
     per_layer = _CELLS * lstm.dim + _PROJECTIONS * lstm.projection_dim
-    per_word = 2 * lstm.n_layers * per_layer
-    return Memory(copies * n_parameters * _FLOAT, settings.batch_words * per_word * _FLOAT)
+    per_word = 2 * lstm.n_layers * per_layer + _per_type(model.bilm.config.char_cnn) // _REPEATED
+    words = settings.batch_words
+    if not settings.carry_state:
+        # A sentence is never cut.
+        words = max(words, int(corpus.train.lengths.max()))
+    # When the optimizer computes with as many numbers as its largest parameter has, the batch's
+    # activations are gone.
+    return Memory(numbers * _FLOAT, max(words * per_word, max(sizes)) * _FLOAT)
+
+
+def _per_type(config: CharCNNConfig | None) -> int:
+    """RETURNS (int): Numbers that a character CNN keeps per word type for the backward pass."""
+    if config is None:
+        return 0
+    windows = sum(width * config.embedding_dim + number for width, number in config.filters)
+    return _WINDOWS * windows + _HIGHWAY * config.n_highway * config.n_filters
 
 
 def check_memory(config: RunConfig, device: str = "cpu", n_processes: int = 1) -> None:

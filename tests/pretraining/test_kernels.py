@@ -85,6 +85,7 @@ def test_there_are_few_shapes_of_products(tmp_path, varied, bilm, loss):
 
 SCRIPT = """
 import pickle, resource, sys
+from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from spacy_elmo.pretraining.trainer import Trainer
@@ -109,7 +110,7 @@ def test_memory_does_not_grow(tmp_path, varied, loss):
     (tmp_path / "config").write_bytes(pickle.dumps(config))
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, tmp_path / "script.py", tmp_path / "config", tmp_path / "run"]
-    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     _, after_50, *later = map(int, output.split())
     assert len(later) == 8
     assert max(later) < 1.1 * after_50

@@ -6,7 +6,7 @@ import pytest
 
 from spacy_elmo.pretraining import memory
 from spacy_elmo.pretraining.config import read_config
-from spacy_elmo.pretraining.corpus import prepare
+from spacy_elmo.pretraining.corpus import open_corpus, prepare
 from spacy_elmo.pretraining.tokenize import Tokenization
 from spacy_elmo.pretraining.vocabulary import VocabularySettings
 
@@ -35,6 +35,28 @@ def test_estimates_grow_with_model_and_batch(corpus):
     half = memory.estimate(config("small", corpus, **{"pretraining.batch_words": 2048}))
     assert half.parameters == sizes[1].parameters
     assert 2 * half.activations == sizes[1].activations
+
+
+def test_rows_of_the_output_layer_need_no_gradient_of_all(corpus):
+    """With Adagrad; AdamW changes every row in every step."""
+    settings = {"pretraining.loss.name": "sampled", "pretraining.loss.n_samples": 3}
+    full, sampled, adamw = (
+        memory.estimate(config("paper", corpus, **overrides))
+        for overrides in ({}, settings, {**settings, "pretraining.optimizer.name": "adamw"})
+    )
+    n_words = len(open_corpus(corpus).words)
+    assert full.parameters - sampled.parameters == n_words * (512 + 1) * 4
+    assert adamw.parameters == full.parameters / 3 * 4
+
+
+def test_a_sentence_longer_than_a_batch(corpus, tmp_path):
+    texts = [" ".join([f"word{i}"] * 9000) for i in range(20)]
+    tokenization = Tokenization(whitespace=True, one_per_line=True, max_length=9000)
+    prepare(texts, tmp_path / "long", tokenization, VocabularySettings(), dev_fraction=0.2)
+    short, long = (
+        memory.estimate(config("small", folder)) for folder in (corpus, tmp_path / "long")
+    )
+    assert long.activations > 2 * short.activations
 
 
 def test_what_does_not_fit_is_told(corpus, monkeypatch):
