@@ -14,9 +14,7 @@ import time
 
 import numpy
 import pytest
-import spacy
 import torch
-from spacy.util import Config
 
 from .conftest import elmo_pipeline, max_difference, random_bilm
 
@@ -326,18 +324,6 @@ def in_threads(function, n_threads=1):
         assert not thread.is_alive(), "a dead-lock"
     assert len(results) == n_threads
     return results
-
-
-def test_weights_from_a_pipeline_that_reads_its_own_at_first_use(tmp_path, weights_folder):
-    nlp = spacy.blank("en")
-    nlp.add_pipe("elmo", config={"model": {"weights": None}})
-    nlp.to_disk(tmp_path / "outer")
-    config = Config().from_disk(tmp_path / "outer" / "config.cfg")
-    config["components"]["elmo"]["model"]["weights"] = str(weights_folder)
-    config.to_disk(tmp_path / "outer" / "config.cfg")
-    nlp = elmo_pipeline(tmp_path / "outer")
-    [doc] = in_threads(lambda: nlp("the bank"))
-    assert max_difference(doc._.elmo_layers, random_bilm().embed([["the", "bank"]])[0]) <= 1e-5
 
 
 def test_threads_that_use_a_pipeline_first_share_its_weights(weights_folder):

@@ -257,8 +257,8 @@ def test_bad_weights_are_one_message(tmp_path: Path, hdf5_folder: Path):
 def test_pipeline_of_a_language_that_is_not_installed(tmp_path: Path, pipeline: Path):
     config = (pipeline / "config.cfg").read_text().replace('lang = "en"', 'lang = "qqq"')
     (pipeline / "config.cfg").write_text(config)
-    for command in (["info", pipeline], ["export", pipeline, tmp_path / "out"]):
-        assert "qqq" in fail(*command)
+    assert "qqq" in fail("info", pipeline)
+    succeed("export", pipeline, tmp_path / "out")  # The weights need no language.
 
 
 def test_failure_leaves_the_old_output_alone(tmp_path: Path, hdf5_folder: Path, pipeline: Path):

@@ -57,6 +57,10 @@ def equal(first, second):
     return all(torch.equal(value, second[name]) for name, value in first.items())
 
 
+def final_weights(output):
+    return load_file(checkpoints.all_checkpoints(output)[-1] / "model.safetensors")
+
+
 @both_inputs
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 def test_it_learns(tmp_path, corpus, bilm, loss):
@@ -305,7 +309,7 @@ def test_two_processes_equal_one(tmp_path, corpus, loss, carry_state):
     one = Trainer(config, tmp_path / "one")
     one.train()
     train_in_two_processes(config, tmp_path / "two")
-    found = load_file(checkpoints.all_checkpoints(tmp_path / "two")[-1] / "model.safetensors")
+    found = final_weights(tmp_path / "two")
     for name, value in weights(one).items():
         assert max_difference(found[name], value) < 1e-6, name
 
