@@ -25,7 +25,7 @@ from thinc.api import to_numpy
 from spacy_elmo.files import atomic_folder
 from spacy_elmo.neighbors import read_corpus
 from spacy_elmo.pretraining.reading import find_files
-from spacy_elmo.resolve import find, load_pipeline
+from spacy_elmo.resolve import absolute, load_pipeline
 
 BUNDLED = "en_elmo_sm"
 BLOCK = 10_000
@@ -84,7 +84,11 @@ def build(corpus: str, index: Path, pipeline: str) -> int:
     array = numpy.stack(vectors)
     mean = array.mean(axis=0, dtype=numpy.float32)
     # A path that holds wherever the search is started.
-    manifest = {"pipeline": str(find(pipeline)), "n_sentences": len(sentences), "corpus": corpus}
+    manifest = {
+        "pipeline": str(absolute(pipeline)),
+        "n_sentences": len(sentences),
+        "corpus": corpus,
+    }
     with atomic_folder(index) as new:
         (new / "sentences.txt").write_text("\n".join(sentences) + "\n", encoding="utf8")
         numpy.save(new / "vectors.npy", normalised(array - mean).astype(numpy.float16))

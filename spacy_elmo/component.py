@@ -161,11 +161,13 @@ def _clear_errors(name: str, source: Any) -> Iterator[None]:
 class _Training:
     """Training state kept between updates. Not copied and not pickled.
 
-    pipeline (Optional[weakref.ref]): The pipeline that the component was made or initialised for.
+    before (Optional[_Training]): A state of the same component, for what outlasts a training: the
+        pipeline that it was made or initialised for, and the elmo components that follow it there.
     """
 
-    def __init__(self, pipeline: Optional[weakref.ref[Language]] = None) -> None:
-        self.pipeline = pipeline
+    def __init__(self, before: Optional[_Training] = None) -> None:
+        self.pipeline: Optional[weakref.ref[Language]] = before.pipeline if before else None
+        self.followers: weakref.WeakSet[Elmo] = before.followers if before else weakref.WeakSet()
         self.docs: Sequence[Doc] = ()
         self.initialized = False
         self.batch: Optional[TrainingBatch] = None
@@ -322,7 +324,6 @@ class Elmo(Tok2Vec):
         """
         docs = list(docs)
         self._warn_of_long_sentences(docs)
-        self._training.gradient_check.look()
         return encode(
             self.model,
             docs,
@@ -358,6 +359,7 @@ class Elmo(Tok2Vec):
         keep_layers (Optional[bool]): Goes before the component's setting.
         YIELDS (Doc): The docs in order, without those the error handler took.
         """
+        self._training.gradient_check.look()
         most_docs = min(batch_size or self.batch_size, self.batch_size)
         most_tokens = _BATCHES_PER_BUFFER * self.model.attrs["settings"].max_tokens_per_batch
         buffer: list[Doc] = []
@@ -406,6 +408,8 @@ class Elmo(Tok2Vec):
     def find_listeners(self, component: Any) -> None:
         """Connect the listeners in a component's model that listen to this component: by its name,
         or because they did before it was renamed."""
+        if isinstance(component, Elmo):
+            self._training.followers.add(component)
         model = getattr(component, "model", None)
         if not isinstance(model, Model):
             return
@@ -414,14 +418,10 @@ class Elmo(Tok2Vec):
                 listener = cast(Tok2VecListener, node)
                 previous = node.attrs["link"].connect(self, component.name)
                 # Of several components in one pipeline, the last one before the listener has it.
-                if isinstance(previous, Elmo) and self._shares_pipeline(previous):
+                if isinstance(previous, Elmo) and self in previous._training.followers:
                     previous.remove_listener(listener, component.name)
                     node.attrs["link"].others.discard(previous)
                 self.add_listener(listener, component.name)
-
-    def _shares_pipeline(self, other: Elmo) -> bool:
-        pipeline = self._training.pipeline
-        return pipeline is not None and pipeline == other._training.pipeline
 
     def update(
         self,
@@ -436,7 +436,8 @@ class Elmo(Tok2Vec):
 
         examples, sgd: As for any component. The biLM has no dropout while it is fine-tuned.
         losses (Optional[dict]): If the biLM is not frozen, gets the sum of the squared gradients
-            that reach it, under the name of the component. On a GPU it is an array there.
+            that reach it, under the name of the component. On a GPU it lags behind, by up to 100
+            updates: reading a number there waits for all that is computed before it.
         RETURNS (dict): The losses.
         RAISES (ValueError): Later, from a listener, if the gradients are NaN or infinite.
         """
@@ -445,9 +446,9 @@ class Elmo(Tok2Vec):
             losses.setdefault(self.name, 0.0)
         training = self._training
         self._close_batch()
+        training.docs = docs = [example.predicted for example in examples]
         if not self.listeners:
             return losses
-        training.docs = docs = [example.predicted for example in examples]
         self._warn_of_long_sentences(docs)
         links = [listener.attrs["link"] for listener in self.listeners]
         if self.frozen:
@@ -456,12 +457,11 @@ class Elmo(Tok2Vec):
             layers, backprop_model = self.model(docs, is_train=True)
 
             def backprop(d_layers: Floats3d) -> None:
-                loss = self.model.ops.xp.vdot(d_layers, d_layers)
-                training.gradient_check.add(
-                    self.model.ops, loss, f"{self.name}: the gradient of the biLM's layers"
+                losses[self.name] += training.gradient_check.add(
+                    self.model.ops,
+                    self.model.ops.xp.vdot(d_layers, d_layers),
+                    f"{self.name}: the gradient of the biLM's layers",
                 )
-                # Converting it to a float would wait for a GPU.
-                losses[self.name] += float(loss) if self.model.ops.device_type == "cpu" else loss
                 backprop_model(d_layers)
                 self._apply_postponed()
 
@@ -480,9 +480,11 @@ class Elmo(Tok2Vec):
             pipeline, or was not initialised (it is in `training.frozen_components`, and must then
             be in `training.annotating_components`).
         """
-        if not self.frozen or not self._training.initialized or self.is_removed:
+        if not self.frozen or self.is_removed:
             return None
         self._training.docs = docs
+        if not self._training.initialized:
+            return None
         return encode_layers(self.model, docs, self._cache(docs))
 
     def finish_update(self, sgd: Optimizer) -> None:
@@ -504,7 +506,7 @@ class Elmo(Tok2Vec):
 
     def end_training(self) -> None:
         """Free what only training needs: cached activations, and the last batch."""
-        self._training = _Training(self._training.pipeline)
+        self._training = _Training(self._training)
         if self.activation_cache is not None:
             self.activation_cache.clear()
         for listener in self.listeners:

@@ -26,6 +26,7 @@ import h5py
 import numpy
 import srsly
 from spacy.language import Language
+from spacy.pipeline import Sentencizer
 from spacy.tokens import Doc, DocBin
 from thinc.api import to_numpy
 
@@ -35,7 +36,7 @@ from .pretraining.reading import decompressed, find_files, read_errors
 
 # A part has the tokens of so many batches: the more, the more alike in length are the sequences of
 # a batch; the fewer, the less a kill loses.
-_PART_BATCHES = 3
+_PART_BATCHES = 8
 _MANIFEST = "spacy-elmo-embed.json"
 _FINISHED = "spacy-elmo-embed-finished.json"
 _PART = re.compile(r"\d{12}-\d{12}-[0-9a-f]{16}\.(hdf5|spacy)")
@@ -291,9 +292,9 @@ class Dump:
         settings = pipe_settings(self.nlp, self.elmo, keep_layers=keep_layers)
         for docs in self._portions():
             texts = _checksum(docs)
-            # The encoding of a type depends a little on the types that it is computed with.
-            self.elmo.bilm.type_cache.clear()
             records: list[Any] = []
+            # The last bits of a type's encoding depend on the types that it is computed with.
+            self.elmo.bilm.type_cache.clear()
             for doc in self.nlp.pipe(docs, **settings):
                 vectors = self._vectors(doc)
                 records.append(doc if self.format == "spacy" else vectors)
@@ -458,7 +459,11 @@ class Dump:
         made_by = [config["nlp"]["lang"], config["nlp"]["tokenizer"], components]
         pipeline = hashlib.sha256(srsly.json_dumps(made_by, sort_keys=True).encode())
         for maker in (self.nlp.tokenizer, *(pipe for _, pipe in makers)):
-            if maker is not self.elmo and hasattr(maker, "to_bytes"):
+            if isinstance(maker, Sentencizer):
+                # Its bytes list a set, in an order that differs from process to process.
+                settings = [sorted(maker.punct_chars), maker.overwrite]
+                pipeline.update(srsly.json_dumps(settings).encode())
+            elif maker is not self.elmo and hasattr(maker, "to_bytes"):
                 pipeline.update(maker.to_bytes(exclude=["vocab"]))
         return {
             "input": None if self._is_stream else self._checksum_of_files(),

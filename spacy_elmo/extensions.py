@@ -7,6 +7,7 @@
 | token._.elmo      | (width,), the token's row                              | getter            |
 | span._.elmo       | (width,), mean over the tokens that are not whitespace | getter            |
 | doc._.elmo        | the same for the whole doc                             | getter            |
+| doc._.elmo_sources| whose arrays these are; for this module only           | yes               |
 
 All are None on a doc that no "elmo" component has seen. The width is 2P, except when the
 component's mix is of another width (all layers concatenated). Arrays are those of the component's
@@ -154,7 +155,12 @@ def layers_of(doc: Doc, component: str = "*", checksums: Sequence[str] = ()) -> 
     stored = list(_stored(doc))
     if checksums:
         ranks = [*checksums, None]
-        possible = [one for one in stored if one.checksum in ranks]
+        possible = [
+            one
+            for one in stored
+            if one.checksum in checksums
+            or (one.checksum is None and component in ("*", one.component or component))
+        ]
         possible.sort(key=lambda one: (ranks.index(one.checksum), one.component != component))
     else:
         possible = [one for one in stored if component == "*" or one.component in (None, component)]
@@ -170,11 +176,18 @@ def layers_of(doc: Doc, component: str = "*", checksums: Sequence[str] = ()) -> 
 def _stored(doc: Doc) -> Iterator[_Layers]:
     """YIELDS (_Layers): All layers on the doc, those of the last component first."""
     sources = _sources(doc)
+    data = _user_data(doc)
     array = get_layers(doc)
     if array is not None:
-        yield _Layers(**(sources.get("layers") or _source(None, None, None)), array=array)
+        # Version 0.1 stored the names of the components, and no more.
+        unknown = _source(data.get("elmo_upstream"), None, None)
+        yield _Layers(**(sources.get("layers") or unknown), array=array)
     for other in sources.get("others", ()):
         yield _Layers(**other)
+    if not sources:
+        for key in data:
+            if isinstance(key, tuple) and key[0] == "elmo_upstream":
+                yield _Layers(key[1], None, None, data[key])
 
 
 def _source(
@@ -269,6 +282,8 @@ def register() -> None:
         _register(Doc, name, getter, setter)
     for kind, getter in _GETTERS.items():
         _register(kind, "elmo", getter, None)
+    if not Doc.has_extension("elmo_sources"):
+        Doc.set_extension("elmo_sources", default=None)
 
 
 def _register(kind: Any, name: str, getter: Callable, setter: Optional[Callable]) -> None:

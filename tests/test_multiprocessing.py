@@ -344,6 +344,16 @@ def fork():
     return True
 
 
+@needs_fork
+def test_iterators_of_sentences_may_wait_for_forks():
+    def sentences():
+        assert in_threads(fork) == [True]
+        yield ["the", "bank"]
+
+    [[layers]] = in_threads(lambda: random_bilm().embed(sentences()))
+    assert max_difference(layers, random_bilm().embed([["the", "bank"]])[0]) <= 1e-6
+
+
 def embed(reduce, n_batches=1):
     """Run a biLM, and call a function with the activations of each batch."""
     bilm = random_bilm()

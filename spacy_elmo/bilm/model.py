@@ -184,7 +184,6 @@ class BiLM(nn.Module):
                 features = _zeros(vectors, n_rows, reduce(token).shape[1])
         return layers, features
 
-    @FORK_GATE
     def embed(self, sentences: Iterable[Iterable[str]]) -> list[Tensor]:
         """Tokens in, activations out.
 
@@ -203,8 +202,9 @@ class BiLM(nn.Module):
             before = len(index)
             index.extend(types.setdefault(token, len(types)) for token in tokens)
             lengths.append(len(index) - before)
-        # Gradients may be wanted of what is computed from the result, even if not in this context.
-        with torch.inference_mode(False), torch.no_grad():
+        # The gate is not entered before: the caller's iterators may fork, or wait for a thread that
+        # does. Gradients may be wanted of what is computed from the result.
+        with FORK_GATE, torch.inference_mode(False), torch.no_grad():
             layers, _ = self(list(types), numpy.array(index, dtype=numpy.int64), lengths)
             return [
                 part.clone(memory_format=torch.contiguous_format)

@@ -212,15 +212,17 @@ class GradientCheck(NotSerialized):
 
     def __init__(self) -> None:
         self._sum: Any = 0.0
+        self._seen = 0.0
         self._n_calls = 0
         self._what = ""
 
-    def add(self, ops: Ops, value: Any, what: str) -> None:
+    def add(self, ops: Ops, value: Any, what: str) -> float:
         """Check a gradient, at once or later.
 
         ops (Ops): What the gradient was computed with.
         value (Any): A number that is not finite if the gradient is not.
         what (str): What to call it in the error.
+        RETURNS (float): The sum of all values that were looked at and not returned before.
         RAISES (ValueError): If this gradient, or one before, is not finite.
         """
         self._sum = self._sum + value  # Once it is not finite, it never is again.
@@ -228,6 +230,8 @@ class GradientCheck(NotSerialized):
         self._n_calls += 1
         if ops.device_type == "cpu" or self._n_calls == _CHECK_EVERY:
             self.look()
+        seen, self._seen = self._seen, 0.0
+        return seen
 
     def look(self) -> None:
         """RAISES (ValueError): If any gradient since the last look was not finite."""
@@ -240,6 +244,7 @@ class GradientCheck(NotSerialized):
                 f"{self._what} is NaN or infinite: lower the learning rate, or clip gradients "
                 "(training.optimizer.grad_clip)"
             )
+        self._seen += total
 
     def __deepcopy__(self, memo: dict) -> GradientCheck:
         return GradientCheck()

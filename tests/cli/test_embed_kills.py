@@ -31,7 +31,9 @@ def make_input(weights: Path, folder: Path, *, lines: int, batch_size: int) -> t
                 chance.choice(words) + chance.choice("abc") for _ in range(chance.randint(0, 40))
             ]
             file.write(" ".join(tokens) + "\n")
-    elmo_pipeline(weights, batch_size=batch_size).to_disk(folder / "pipeline")
+    nlp = elmo_pipeline(weights, batch_size=batch_size)
+    nlp.add_pipe("sentencizer", first=True)
+    nlp.to_disk(folder / "pipeline")
     return folder / "text.txt", folder / "pipeline"
 
 

@@ -216,6 +216,15 @@ def test_annotating_while_training_uses_the_cache(tmp_path):
         assert len(runs) == 1
 
 
+def test_a_component_that_only_annotates_uses_the_cache(tmp_path):
+    """From the second step on: in the first, nothing tells that there is training."""
+    nlp = training_pipeline(tmp_path)
+    runs = runs_of(nlp)
+    for _ in range(4):
+        nlp.update(tagged(nlp), sgd=Adam(0.01), annotates=["elmo"], exclude=["elmo"])
+    assert len(runs) == 2
+
+
 class DeviceArray(numpy.ndarray):
     """What FakeGPU holds."""
 
