@@ -163,13 +163,14 @@ def test_impossible_settings(settings, message):
 # In a pipeline
 
 
-def training_pipeline(path, **cache):
+def training_pipeline(path, frozen_components=(), **cache):
     """With a tagger that listens."""
     native.write(random_bilm(), path / "weights")
     block = {"@misc": "spacy-elmo.ActivationCache.v1", **cache}
     nlp = elmo_pipeline(path / "weights", activation_cache=block)
     add_tagger(nlp)
-    nlp.initialize(lambda: tagged(nlp))
+    with nlp.select_pipes(disable=frozen_components):  # As `spacy train` does.
+        nlp.initialize(lambda: tagged(nlp))
     return nlp
 
 
@@ -218,7 +219,7 @@ def test_annotating_while_training_uses_the_cache(tmp_path):
 
 def test_a_component_that_only_annotates_uses_the_cache(tmp_path):
     """From the second step on: in the first, nothing tells that there is training."""
-    nlp = training_pipeline(tmp_path)
+    nlp = training_pipeline(tmp_path, frozen_components=["elmo"])
     runs = runs_of(nlp)
     for _ in range(4):
         nlp.update(tagged(nlp), sgd=Adam(0.01), annotates=["elmo"], exclude=["elmo"])
