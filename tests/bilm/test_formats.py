@@ -867,6 +867,16 @@ def test_archives_of_nlpl(tmp_path):
     assert_refused(path, str(path), "a damaged zip archive")
 
 
+def test_damaged_zip_archives(tmp_path):
+    """Whatever byte is changed, the error names the file."""
+    path = zip_of(tmp_path / "x.zip", "model.hdf5", "naïve.txt")
+    data = path.read_bytes()
+    for at in range(4, len(data)):
+        for value in {0, 255, data[at] ^ 1}:
+            path.write_bytes(data[:at] + bytes([value]) + data[at + 1 :])
+            assert_refused(path, f"{path} is a")
+
+
 def test_archives_of_allennlp(tmp_path):
     for mode in ("w:gz", "w"):
         path = tar_of(tmp_path / "model.tar.gz", mode, "config.json", "weights.th", "vocabulary/x")
