@@ -421,6 +421,17 @@ def test_a_vocabulary_of_odd_words(tmp_path):
     assert native.from_bytes(native.to_bytes(bilm)).vocabulary == words
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_happens_to_the_file_later_does_not_change_the_model(name, tmp_path, bilm):
+    FORMATS[name].write(bilm, tmp_path / "weights")
+    path = tmp_path / "weights" / f"weights.{name}"
+    loaded = load(path)
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.write(size * b"\x11")
+    assert_same(bilm, loaded)
+
+
 # ------------------------------------------------------------------------------ missing and damaged
 
 
