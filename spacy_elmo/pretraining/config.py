@@ -213,14 +213,14 @@ def read_config(path: Path, overrides: Mapping[str, Any] = {}) -> RunConfig:
     options = config.get("bilm") or None
     block = dict(config.get("pretraining") or {})
     logger = block.pop("logger", None)
-    loss = _fill(LossConfig, block.pop("loss", {}), "pretraining.loss")
-    optimizer = _fill(OptimizerConfig, block.pop("optimizer", {}), "pretraining.optimizer")
+    loss = read_section(LossConfig, block.pop("loss", {}), "pretraining.loss")
+    optimizer = read_section(OptimizerConfig, block.pop("optimizer", {}), "pretraining.optimizer")
     return RunConfig(
         corpus=None if (corpus := paths.get("corpus")) is None else Path(corpus),
         init_from=paths.get("init_from"),
         seed=_seed(config.get("system", {}).get("seed", 0)),
         bilm=None if options is None else BiLMConfig.from_options(_complete(options)),
-        pretraining=_fill(
+        pretraining=read_section(
             PretrainingConfig, {**block, "loss": loss, "optimizer": optimizer}, "pretraining"
         ),
         logger=logger,
@@ -263,7 +263,13 @@ def _complete(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _fill(kind: Any, values: Mapping[str, Any], where: str) -> Any:
+def read_section(kind: Any, values: Mapping[str, Any], where: str) -> Any:
+    """Make a dataclass of settings from a mapping of them.
+
+    kind (type): The dataclass. Settings that are not given have its defaults.
+    where (str): What the settings are part of, for the messages.
+    RAISES (ValueError): If a setting is not known, or of another type than its default.
+    """
     if not isinstance(values, Mapping):
         raise ValueError(f"{where} must be a section, found {values!r}")
     known = {f.name: f for f in fields(kind)}

@@ -29,6 +29,7 @@ from typing import Any
 import numpy
 
 from ..bilm.characters import PADDING, SHIFT, character_ids
+from ..bilm.config import N_CHARACTERS
 from ..files import atomic_folder, sha256
 from .tokenize import Tokenization, tokenize
 from .vocabulary import SPECIALS, VocabularySettings, order_types
@@ -249,7 +250,11 @@ def open_corpus(folder: Path, *, check: bool = True) -> Corpus:
     path = folder / "characters.bin"
     if len(lengths) != n_types or path.stat().st_size != 2 * n_types * lengths.max():
         raise _changed(path, f"it does not fit the lengths of {n_types} types")
+    if lengths.min() < 1:
+        raise _changed(folder / "lengths.bin", "it has words without characters")
     characters = numpy.memmap(path, dtype="int16", mode="r")
+    if check and not 0 <= characters.min() <= characters.max() < N_CHARACTERS:
+        raise _changed(path, f"it has characters that are not in 0..{N_CHARACTERS - 1}")
     return Corpus(
         folder,
         manifest,

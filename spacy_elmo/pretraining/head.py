@@ -24,6 +24,8 @@ from torch import Tensor
 from ..bilm import BiLM
 from ..bilm.formats import read_vocabulary
 from ..files import save_tensors
+from .config import read_section
+from .corpus import MAX_CHARACTERS
 from .language_model import LanguageModel
 from .losses import LossConfig, OutputLayer
 from .tokenize import Tokenization
@@ -76,12 +78,18 @@ def load_head(folder: Path) -> Head:
     """RAISES (ValueError): If there is no output layer, or it cannot be read."""
     try:
         about: dict[str, Any] = json.loads((folder / "head.json").read_text(encoding="utf8"))
+        max_characters = about["max_characters"]
+        if type(max_characters) is not int or not 3 <= max_characters <= MAX_CHARACTERS:
+            raise ValueError(
+                f"head.json: max_characters must be a number of 3 to {MAX_CHARACTERS}, found "
+                f"{max_characters!r}"
+            )
         return Head(
             read_vocabulary(folder / "vocab.txt"),
-            LossConfig(**about["loss"]),
+            read_section(LossConfig, about["loss"], "head.json: loss"),
             load_file(folder / "head.safetensors"),
-            Tokenization(**about["tokenization"]),
-            about["max_characters"],
+            read_section(Tokenization, about["tokenization"], "head.json: tokenization"),
+            max_characters,
         )
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise ValueError(
@@ -96,9 +104,9 @@ def load_language_model(bilm: BiLM, folder: Path) -> tuple[LanguageModel, Head]:
     RAISES (ValueError): If there is no output layer, or it is another model's.
     """
     head = load_head(folder)
-    model = LanguageModel(bilm, len(head.words), head.loss, 0.0)
     try:
+        model = LanguageModel(bilm, len(head.words), head.loss, 0.0)
         model.output.load_state_dict(head.tensors)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         raise ValueError(f"the output layer in {folder} is another model's: {error}") from error
     return model.eval(), head

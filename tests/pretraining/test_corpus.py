@@ -312,6 +312,15 @@ def set_id(folder, manifest):
     ids.tofile(folder / "dev.ids.bin")
 
 
+def set_number(name, dtype, value):
+    def change(folder, manifest):
+        numbers = numpy.fromfile(folder / name, dtype=dtype)
+        numbers[5] = value
+        numbers.tofile(folder / name)
+
+    return change
+
+
 def cut(name):
     def change(folder, manifest):
         path = folder / name
@@ -329,6 +338,11 @@ def empty(name):
     [
         (lambda folder, manifest: None, None),
         (set_id, "dev.ids.bin"),
+        (set_number("characters.bin", "int16", 262), "characters.bin"),
+        (set_number("characters.bin", "int16", -1), "characters.bin"),
+        (set_number("characters.bin", "int16", 261), None),
+        (set_number("characters.bin", "int16", 0), None),
+        (set_number("lengths.bin", "uint16", 0), "lengths.bin"),
         *((cut(name), name) for name in ("train.ids.bin", "dev.ends.bin", "characters.bin")),
         *((empty(name), name) for name in ("train.ids.bin", "dev.ends.bin", "characters.bin")),
         *((empty(name), name) for name in ("types.txt", "counts.bin")),

@@ -5,13 +5,17 @@ the models add at run time; files that already hold that row, as zeros, have 262
 
 An HDF5 file may name other files as the place of its data, and may declare more data than it
 holds: both are refused. Links are not followed. What the file declares is compared with the options
-before anything is read.
+before anything is read. HDF5 does not bound what a compressed chunk grows to, and not all of its
+filters check their input: few filters are accepted, and each chunk is inflated with a limit before
+HDF5 reads it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +37,17 @@ _CHARACTERS = "char_embed"
 _OUR_GROUPS = ("char_embed", "embedding", "CNN", "RNN_")
 # Declared bytes per byte of the file. Trained weights are hardly compressible.
 _MOST_COMPRESSION = 16
+_FILTERS = {
+    h5py.h5z.FILTER_DEFLATE: "deflate",
+    h5py.h5z.FILTER_SHUFFLE: "shuffle",
+    h5py.h5z.FILTER_FLETCHER32: "fletcher32",
+    h5py.h5z.FILTER_SZIP: "szip",
+    h5py.h5z.FILTER_NBIT: "n-bit",
+    h5py.h5z.FILTER_SCALEOFFSET: "scale-offset",
+    h5py.h5z.FILTER_LZF: "lzf",
+}
+_ACCEPTED_FILTERS = Counter(("shuffle", "deflate", "fletcher32"))  # Each once.
+_CHECKSUM_BYTES = 4  # Of fletcher32.
 
 
 @dataclass(frozen=True)
@@ -116,7 +131,8 @@ def write(model: BiLM, folder: Path, *, half: bool = False) -> None:
 def _clear_errors(path: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, RuntimeError, LookupError, TypeError, ValueError) as error:  # All of h5py.
+    # All of h5py, and zlib.
+    except (OSError, RuntimeError, LookupError, TypeError, ValueError, zlib.error) as error:
         raise ValueError(f"{path} is not a complete HDF5 file: {error}") from error
 
 
@@ -129,7 +145,7 @@ class _Dataset(NamedTuple):
     is_elsewhere (bool): Whether its values are in other files.
     n_declared (int): The bytes that it should take, all chunks whole.
     n_written (int): The bytes that it takes in the file, compressed if it is.
-    is_filtered (bool): Whether it is compressed, or something of the kind.
+    filters (tuple[str, ...]): Names of the filters, in the order in which they were applied.
     """
 
     item: h5py.Dataset
@@ -138,13 +154,15 @@ class _Dataset(NamedTuple):
     is_elsewhere: bool
     n_declared: int
     n_written: int
-    is_filtered: bool
+    filters: tuple[str, ...]
 
     @classmethod
     def describe(cls, item: h5py.Dataset) -> _Dataset:
         shape = item.shape or ()
         chunks = item.chunks or (1,) * len(shape)
         whole = (-(-size // chunk) * chunk for size, chunk in zip(shape, chunks))
+        created = item.id.get_create_plist()
+        codes = [created.get_filter(i)[0] for i in range(created.get_nfilters())]
         return cls(
             item,
             item.shape,
@@ -152,7 +170,7 @@ class _Dataset(NamedTuple):
             bool(item.is_virtual or item.external),
             item.dtype.itemsize * math.prod(whole),
             item.id.get_storage_size(),
-            item.id.get_create_plist().get_nfilters() > 0,
+            tuple(_FILTERS.get(code, f"number {code}") for code in codes),
         )
 
 
@@ -188,15 +206,20 @@ def _read(
         # An array of the right shape that takes no memory.
         expected = layout.to_file(numpy.broadcast_to(numpy.False_, parameters[name].shape)).shape
         _check(path, dataset, expected, datasets[dataset])
-    size, total = path.stat().st_size, sum(x.n_declared for x in datasets.values())
-    if total > _MOST_COMPRESSION * size:
+    size = path.stat().st_size
+    declared = sum(x.n_declared for x in datasets.values())
+    written = sum(x.n_written for x in datasets.values())
+    if declared > _MOST_COMPRESSION * size or written > size:
         raise ValueError(
-            f"{path} has {size:,} bytes, too few for the {total:,} bytes of weights it declares"
+            f"{path} has {size:,} bytes, too few for the {declared:,} bytes of weights it declares "
+            f"(stored in {written:,})"
         )
     values = {}
     for dataset, (name, layout) in names.items():
         stored = datasets[dataset]
         with _clear_errors(path):
+            if stored.filters:
+                _check_chunks(dataset, stored)
             # Big-endian numbers, too, become native ones here.
             array = numpy.asarray(stored.item[()], dtype=stored.dtype.newbyteorder("="))
         if dataset == _CHARACTERS and len(array) == N_CHARACTERS:
@@ -214,15 +237,38 @@ def _check(path: Path, name: str, expected: tuple[int, ...], stored: _Dataset) -
             f"{path}: the data of {name} are in other files (a virtual dataset, or external "
             "storage): refused. Copy them into this file where you trust it"
         )
+    if Counter(stored.filters) - _ACCEPTED_FILTERS:
+        raise ValueError(
+            f"{path}: {name} is stored with the HDF5 filters {', '.join(stored.filters)}, but only "
+            f"{', '.join(_ACCEPTED_FILTERS)} are read, each at most once: where you trust the "
+            "file, store it without filters (h5repack -f NONE)"
+        )
     shape = stored.shape
     if name == _CHARACTERS and shape and shape[0] == N_CHARACTERS:
         shape = (N_CHARACTERS - 1, *shape[1:])
     check_tensor(path, name, expected, shape, stored.dtype.name)
-    if stored.n_written < stored.n_declared and not stored.is_filtered:
+    if stored.n_written < stored.n_declared and not stored.filters:
         raise ValueError(
             f"{path}: {name} should take {stored.n_declared:,} bytes, but only "
             f"{stored.n_written:,} were written"
         )
+
+
+def _check_chunks(name: str, stored: _Dataset) -> None:
+    """RAISES (ValueError, zlib.error): If a chunk does not inflate to just the bytes of a chunk."""
+    chunks = stored.item.id
+    size = stored.dtype.itemsize * math.prod(stored.item.chunks)
+    for i in range(chunks.get_num_chunks()):
+        skipped, data = chunks.read_direct_chunk(chunks.get_chunk_info(i).chunk_offset)
+        for number, kind in reversed(tuple(enumerate(stored.filters))):
+            if skipped >> number & 1:
+                continue
+            if kind == "deflate":
+                data = zlib.decompressobj().decompress(data, size + _CHECKSUM_BYTES + 1)
+            elif kind == "fletcher32":
+                data = data[:-_CHECKSUM_BYTES]
+        if len(data) != size:
+            raise ValueError(f"a chunk of {name} does not have its {size:,} bytes")
 
 
 def _with_projection_as_stored(config: BiLMConfig, datasets: Mapping[str, _Dataset]) -> BiLMConfig:

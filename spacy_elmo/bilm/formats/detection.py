@@ -102,7 +102,7 @@ def _zip(path: Path) -> str:
     try:
         with zipfile.ZipFile(path) as file:
             names = {Path(name).name for name in file.namelist()}
-    except (zipfile.BadZipFile, OSError):
+    except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError):  # All of zipfile.
         return "a damaged zip archive: not read"
     if "data.pkl" in names:
         return _PICKLED

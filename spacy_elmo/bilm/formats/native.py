@@ -46,13 +46,17 @@ def read(
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
-            # Memory-mapped: larger than the file they cannot be.
+            # Memory-mapped: nothing large is allocated before the shapes are checked.
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no dict)
     except (SafetensorError, OSError, KeyError) as error:  # KeyError: an unknown type of numbers.
         raise ValueError(f"{path} is not a complete safetensors file: {error}") from error
     if config is None:
         config, vocabulary = _read_metadata(metadata, path)
-    return _build(config, vocabulary, tensors, path)
+    model = _build(config, vocabulary, tensors, path)
+    # Whoever writes to a file changes what is mapped from it: the model has its own copy.
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
+    return model
 
 
 def write(model: BiLM, folder: Path) -> None:

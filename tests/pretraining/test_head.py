@@ -1,0 +1,69 @@
+"""The output layer that is kept beside a model."""
+
+import json
+import re
+
+import pytest
+import torch
+
+from spacy_elmo.pretraining.head import load_head, load_language_model, write_head
+from spacy_elmo.pretraining.language_model import LanguageModel
+from spacy_elmo.pretraining.losses import LossConfig
+from spacy_elmo.pretraining.tokenize import Tokenization
+
+from ..conftest import WORDS, random_bilm
+
+LOSS = LossConfig("adaptive", cutoffs=(3,))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    model = LanguageModel(random_bilm(), len(WORDS), LOSS)
+    folder = tmp_path / "model.head"
+    folder.mkdir()
+    write_head(folder, model.output, LOSS, WORDS, Tokenization(max_length=70), 50)
+    return folder
+
+
+def change(folder, section, name, value):
+    path = folder / "head.json"
+    about = json.loads(path.read_text(encoding="utf8"))
+    (about[section] if section else about)[name] = value
+    path.write_text(json.dumps(about), encoding="utf8")
+
+
+def test_round_trip(folder):
+    model, head = load_language_model(random_bilm(), folder)
+    assert head.words == list(WORDS)
+    assert (head.loss.name, list(head.loss.cutoffs)) == ("adaptive", [3])
+    assert head.tokenization == Tokenization(max_length=70)
+    assert head.max_characters == 50
+    tensors = model.output.state_dict()
+    assert tensors.keys() == head.tensors.keys()
+    assert all(torch.equal(value, head.tensors[name]) for name, value in tensors.items())
+
+
+@pytest.mark.parametrize(
+    "section, name, value",
+    [
+        *(("", "max_characters", value) for value in ("x", None, True, 5.5, -1, 2, 10**12)),
+        *(("loss", "cutoffs", value) for value in ("ab", 5, ["a"], [2.5])),
+        ("loss", "n_samples", "x"),
+        ("loss", "name", "other"),
+        ("loss", "more", 1),
+        ("tokenization", "lang", 5),
+        ("tokenization", "max_length", "x"),
+        ("", "loss", []),
+    ],
+)
+def test_bad_settings_name_the_folder_and_the_setting(folder, section, name, value):
+    change(folder, section, name, value)
+    with pytest.raises(ValueError, match=rf"{re.escape(str(folder))}.*{name}"):
+        load_head(folder)
+
+
+@pytest.mark.parametrize("cutoffs", [[4, 3], [3, 3], [0], [], [100]])
+def test_impossible_cutoffs_name_the_folder(folder, cutoffs):
+    change(folder, "loss", "cutoffs", cutoffs)
+    with pytest.raises(ValueError, match=rf"{re.escape(str(folder))}.*cutoffs"):
+        load_language_model(random_bilm(), folder)
