@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import functools
 import os
-import resource
 import socket
 import tempfile
 import time
@@ -157,7 +156,7 @@ def print_vocabulary(batch_words: int, n_steps: int, mixed_precision: bool, fold
     words = ["<S>", "</S>", "<UNK>"]
     words += [word for word, _ in Counter(w for words in sentences for w in words).most_common()]
     words += [f"unseen-{number}" for number in range(MANY_WORDS - len(words))]
-    trainers, peaks = {}, []
+    trainers = {}
     for n_words in (FEW_WORDS, MANY_WORDS):
         path = folder / str(n_words)
         lines = (" ".join(sentence) for sentence in sentences)
@@ -169,7 +168,6 @@ def print_vocabulary(batch_words: int, n_steps: int, mixed_precision: bool, fold
         for number in range(3):
             trainer._step(epoch, [number])
         trainers[n_words] = trainer, epoch
-        peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     totals, parts = Counter(), {}
     for number in range(3, 3 + n_steps):
         for n_words in sorted(trainers, reverse=bool(number % 2)):
@@ -183,13 +181,13 @@ def print_vocabulary(batch_words: int, n_steps: int, mixed_precision: bool, fold
         f"{source}: {N_SAMPLES:,} samples, {batch_words:,} words per step, shape tiny, Adagrad, "
         f"CPU seconds per step, mean of {n_steps}.\n"
     )
-    columns = ("vocabulary", *PARTS, "the rest", "all", "peak memory, MB")
+    columns = ("vocabulary", *PARTS, "the rest", "all")
     print("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
-    for n_words, peak in zip(trainers, peaks):
+    for n_words in trainers:
         total = totals[n_words]
         rest = total - sum(parts[n_words].values())
         seconds = [*(parts[n_words][part] for part in PARTS), rest, total]
-        cells = [f"{n_words:,}", *(f"{value / n_steps:.3f}" for value in seconds), f"{peak:,.0f}"]
+        cells = [f"{n_words:,}", *(f"{value / n_steps:.3f}" for value in seconds)]
         print("| " + " | ".join(cells) + " |")
     print(f"\nratio: {totals[MANY_WORDS] / totals[FEW_WORDS]:.3f}")
 
@@ -204,6 +202,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--vocabulary", action="store_true")
     args = parser.parse_args()
+    if args.vocabulary and (args.device != "cpu" or args.shapes not in (shapes, ["tiny"])):
+        parser.error("--vocabulary is measured on the CPU, with the tiny shape alone")
     with tempfile.TemporaryDirectory() as folder:
         if args.vocabulary:
             print_vocabulary(args.batch_words, args.steps, args.mixed_precision, Path(folder))

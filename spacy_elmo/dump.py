@@ -31,7 +31,7 @@ from spacy.tokens import Doc, DocBin
 from thinc.api import to_numpy
 
 from .component import Elmo, pipe_settings
-from .files import atomic_file, clear_temporary, locked, sha256
+from .files import atomic_file, clear_temporary, locked_output, sha256
 from .pretraining.reading import decompressed, find_files, read_errors
 
 # A part has the tokens of so many batches: the more, the more alike in length are the sequences of
@@ -145,27 +145,17 @@ def _make_doc(nlp: Language, text: str | list[str], where: str) -> Doc:
 
 
 @contextlib.contextmanager
-def locked_output(out: Path) -> Iterator[None]:
-    """Keep a second run away from the same output, and remove what no run can use any more of what
-    killed ones have left.
+def locked_dump(out: Path) -> Iterator[None]:
+    """Keep a second run away from the same output, and remove the parts of one that was killed
+    when the output was complete.
 
     out (Path): The file to write.
     RAISES (ValueError): If another run is writing it.
     """
-    out = _target(out)
-    folder = _folder(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    lock = out.with_name(f".{out.name}.lock")
-    with locked(lock, f"another run is writing {out}: wait for it, or choose another"):
-        clear_temporary(out.parent, out.name)
-        if not (folder / _MANIFEST).exists() or _is_finished(out):
-            _remove_parts(folder)
+    with locked_output(out):
+        if _is_finished(out.resolve()):
+            _remove_parts(_folder(out.resolve()))
         yield
-
-
-def _target(out: Path) -> Path:
-    """A link stays, and its target is written."""
-    return out.resolve() if out.is_symlink() else out
 
 
 def _folder(out: Path) -> Path:
@@ -176,18 +166,15 @@ def _remove_parts(folder: Path) -> None:
     """Remove what we have written to the folder, and the folder if nothing else is in it."""
     if not folder.is_dir():
         return
-    # First, because parts without it are known to be useless.
-    (folder / _MANIFEST).unlink(missing_ok=True)
     clear_temporary(folder)
-    for path in _own_files(folder):
-        path.unlink()
+    for path in folder.iterdir():
+        if _PART.fullmatch(path.name):
+            path.unlink()
+    # After the parts, which without these files would not be known as ours after a kill.
+    (folder / _MANIFEST).unlink(missing_ok=True)
+    (folder / _FINISHED).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         folder.rmdir()
-
-
-def _own_files(folder: Path) -> list[Path]:
-    names = (_MANIFEST, _FINISHED)
-    return [path for path in folder.iterdir() if path.name in names or _PART.fullmatch(path.name)]
 
 
 def _is_finished(out: Path) -> bool:
@@ -203,7 +190,7 @@ def _identity(path: Path) -> list[int]:
 
 
 class Dump:
-    """One output file in the making: `start`, `write`, `finish`, all in `locked_output`.
+    """One output file in the making: `start`, `write`, `finish`, all in `locked_dump`.
 
     out (Path): The file; .hdf5, .h5, .npz or .spacy. A .spacy file is put together in memory: so is
         what reads it.
@@ -231,7 +218,7 @@ class Dump:
             raise ValueError(f"{out}: the output must end in one of {', '.join(_FORMATS)}")
         if out.is_dir():
             raise ValueError(f"{out} is a folder, not a file to write: choose another path")
-        self.out = _target(out)
+        self.out = out.resolve()
         self.folder = _folder(self.out)
         self.nlp = nlp
         self.elmo = elmo
@@ -255,10 +242,13 @@ class Dump:
         """
         path = self.folder / _MANIFEST
         if self.folder.exists() and not path.exists():
-            raise ValueError(
-                f"{self.folder} is not what this command writes (no {_MANIFEST} in it), and so not "
-                "used for the parts of the output: move it away, or choose another output"
-            )
+            # A kill may have left the folder without parts, and so without the manifest.
+            clear_temporary(self.folder, _MANIFEST)
+            if any(inside.name != _FINISHED for inside in self.folder.iterdir()):
+                raise ValueError(
+                    f"{self.folder} is not what this command writes (no {_MANIFEST} in it), and so "
+                    "not used for the parts of the output: move it away, or choose another output"
+                )
         manifest = self._manifest()
         parts, done = self._parts()
         if force or not done:
@@ -338,12 +328,15 @@ class Dump:
         return sum(_count_records(source) for source in self._sources if source is not None)
 
     def _find(self, source: Path) -> list[Path]:
-        """The files of the input, without what this command writes among them."""
+        """The files of the input, without what this command writes among them. A file that is named
+        may have any suffix."""
+        if source.is_file():
+            return [source]
         own = {self.out.resolve(), self.folder.resolve()}
         files = [
             file
             for file in find_files([source])
-            if file == source or own.isdisjoint({file.resolve(), *file.resolve().parents})
+            if own.isdisjoint({file.resolve(), *file.resolve().parents})
         ]
         if not files:
             raise ValueError(f"no text in {source} besides the output")

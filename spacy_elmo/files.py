@@ -22,13 +22,17 @@ from torch import Tensor
 
 # What temporary files and folders are called, beside what they will replace.
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{12}\.tmp", re.DOTALL)
+# What file systems say that have no locks.
+_NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 # The parts of a temporary folder.
 _NEW, _OLD = "new", "old"
 
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; it takes the place of `path` if the body succeeds."""
+    """Yield a temporary path beside `path`; it takes the place of `path` if the body succeeds. If
+    `path` is a link, its target is replaced."""
+    path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
     try:
@@ -43,7 +47,9 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside `path`; it takes the place of `path` if the body succeeds."""
+    """Yield a temporary folder beside `path`; it takes the place of `path` if the body succeeds. If
+    `path` is a link, its target is replaced."""
+    path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
     try:
@@ -118,6 +124,21 @@ def sha256(path: Path) -> str:
 
 
 @contextlib.contextmanager
+def locked_output(path: Path) -> Iterator[None]:
+    """Keep a second run away from an output, and remove what killed ones have left beside it.
+
+    path (Path): The file or folder to write.
+    RAISES (ValueError): If another run is writing it.
+    """
+    path = path.resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_name(f".{path.name}.lock")
+    with locked(lock, f"another run is writing {path}: wait for it, or choose another path"):
+        clear_temporary(path.parent, path.name)
+        yield
+
+
+@contextlib.contextmanager
 def locked(path: Path, otherwise: str) -> Iterator[IO]:
     """Create a file and keep it locked, so that one process at a time uses what it stands for. In
     the end, the file is removed, unless a child that has inherited it still runs. A killed process
@@ -144,7 +165,8 @@ def locked(path: Path, otherwise: str) -> Iterator[IO]:
 
 
 def _lock(path: Path) -> Optional[IO]:
-    """RETURNS (Optional[IO]): The file, locked; None if it is locked already."""
+    """RETURNS (Optional[IO]): The file, locked if the system can do that; None if it is locked
+    already."""
     while True:
         file = path.open("w")
         if os.name != "posix":
@@ -160,6 +182,11 @@ def _lock(path: Path) -> Optional[IO]:
             return None
         except FileNotFoundError:
             pass
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return file
+            file.close()
+            raise
         # Whoever had the lock has removed the file since it was opened here.
         file.close()
 
@@ -178,12 +205,20 @@ def save_tensors(
 
 
 def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk.
+
+    RAISES (OSError): If the data of a file cannot be written: some systems notice only here that
+        the disk is full.
+    """
+    # Windows can do it only for what is open for writing, and cannot open folders.
+    flags = os.O_RDWR if os.name == "nt" else os.O_RDONLY
     try:
-        handle = os.open(path, os.O_RDONLY)
-    except OSError:  # Windows cannot open folders.
-        return
-    try:
-        with contextlib.suppress(OSError):
+        handle = os.open(path, flags)
+        try:
             os.fsync(handle)
-    finally:
-        os.close(handle)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        # Not every file system can do it.
+        if not (path.is_dir() or error.errno in (errno.EINVAL, errno.ENOTSUP)):
+            raise

@@ -1,12 +1,15 @@
 """Writing so that a reader sees the old or the new, never a half."""
 
 import contextlib
+import errno
+import gc
 import os
 import stat
 import subprocess
 import sys
 import threading
 import time
+import warnings
 
 import pytest
 import torch
@@ -182,6 +185,60 @@ def test_a_folder_is_never_without_its_name(tmp_path):
     assert not missing
 
 
+@pytest.mark.parametrize("exists", [False, True])
+def test_the_target_of_a_link_is_replaced(tmp_path, exists):
+    (tmp_path / "disk").mkdir()
+    for kind in ("file", "folder"):
+        (tmp_path / kind).symlink_to(tmp_path / "disk" / kind)
+    if exists:
+        (tmp_path / "disk" / "file").write_text("old")
+        write_folder(tmp_path / "disk" / "folder", b="old")
+    with atomic_file(tmp_path / "file") as temporary:
+        temporary.write_text("new")
+    write_folder(tmp_path / "folder", a="new")
+    assert (tmp_path / "file").is_symlink() and (tmp_path / "folder").is_symlink()
+    assert contents(tmp_path / "disk") == {"file": "new", "folder/a": "new"}
+    assert len(list((tmp_path / "disk").iterdir())) == 2
+
+
+def failing_sync(monkeypatch, number, on_files=True, on_folders=True):
+    """A disk that says this when data are to be written out."""
+    real = os.fsync
+
+    def fsync(handle):
+        is_folder = stat.S_ISDIR(os.fstat(handle).st_mode)
+        if on_folders if is_folder else on_files:
+            raise OSError(number, os.strerror(number))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_data_that_do_not_reach_the_disk_replace_nothing(tmp_path, monkeypatch, number):
+    (tmp_path / "file").write_text("old")
+    write_folder(tmp_path / "folder", a="old")
+    failing_sync(monkeypatch, number)
+    with pytest.raises(OSError) as error, atomic_file(tmp_path / "file") as temporary:
+        temporary.write_text("new")
+    assert error.value.errno == number
+    with pytest.raises(OSError):
+        write_folder(tmp_path / "folder", a="new")
+    assert contents(tmp_path) == {"file": "old", "folder/a": "old"}
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    "number, on_files", [(errno.EINVAL, True), (errno.ENOTSUP, True), (errno.EIO, False)]
+)
+def test_file_systems_that_cannot_sync(tmp_path, monkeypatch, number, on_files):
+    failing_sync(monkeypatch, number, on_files=on_files)
+    with atomic_file(tmp_path / "file") as temporary:
+        temporary.write_text("new")
+    write_folder(tmp_path / "folder", a="new")
+    assert contents(tmp_path) == {"file": "new", "folder/a": "new"}
+
+
 DIES_WHILE_WRITING = """
 import os, sys
 from pathlib import Path
@@ -280,3 +337,33 @@ def test_a_lock_whose_file_is_removed_meanwhile_is_one_lock(tmp_path):
     for thread in threads:
         thread.join()
     assert most == [1] and taken[0]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no such locks")
+@pytest.mark.parametrize("name", ["ENOSYS", "ENOTSUP", "EOPNOTSUPP", "ENOLCK"])
+def test_a_file_system_without_locks(tmp_path, monkeypatch, name):
+    import fcntl
+
+    def flock(*args):
+        raise OSError(getattr(errno, name), "cannot lock")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with locked(tmp_path / ".lock", "it is in use"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no such locks")
+def test_a_lock_that_fails_leaves_no_open_file(tmp_path, monkeypatch):
+    import fcntl
+
+    def flock(*args):
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        with contextlib.suppress(OSError), locked(tmp_path / ".lock", "it is in use"):
+            raise AssertionError("not locked")
+        gc.collect()
+    assert not [w for w in found if issubclass(w.category, ResourceWarning)]

@@ -14,6 +14,7 @@ from spacy.language import Language
 from wasabi import msg
 
 from ..component import Elmo
+from ..files import locked_output
 
 
 @contextlib.contextmanager
@@ -85,6 +86,20 @@ def check_free(path: Path, force: bool, files: Sequence[str] = ()) -> None:
             f"{path} also holds what this command does not write ({shown}), and so is not "
             "overwritten: choose another path, or move these files away"
         )
+
+
+@contextlib.contextmanager
+def writing(path: Path, force: bool, files: Sequence[str]) -> Iterator[None]:
+    """Check a folder that the body writes, and keep other runs away from it, from the check to the
+    end.
+
+    force, files: See `check_free`.
+    RAISES (ValueError): If it may not be overwritten, or another run is writing it.
+    """
+    # What a kill has moved aside is put back before the check, which must see it.
+    with locked_output(path):
+        check_free(path, force, files)
+        yield
 
 
 def elmo_components(nlp: Language) -> dict[str, Elmo]:

@@ -12,7 +12,7 @@ from ..bilm.formats import load, round_to_half
 from ..component import Elmo
 from ..files import atomic_folder, sha256
 from ..layers.encoder import set_bilm
-from ._util import check_free, clear_errors
+from ._util import clear_errors, writing
 
 # What a pipeline of this command's making consists of.
 _FILES = (
@@ -43,8 +43,7 @@ def convert_cli(
 
     It is for spacy.load and spacy package. For word input, vocab.txt must lie beside the weights.
     """
-    with clear_errors():
-        check_free(out, force, _FILES)
+    with clear_errors(), writing(out, force, _FILES):
         bilm = load(weights, options)
         if half:
             round_to_half(bilm)
@@ -57,7 +56,7 @@ def convert_cli(
         elmo = nlp.add_pipe("elmo", config={"model": {"weights": None}})
         assert isinstance(elmo, Elmo)
         set_bilm(elmo.model, bilm)
-        nlp.meta["name"] = out.name.replace("-", "_")
+        nlp.meta["name"] = out.absolute().name.replace("-", "_")
         nlp.meta["description"] = "ELMo: contextual word vectors from a biLM"
         nlp.meta["sources"] = [{"name": weights.name, "sha256": sha256(weights)}]
         with atomic_folder(out) as new:

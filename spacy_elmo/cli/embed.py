@@ -11,7 +11,7 @@ from tqdm import tqdm
 from wasabi import msg
 
 from ..bilm.precision import Precision, check_precision
-from ..dump import Dump, Layers, locked_output
+from ..dump import Dump, Layers, locked_dump
 from ..resolve import load_pipeline
 from ._util import check_free, clear_errors, find_elmo, require_gpu
 
@@ -19,7 +19,8 @@ from ._util import check_free, clear_errors, find_elmo, require_gpu
 def embed_cli(
     source: Path = typer.Argument(
         ...,
-        help="A file, folder or pattern: .txt, .jsonl (both also .gz, .zst), .spacy; - for stdin",
+        help="A file (.jsonl, .spacy, or else lines of text), a folder or a pattern (.txt, .jsonl, "
+        ".spacy); lines also .gz, .zst; - for stdin",
     ),
     out: Path = typer.Argument(
         ..., help="Vectors: .hdf5, .npz or .spacy (which is put together in memory)"
@@ -48,7 +49,7 @@ def embed_cli(
     dump_bilm_embeddings writes them; .npz has arrays of the same names. JSON lines hold "text" or
     "tokens". Several files count as one, in the order of their names.
     """
-    with clear_errors(), locked_output(out):
+    with clear_errors(), locked_dump(out):
         check_free(out, force)
         require_gpu(gpu_id)
         nlp = load_pipeline(model)

@@ -10,7 +10,7 @@ from wasabi import msg
 
 from ..bilm.formats import OPTIONS, VOCABULARY, allennlp, native, round_to_half
 from ..resolve import load_weights
-from ._util import check_free, clear_errors
+from ._util import clear_errors, writing
 
 
 def export_cli(
@@ -28,8 +28,8 @@ def export_cli(
 
     They are options.json and weights.hdf5.
     """
-    with clear_errors():
-        check_free(out, force, (OPTIONS, VOCABULARY, allennlp.WEIGHTS, native.WEIGHTS))
+    files = (OPTIONS, VOCABULARY, allennlp.WEIGHTS, native.WEIGHTS)
+    with clear_errors(), writing(out, force, files):
         bilm = load_weights(pipeline, name)
         if half:
             round_to_half(bilm)

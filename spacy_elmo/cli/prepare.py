@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
@@ -14,12 +15,11 @@ from tqdm import tqdm
 from wasabi import msg
 
 from ..bilm.formats import read_vocabulary
-from ..files import clear_temporary, locked
 from ..pretraining.corpus import MANIFEST, MAX_CHARACTERS, prepare
 from ..pretraining.reading import find_files, read_texts
 from ..pretraining.tokenize import Tokenization, make_pipeline
 from ..pretraining.vocabulary import VocabularySettings
-from ._util import check_free, clear_errors
+from ._util import clear_errors, writing
 
 # What a corpus consists of.
 _FILES = (
@@ -63,7 +63,7 @@ def prepare_cli(
         if len(inputs) < 2:
             raise ValueError("give input files and an output folder: spacy elmo prepare IN... OUT")
         *sources, target = inputs
-        out = Path(target) if Path(target).name else Path(target).resolve()  # "." has no name.
+        out = Path(target)
         if max_length < 1 or n_process < 1:
             raise ValueError("--max-length and --n-process must be 1 or more")
         if not 3 <= max_characters <= MAX_CHARACTERS:
@@ -80,15 +80,8 @@ def prepare_cli(
         )
         settings = VocabularySettings(vocab_size, min_count, words)
         size = sum(path.stat().st_size for path in files)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        lock = locked(
-            out.with_name(f".{out.name}.lock"),
-            f"another run is writing {out}: wait for it, or choose another folder",
-        )
         bar = tqdm(total=size, unit="B", unit_scale=True, desc="Reading", disable=None)
-        with lock, _exit_on_sigterm(), bar:
-            check_free(out, force, _FILES)
-            clear_temporary(out.parent, out.name)
+        with writing(out, force, _FILES), _exit_on_sigterm(), bar:
             manifest = prepare(
                 read_texts(files, encoding, errors, bar.update),
                 out,
@@ -114,7 +107,11 @@ def prepare_cli(
 
 @contextlib.contextmanager
 def _exit_on_sigterm() -> Iterator[None]:
-    """Turn the signal into an exception, so that workers and half-written files go."""
+    """Turn the signal into an exception, so that workers and half-written files go. Only the main
+    thread may do that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def leave(number: int, frame: Any) -> None:
         sys.exit(128 + number)

@@ -70,7 +70,8 @@ def pretrain_cli(
                 "Every perplexity was infinite, so the training has diverged: lower "
                 "pretraining.optimizer.learn_rate, and start again"
             )
-        msg.good(
-            f"Best average perplexity {progress.best:.1f} at step {progress.best_step} "
-            f"(unigram {progress.history[-1]['unigram']:.1f}): {output / 'model-best'}"
-        )
+        else:
+            msg.good(
+                f"Best average perplexity {progress.best:.1f} at step {progress.best_step} "
+                f"(unigram {progress.history[-1]['unigram']:.1f}): {output / 'model-best'}"
+            )

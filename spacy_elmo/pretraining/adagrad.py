@@ -2,7 +2,9 @@
 
 A row whose gradient is zero stays as it is, and so does its accumulator. Of an output layer of
 hundreds of thousands of words, of which a step reads some thousands, only these rows need be
-touched. The result is that of `torch.optim.Adagrad` with the gradient of all rows, bit for bit.
+touched. Given the same clipped gradient, the result is that of `torch.optim.Adagrad` with the
+gradient of all rows, bit for bit. (Where clipping is active, the norm of fewer rows is summed in
+another order, so that its last bit may differ.)
 (AdamW has no such shortcut: its moments and its weight decay move every row in every step.)
 """
 

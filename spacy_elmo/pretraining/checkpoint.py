@@ -33,6 +33,14 @@ from ..files import atomic_folder, clear_temporary, save_tensors, sha256
 _STATE, _CHECKSUMS = "state.json", "checksums.json"
 _SEPARATOR = "/"
 _NAME = re.compile(r"step-\d{8,}")
+# What kills have left in the folder of a run: temporary files and folders, checkpoints that were
+# being removed, and temporary folders of earlier versions.
+_LEFT = re.compile(
+    r"\.((?P<name>step-\d{8,}|model-(best|last)(\.head)?|log\.jsonl|curves\.png)"
+    r"\.[0-9a-f]{12}\.tmp"
+    r"|step-\d{8,}\.old"
+    r"|(step-\d{8,}|model-(best|last)(\.head)?)\.[a-z0-9_]{8})"
+)
 
 
 class Checkpoint(NamedTuple):
@@ -132,9 +140,12 @@ def clean(output: Path, keep: int, step: int) -> None:
 def clear(output: Path) -> None:
     """Remove what killed runs have left half-written or half-removed in the folder of a run. No
     other process may write there meanwhile."""
-    clear_temporary(output)
-    for path in [*output.glob(".step-*"), *output.glob(".model-*")]:
-        shutil.rmtree(path, ignore_errors=True)
+    for path in list(output.iterdir()):
+        match = _LEFT.fullmatch(path.name)
+        if match is not None and match["name"]:
+            clear_temporary(output, match["name"])
+        elif match is not None:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def restore(

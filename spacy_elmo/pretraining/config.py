@@ -24,7 +24,13 @@ FREE_TO_CHANGE = {
     "pretraining.eval_frequency",
     "pretraining.checkpoint_frequency",
 }
-
+# Settings that one optimizer alone uses.
+_OPTIMIZER_OF = {
+    "pretraining.optimizer.weight_decay": "adamw",
+    "pretraining.optimizer.beta1": "adamw",
+    "pretraining.optimizer.beta2": "adamw",
+    "pretraining.optimizer.initial_accumulator": "adagrad",
+}
 
 # The names that a config can hold; {} for sections that are checked where they are read. Those of
 # [bilm] are an options.json's, of which only the settings of an architecture: another setting that
@@ -297,7 +303,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
     found = []
     for name in sorted({*old, *new}):
         full = prefix + name
-        if full in FREE_TO_CHANGE:
+        if full in FREE_TO_CHANGE or _OPTIMIZER_OF.get(full, new.get("name")) != new.get("name"):
             continue
         first, second = old.get(name), new.get(name)
         if isinstance(first, Mapping) and isinstance(second, Mapping):

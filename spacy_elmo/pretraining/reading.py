@@ -60,7 +60,8 @@ def find_files(
 def _files_below(top: Path, on_skip: Optional[Callable[[Path], None]]) -> Iterator[Path]:
     for name, folders, files in os.walk(top):
         folder = Path(name)
-        if _is_written(folder):
+        # A folder that is named is meant.
+        if folder != top and _is_written(folder):
             folders.clear()
             if on_skip is not None:
                 on_skip(folder)

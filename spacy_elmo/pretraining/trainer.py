@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -124,6 +125,8 @@ class Trainer:
         self._data_ends = False
         self._has_checkpoint = bool(self._found)
         self._carried: list[LayerState] = []
+        # Of the last good checkpoint; there may be later ones, which are damaged.
+        self._saved_step = 0
         self._first_bad_step = torch.full((), -1, device=device)
         if saved is not None:
             self._restore(saved)
@@ -285,7 +288,7 @@ class Trainer:
         """Called before every checkpoint, so that none holds what a bad step has made."""
         step = int(self._first_bad_step)
         if step >= 0:
-            last = checkpoints.all_checkpoints(self.output)[-1].name
+            last = checkpoints.path_of(self.output, self._saved_step).name
             raise ValueError(
                 f"step {step}: the loss or its gradient is NaN or infinite. Lower the learning "
                 f"rate or clip gradients (pretraining.optimizer) and start again; {last} is the "
@@ -328,6 +331,7 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint and remove old ones. All processes must call it."""
         carried = [(gathered(h, 1), gathered(c, 1)) for h, c in self._carried]
+        self._saved_step = self.progress.step
         if rank() > 0:
             return
         path = checkpoints.path_of(self.output, self.progress.step)
@@ -478,6 +482,7 @@ class Trainer:
         progress = saved.state["progress"]
         best = math.inf if progress["best"] is None else progress["best"]
         self.progress = Progress(**{**progress, "best": best})
+        self._saved_step = self.progress.step
         self.origin = f"resumed at step {self.progress.step}"
         if not self.config.pretraining.optimizer.total_steps:
             # Other limits do not bend a schedule that has begun.
@@ -498,7 +503,10 @@ class Trainer:
             self._stop = True
 
         self._stop = False
-        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        # Only the main thread may install handlers.
+        is_main = threading.current_thread() is threading.main_thread()
+        numbers = (signal.SIGTERM, signal.SIGINT) if is_main else ()
+        before = {number: signal.signal(number, stop) for number in numbers}
         try:
             yield
         finally:

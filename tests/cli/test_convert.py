@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -286,3 +287,52 @@ def test_pipeline_without_elmo(tmp_path: Path):
     spacy.blank("en").to_disk(tmp_path / "blank")
     assert "no elmo component" in fail("info", tmp_path / "blank")
     assert "no elmo component" in fail("export", tmp_path / "blank", tmp_path / "out")
+
+
+def killed_leftover(target: Path) -> Path:
+    """A folder as a kill leaves it beside its target."""
+    left = target.with_name(f".{target.name}.0123456789ab.tmp")
+    (left / "new").mkdir(parents=True)
+    (left / "new" / "half").write_text("half")
+    return left
+
+
+@pytest.mark.parametrize("name", ["convert", "export"])
+def test_what_a_killed_command_left_is_removed(name: str, hdf5_folder: Path, tmp_path: Path):
+    arguments = {
+        "convert": (hdf5_folder / "options.json", hdf5_folder / "weights.hdf5"),
+        "export": (hdf5_folder,),
+    }[name]
+    out = tmp_path / "results" / "out"
+    out.parent.mkdir()
+    killed_leftover(out)
+    succeed(name, *arguments, out)
+    assert list(out.parent.iterdir()) == [out]
+    # A kill between the two steps of a replacement, where they cannot be one: the old folder
+    # returns, and is not overwritten unasked.
+    left = killed_leftover(out)
+    before = sorted(out.iterdir())
+    out.rename(left / "old")
+    assert "exists already" in fail(name, *arguments, out)
+    assert list(out.parent.iterdir()) == [out] and sorted(out.iterdir()) == before
+
+
+@pytest.mark.skipif(os.name != "posix", reason="locks are POSIX only")
+@pytest.mark.parametrize("name", ["convert", "export"])
+def test_a_second_run_is_refused(name: str, hdf5_folder: Path, tmp_path: Path):
+    import fcntl
+
+    arguments = {
+        "convert": (hdf5_folder / "options.json", hdf5_folder / "weights.hdf5"),
+        "export": (hdf5_folder,),
+    }[name]
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "out")
+    left = killed_leftover(tmp_path / "out")
+    with (tmp_path / ".out.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        for out in (tmp_path / "out", link):
+            assert "another run is writing" in fail(name, *arguments, out, "--force")
+    assert left.exists() and not (tmp_path / "out").exists()
+    succeed(name, *arguments, link)
+    assert link.is_symlink() and not left.exists() and (tmp_path / "out").is_dir()

@@ -333,6 +333,57 @@ def test_a_folder_of_somebody_else_is_not_used(
 
 
 @pytest.mark.parametrize("options", [[], ["--force"]])
+def test_parts_of_an_earlier_version_stay(
+    options: list, text: Path, pipeline: Path, tmp_path: Path
+):
+    """They are named like ours, but the folder has another manifest: it is refused, whole."""
+    folder = tmp_path / "out.hdf5.parts"
+    folder.mkdir()
+    names = {"manifest.json", f"{0:012}-{2:012}-{'0a' * 8}.hdf5", ".notes.0123456789ab.tmp"}
+    for name in names:
+        (folder / name).write_text("{}")
+    message = fail("embed", text, tmp_path / "out.hdf5", "-m", pipeline, *options)
+    assert "out.hdf5.parts" in message and "move it away" in message
+    assert {path.name for path in folder.iterdir()} == names
+
+
+@pytest.mark.parametrize("n", [0, 2, 3, 4, 6, 8, 9])
+def test_killed_while_parts_are_removed(
+    n: int, text: Path, in_parts: Path, expected: list, tmp_path: Path, monkeypatch
+):
+    """What is left is known as ours."""
+    command = ("embed", text, tmp_path / "out.hdf5", "-m", in_parts, "-w")
+    interrupted(3, *command[1:])
+    real, n_removed = Path.unlink, 0
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        nonlocal n_removed
+        if path.parent.name == "out.hdf5.parts" and path.exists():
+            if n_removed >= n:
+                raise OSError("killed")
+            n_removed += 1
+        real(path, missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", unlink)
+        run(*command, "--force")
+    if (tmp_path / "out.hdf5").exists():
+        assert "exists already" in fail(*command)
+    else:
+        succeed(*command)
+    assert max(map(max_difference, read(tmp_path / "out.hdf5"), expected)) <= 1e-6
+    assert not (tmp_path / "out.hdf5.parts").exists()
+
+
+def test_killed_before_the_first_part(text: Path, pipeline: Path, tmp_path: Path):
+    folder = tmp_path / "out.hdf5.parts"
+    folder.mkdir()
+    (folder / ".spacy-elmo-embed.json.0123456789ab.tmp").touch()
+    succeed("embed", text, tmp_path / "out.hdf5", "-m", pipeline)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("options", [[], ["--force"]])
 def test_files_of_somebody_else_among_the_parts_stay(
     options: list, text: Path, in_parts: Path, tmp_path: Path
 ):
@@ -417,9 +468,22 @@ def test_kinds_of_files(pipeline: Path, in_parts: Path, tmp_path: Path):
 
 
 def test_unknown_kinds_of_files_are_refused(pipeline: Path, tmp_path: Path):
-    (tmp_path / "text.csv").write_text("a,b\n")
-    message = fail("embed", tmp_path / "text.csv", tmp_path / "out.hdf5", "-m", pipeline)
-    assert "text.csv" in message and ".jsonl" in message
+    """Below a folder or of a pattern, where they may be anything."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "text.csv").write_text("a,b\n")
+    for source in (folder, folder / "*"):
+        message = fail("embed", source, tmp_path / "out.hdf5", "-m", pipeline)
+        assert "texts" in message and ".jsonl" in message
+
+
+@pytest.mark.parametrize("name", ["lines.dat", "lines.tok", "lines.tsv", "lines"])
+def test_a_file_that_is_named_may_have_any_suffix(
+    name: str, text: Path, pipeline: Path, expected: list, tmp_path: Path
+):
+    text.rename(tmp_path / name)
+    succeed("embed", tmp_path / name, tmp_path / "out.hdf5", "-m", pipeline, "-w", "-q")
+    assert max(map(max_difference, read(tmp_path / "out.hdf5"), expected)) <= 1e-6
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are POSIX only")

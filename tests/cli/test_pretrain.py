@@ -7,6 +7,7 @@ import math
 import shutil
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -134,7 +135,7 @@ def test_a_training_that_diverges(run, tmp_path):
             "--pretraining.optimizer.learn_rate", 1e5,
         ).split()
     )  # fmt: skip
-    assert "Every perplexity was infinite" in output
+    assert "Every perplexity was infinite" in output and "Best average perplexity" not in output
     assert (tmp_path / "out" / "model-last" / "config.cfg").is_file()
 
 
@@ -168,6 +169,14 @@ def test_what_a_killed_command_left_is_removed(run, tmp_path):
     (tmp_path / ".corpus.notes.tmp").write_text("the user's own")
     succeed("prepare", run / "text.txt", tmp_path / "corpus", "--whitespace", "--vocab-size", 15)
     assert {path.name for path in tmp_path.iterdir()} == {"corpus", ".corpus.notes.tmp"}
+
+
+def test_prepare_in_another_thread(run, tmp_path):
+    """Only the main one may install signal handlers."""
+    command = ("prepare", run / "text.txt", tmp_path / "corpus", "--whitespace", "--vocab-size", 15)
+    with ThreadPoolExecutor(1) as pool:
+        result = pool.submit(main, *command).result()
+    assert result.exit_code == 0, result.output
 
 
 def test_prepare_says_what_it_does_not_read(run, tmp_path):

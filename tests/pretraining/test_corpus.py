@@ -428,3 +428,14 @@ def test_progress_adds_up_to_the_size(files):
         texts = list(read_texts([path], progress=done.append))
         assert texts and sum(done) == path.stat().st_size
         done.clear()
+
+
+def test_a_folder_that_is_named_is_read(tmp_path):
+    """Even if it looks like one that this package writes; one below it is not."""
+    for name in ("", "below"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        for file in ("text.txt", "config.cfg", "meta.json"):
+            (tmp_path / name / file).write_text("{}")
+    skipped = []
+    assert find_files([tmp_path], skipped.append) == [tmp_path / "text.txt"]
+    assert skipped == [tmp_path / "below"]

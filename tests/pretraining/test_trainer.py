@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy
@@ -383,6 +384,34 @@ def test_folders_of_the_user_are_no_checkpoints(tmp_path, corpus):
     Trainer(run_config(corpus, max_steps=20), tmp_path / "run", resume=True).train()
     found = {path.name for path in (tmp_path / "run").glob("step-*")}
     assert found == {"step-00000010-backup", "step-notes", "step-00000015", "step-00000020"}
+
+
+def test_hidden_folders_of_the_user_stay(tmp_path, corpus):
+    """Those of killed runs go, of this version and of the one before."""
+    run = tmp_path / "run"
+    left = {
+        ".step-00000002.old", ".step-00000003.abcd_123", ".model-best.z0z0z0z0",
+        ".model-last.head.abcdefgh", ".step-00000004.0123456789ab.tmp",
+        ".model-best.0123456789ab.tmp", ".model-best.head.0123456789ab.tmp",
+        ".log.jsonl.0123456789ab.tmp",
+    }  # fmt: skip
+    own = {
+        ".model-mine", ".step-notes", ".model-best", ".model-last.backup-of-monday",
+        ".step-00000002.older", ".model-best.head.old", ".notes.0123456789ab.tmp",
+    }  # fmt: skip
+    for name in left | own:
+        (run / name).mkdir(parents=True)
+        (run / name / "file.txt").write_text("x")
+    Trainer(run_config(corpus, max_steps=2), run).train()
+    assert {path.name for path in run.iterdir() if path.name.startswith(".")} == own
+    assert all((run / name / "file.txt").exists() for name in own)
+
+
+def test_training_in_another_thread(tmp_path, corpus):
+    """Only the main one may install signal handlers."""
+    trainer = Trainer(run_config(corpus, max_steps=2), tmp_path / "run")
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(trainer.train).result().step == 2
 
 
 def test_resuming_while_the_first_run_still_stops(tmp_path, corpus):
@@ -912,6 +941,20 @@ def test_resuming_with_another_config(tmp_path, corpus):
         Trainer(other, tmp_path / "run", resume=True)
 
 
+def test_resuming_with_another_setting_of_another_optimizer(tmp_path, corpus):
+    """It has no effect."""
+    unused = {"adamw": {"initial_accumulator": 1.0}, "adagrad": {"weight_decay": 0.5, "beta1": 0.5}}
+    used = {"adamw": "beta2", "adagrad": "initial_accumulator"}
+    for name in ("adamw", "adagrad"):
+        output, optimizer = tmp_path / name, OptimizerConfig(name, learn_rate=0.02)
+        Trainer(run_config(corpus, max_steps=1, optimizer=optimizer), output).train()
+        other = run_config(corpus, max_steps=2, optimizer=replace(optimizer, **unused[name]))
+        assert Trainer(other, output, resume=True).train().step == 2
+        other = run_config(corpus, max_steps=3, optimizer=replace(optimizer, **{used[name]: 0.5}))
+        with pytest.raises(ValueError, match=f"optimizer.{used[name]}: "):
+            Trainer(other, output, resume=True)
+
+
 @both_inputs
 def test_resuming_without_the_model_to_begin_with(tmp_path, corpus, bilm):
     """All that came from it is in the checkpoint."""
@@ -963,6 +1006,18 @@ def test_loss_that_is_not_finite(tmp_path, corpus):
     last = checkpoints.load(checkpoints.all_checkpoints(tmp_path / "run")[-1])
     assert last.state["progress"]["step"] == 10
     assert all(torch.isfinite(value).all() for value in last.model.values())
+
+
+def test_the_last_good_checkpoint_is_not_a_damaged_one(tmp_path, corpus):
+    config = run_config(corpus, max_steps=10)
+    Trainer(config, tmp_path / "run").train()
+    (tmp_path / "run" / "step-00000010" / "model.safetensors").write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match="step-00000010 cannot be used"):
+        trainer = Trainer(config, tmp_path / "run", resume=True)
+    with torch.no_grad():
+        trainer.model.output.bias[0] = float("nan")
+    with pytest.raises(ValueError, match=r"step 6: .* step-00000005 is the last good"):
+        trainer.train()
 
 
 def test_a_corpus_smaller_than_a_batch(tmp_path, corpus):
