@@ -780,6 +780,15 @@ def test_hdf5_of_chunks_of_another_size(data, hdf5_folder):
     assert_refused(hdf5_folder, str(hdf5_folder), "not a complete HDF5 file")
 
 
+def test_compressed_chunks_that_were_not_written(hdf5_folder):
+    def create(file, shape):
+        file.create_dataset("CNN_proj/W_proj", shape, "f4", chunks=(9, 6), compression="gzip")
+        file["CNN_proj/W_proj"][:9] = 1
+
+    replace_dataset(hdf5_folder, "CNN_proj/W_proj", create)
+    assert_refused(hdf5_folder, str(hdf5_folder), "not a complete HDF5 file")
+
+
 def test_a_chunk_that_says_to_be_larger_than_the_file(hdf5_folder):
     name, data = "CNN/b_cnn_2", zlib.compress(bytes(32))
     path = hdf5_folder / "weights.hdf5"

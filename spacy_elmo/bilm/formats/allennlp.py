@@ -255,11 +255,12 @@ def _check(path: Path, name: str, expected: tuple[int, ...], stored: _Dataset) -
 
 
 def _check_chunks(name: str, stored: _Dataset) -> None:
-    """RAISES (ValueError, zlib.error): If a chunk does not inflate to just the bytes of a chunk."""
-    chunks = stored.item.id
-    size = stored.dtype.itemsize * math.prod(stored.item.chunks)
-    for i in range(chunks.get_num_chunks()):
-        skipped, data = chunks.read_direct_chunk(chunks.get_chunk_info(i).chunk_offset)
+    """RAISES (ValueError, OSError, zlib.error): If a chunk was not written, or does not inflate to
+    just the bytes of a chunk."""
+    item = stored.item
+    size = stored.dtype.itemsize * math.prod(item.chunks)
+    for region in item.iter_chunks():
+        skipped, data = item.id.read_direct_chunk(tuple(part.start for part in region))
         for number, kind in reversed(tuple(enumerate(stored.filters))):
             if skipped >> number & 1:
                 continue
