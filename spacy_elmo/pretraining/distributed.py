@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from typing import Optional
 
@@ -51,6 +52,9 @@ def process_group(gpu: bool, gpu_id: int = 0) -> Iterator[str]:
         yield device
     finally:
         distributed.destroy_process_group()
+        # Gloo's threads need the interpreter to release the tensors of their last operation. One
+        # that waits for it when the interpreter ends aborts the process (seen with PyTorch 2.13).
+        time.sleep(0.5)
 
 
 def any_process(flag: bool, device: torch.device) -> bool:
