@@ -179,7 +179,7 @@ def _stored(doc: Doc) -> Iterator[_Layers]:
     data = _user_data(doc)
     array = get_layers(doc)
     if array is not None:
-        # Version 0.1 stored the names of the components, and no more.
+        # Docs from before there were sources hold the names of the components, and no more.
         unknown = _source(data.get("elmo_upstream"), None, None)
         yield _Layers(**(sources.get("layers") or unknown), array=array)
     for other in sources.get("others", ()):

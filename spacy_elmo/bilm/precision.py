@@ -121,8 +121,7 @@ def product_precision(precision: str, device: torch.device) -> Iterator[None]:
     """Let products have the precision that was asked for, whatever `torch.autocast` or the
     process's settings say around it."""
     with contextlib.ExitStack() as stack:
-        if torch.amp.is_autocast_available(device.type):
-            stack.enter_context(torch.autocast(device.type, enabled=False))
+        stack.enter_context(autocast(device, False))
         if precision == "tf32" and device.type != "cpu":
             stack.enter_context(_TF32_PRODUCTS)
         yield

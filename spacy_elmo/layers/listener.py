@@ -172,11 +172,9 @@ class Link:
         RETURNS (Optional[Upstream]): The one before, if it was another.
         """
         self.component = component
-        previous = self.upstream
+        previous, self.upstream = self.upstream, upstream
         if previous is None or previous is upstream:
-            self.upstream = upstream
             return None
-        self.upstream = upstream
         self.others.discard(upstream)
         self.others.add(previous)
         return previous
