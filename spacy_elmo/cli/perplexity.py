@@ -25,6 +25,9 @@ def perplexity_cli(
     encoding: str = typer.Option("utf8", "--encoding", help="Of the text files"),
     errors: str = typer.Option("strict", "--errors", help="strict, replace or ignore"),
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="The GPU, -1 for the CPU"),
+    carry_state: bool = typer.Option(
+        False, "--carry-state", help="Carry the LSTMs' states, as pretraining.carry_state does"
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON"),
     out: Optional[Path] = typer.Option(None, "--out", help="Write JSON, too"),
 ) -> None:
@@ -32,7 +35,9 @@ def perplexity_cli(
     Measure how well a model predicts a text.
 
     Perplexities are exact (full softmax), of both directions. The text is tokenised as the training
-    text was. Words outside the vocabulary count as predictions of <UNK>.
+    text was. Words outside the vocabulary count as predictions of <UNK>. Every sentence starts
+    from zero states, as in a pipeline. A training with carry_state = true measures itself with
+    carried states: compare its perplexities with those of --carry-state.
     """
     with clear_errors():
         device = torch_device(gpu_id)
@@ -54,7 +59,7 @@ def perplexity_cli(
                     end += length
 
         corpus = text_corpus(sentences(), head.words, head.max_characters)
-        found = perplexity(language_model, corpus, corpus.dev)
+        found = perplexity(language_model, corpus, corpus.dev, carry_state=carry_state)
         if out is not None:
             with atomic_file(out) as temporary:
                 srsly.write_json(temporary, found.to_dict())

@@ -5,7 +5,7 @@ A seed decides the order, and nothing else, so that the number of a batch is a p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Optional, Protocol
 
@@ -93,29 +93,27 @@ class SentenceBatches:
 
 class CarriedRows:
     """Rows that read on where they stopped, cut every `unroll_steps` (bilm-tf's batches): one after
-    the other, the shuffled sentences make a stream, and each row reads its part of it.
+    the other, the sentences make a stream, and each row reads its part of it.
 
     The backward direction reads the words of each sentence in reverse, but the sentences in the
     same order, as in bilm-tf. Less than one word per row is left out at the end.
 
     sentences (Sentences): A part of a corpus.
+    order (ndarray): The sentences of the stream, by number.
     n_rows (int): Rows.
     unroll_steps (int): Steps per batch.
     n_vocabulary (int): Types from here on are predicted as `<UNK>`.
-    seed, epoch (int): Decide the order of the sentences.
     RAISES (ValueError): If there is less than a word per row.
     """
 
     def __init__(
         self,
         sentences: Sentences,
+        order: numpy.ndarray,
         n_rows: int,
         unroll_steps: int,
         n_vocabulary: int,
-        seed: int,
-        epoch: int,
     ) -> None:
-        order = numpy.random.default_rng((seed, epoch)).permutation(len(sentences))
         self.sentences = sentences
         self.unroll_steps = unroll_steps
         self.n_vocabulary = n_vocabulary
@@ -138,13 +136,17 @@ class CarriedRows:
         return int((position < self._lengths[sentence]).sum()), len(position)
 
     def read(self, number: int, part: int = 0, n_parts: int = 1) -> Optional[Batch]:
-        first, last = (self.n_rows * i // n_parts for i in (part, part + 1))
+        first, last = self.rows(part, n_parts)
         if first == last:
             return None
         sentence, position = self._locate(number, first, last)
         sizes = [last - first] * (len(position) // (last - first))
         starts, lengths = self._starts[sentence], self._lengths[sentence]
         return _batch(self.sentences, sizes, starts, lengths, position, self.n_vocabulary)
+
+    def rows(self, part: int, n_parts: int) -> tuple[int, int]:
+        """RETURNS (tuple): The first row of a process, and the first one after its rows."""
+        return self.n_rows * part // n_parts, self.n_rows * (part + 1) // n_parts
 
     def _locate(self, number: int, first: int, last: int) -> tuple[numpy.ndarray, numpy.ndarray]:
         """RETURNS (tuple): For each prediction of some rows, time-major, which sentence of the
@@ -237,12 +239,16 @@ def _batch(
     )
 
 
-def in_order(
-    sentences: Sentences, numbers: numpy.ndarray, batch_words: int, n_vocabulary: int
-) -> Iterator[Batch]:
-    """These sentences once, those of similar length together; for evaluation."""
-    lengths = sentences.lengths[numbers]
-    order = numpy.argsort(lengths, kind="stable")
-    number = (numpy.cumsum(lengths[order]) - 1) // batch_words
-    for chosen in numpy.split(numbers[order], numpy.flatnonzero(numpy.diff(number)) + 1):
-        yield pack(sentences, chosen, n_vocabulary)
+def plan_evaluation(
+    lengths: numpy.ndarray, numbers: numpy.ndarray, batch_words: int
+) -> list[numpy.ndarray]:
+    """Put sentences of similar length together.
+
+    lengths (ndarray): Tokens per sentence, of all sentences.
+    numbers (ndarray): The sentences to read.
+    batch_words (int): Tokens per batch, about; a longer sentence is a batch of its own.
+    RETURNS (list): The sentences of each batch.
+    """
+    numbers = numbers[numpy.argsort(lengths[numbers], kind="stable")]
+    batch = (numpy.cumsum(lengths[numbers]) - 1) // batch_words
+    return numpy.split(numbers, numpy.flatnonzero(numpy.diff(batch)) + 1)

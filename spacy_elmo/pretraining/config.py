@@ -110,7 +110,7 @@ class PretrainingConfig:
     batch_words (int): Words per batch, about.
     carry_state (bool): Read rows that go on from batch to batch, with the LSTMs' states carried
         over (the paper's and bilm-tf's way), instead of whole sentences from zero states (what the
-        model sees at inference).
+        model sees at inference). Evaluations read the held-out part in the same way.
     unroll_steps (int): Steps per batch of such rows, batch_words // unroll_steps of them.
     accumulate_gradient (int): Batches per step.
     dropout (float): See `LanguageModel`.

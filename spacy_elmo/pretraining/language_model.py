@@ -59,10 +59,13 @@ class LanguageModel(nn.Module):
         return self.output(top.flatten(0, 1), targets, samples, rows)
 
     @torch.no_grad()
-    def log_likelihood(self, batch: Batch, corpus: Corpus) -> Tensor:
-        """RETURNS (Tensor): The exact log probability of each prediction, in nats, without dropout;
-        shape (2, rows)."""
-        tops = self._top(batch, corpus, 0.0)
+    def log_likelihood(
+        self, batch: Batch, corpus: Corpus, states: Optional[list[LayerState]] = None
+    ) -> Tensor:
+        """batch, corpus, states: As for `forward`.
+        RETURNS (Tensor): The exact log probability of each prediction, in nats, without dropout;
+            shape (2, rows)."""
+        tops = self._top(batch, corpus, 0.0, states)
         pairs = zip(tops, torch.from_numpy(batch.targets))
         return torch.stack([self.output.log_likelihood(h, targets) for h, targets in pairs])
 

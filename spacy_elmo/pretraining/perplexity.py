@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Optional
@@ -12,7 +12,7 @@ import numpy
 import torch
 
 from ..bilm.characters import character_ids
-from .batches import in_order
+from .batches import Batch, CarriedRows, SentenceBatches, plan_evaluation
 from .corpus import Corpus, Sentences
 from .distributed import rank, summed, world_size
 from .language_model import LanguageModel
@@ -20,6 +20,9 @@ from .vocabulary import BOS_ID, EOS_ID, UNK_ID
 
 # Of the sample of a text: the same for all runs, or their perplexities could not be compared.
 _SAMPLE_SEED = 0
+# Predictions per row of a stream, or more. Each row begins with zero states, which a model that was
+# trained with carried ones predicts badly from: rows must be long for that not to count.
+_ROW_LENGTH = 1000
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ def perplexity(
     *,
     batch_words: int = 4096,
     max_words: int = 0,
+    carry_state: bool = False,
     counts: Optional[numpy.ndarray] = None,
     before_batch: Optional[Callable[[], None]] = None,
 ) -> Perplexity:
@@ -69,6 +73,9 @@ def perplexity(
     batch_words (int): Words at a time.
     max_words (int): Evaluate only a sample of the sentences, of so many words together, which is
         the same every time; 0 for all.
+    carry_state (bool): Read the sentences in a random order, which is the same every time, as rows
+        that go on from batch to batch with the LSTMs' states, as a training with
+        `pretraining.carry_state` does. Less than one word per row is left out at the end.
     counts (Optional[ndarray]): How often each type occurs in the training text, if known.
     before_batch (Optional[Callable]): Called again and again while the sentences are read, equally
         often in all processes. What it raises ends the evaluation.
@@ -78,22 +85,42 @@ def perplexity(
     if not len(sentences):
         raise ValueError("no sentence to evaluate on")
     chosen = numpy.arange(len(sentences))
-    if max_words:
+    if max_words or carry_state:
         # Not the beginning: a corpus is in the order of its files.
-        order = numpy.random.default_rng(_SAMPLE_SEED).permutation(len(sentences))
-        n_before = numpy.cumsum(sentences.lengths[order])
-        chosen = order[: int(numpy.searchsorted(n_before, max_words, side="left")) + 1]
+        chosen = numpy.random.default_rng(_SAMPLE_SEED).permutation(len(sentences))
+    if max_words:
+        n_before = numpy.cumsum(sentences.lengths[chosen])
+        chosen = chosen[: int(numpy.searchsorted(n_before, max_words, side="left")) + 1]
     n_vocabulary = model.output.n_words
     unigram = None if counts is None else unigram_log_probabilities(counts, n_vocabulary, corpus)
+    states = None
+    batches: Iterator[Optional[Batch]]
+    if carry_state:
+        n_predictions = int(sentences.lengths[chosen].sum()) + len(chosen)
+        n_rows = max(1, min(n_predictions // _ROW_LENGTH, batch_words))
+        # The number of steps per batch changes no result, as there are no gradients.
+        stream = CarriedRows(sentences, chosen, n_rows, batch_words // n_rows, n_vocabulary)
+        first, last = stream.rows(rank(), world_size())
+        states = model.new_states(last - first)
+        batches = (stream.read(number, rank(), world_size()) for number in range(len(stream)))
+    else:
+        plan = plan_evaluation(sentences.lengths, chosen, batch_words)
+        whole = SentenceBatches(sentences, plan, n_vocabulary)
+        # Each process reads other batches.
+        batches = (
+            whole.read(number) if number < len(whole) else None
+            for number in range(rank(), len(whole) + rank(), world_size())
+        )
     # Forward and backward log probabilities, unigram's, unknown words, words, predictions.
     sums = numpy.zeros(6)
-    for number, batch in enumerate(in_order(sentences, chosen, batch_words, n_vocabulary)):
-        if before_batch is not None and number % world_size() == 0:
+    for batch in batches:
+        if before_batch is not None:
             before_batch()
-        if number % world_size() != rank():
+        if batch is None:
             continue
         targets = batch.targets[0]
-        sums[:2] += model.log_likelihood(batch, corpus).double().sum(1).cpu().numpy()
+        likelihoods = model.log_likelihood(batch, corpus, states)
+        sums[:2] += likelihoods.double().sum(1).cpu().numpy()
         sums[2] += 0 if unigram is None else unigram[targets].sum()
         sums[3:] += (targets == UNK_ID).sum(), batch.n_words, batch.n_targets
     *totals, n_unknown, n_words, n_targets = summed(

@@ -311,6 +311,7 @@ class Trainer:
                 self.corpus.dev,
                 batch_words=settings.batch_words,
                 max_words=settings.eval_words,
+                carry_state=settings.carry_state,
                 counts=self.corpus.counts,
                 before_batch=before_batch,
             )
@@ -379,7 +380,8 @@ class Trainer:
                 f"the {n_rows} rows of a batch (batch_words // unroll_steps) cannot be shared out "
                 f"to {world_size()} processes: give another pretraining.batch_words"
             )
-        return CarriedRows(train, n_rows, settings.unroll_steps, n_vocabulary, seed, number)
+        order = numpy.random.default_rng((seed, number)).permutation(len(train))
+        return CarriedRows(train, order, n_rows, settings.unroll_steps, n_vocabulary)
 
     def _step(self, epoch: Epoch, numbers: Sequence[int]) -> torch.Tensor:
         """One update. RETURNS (Tensor): The mean loss per prediction, in nats."""

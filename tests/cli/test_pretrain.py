@@ -67,6 +67,9 @@ def test_perplexity(run, monkeypatch):
     record = json.loads((run / "out" / "log.jsonl").read_text().splitlines()[-1])
     assert found["average"] == pytest.approx(record["average"], rel=0.2)
     assert "predicted as <UNK>" in succeed("perplexity", model, run / "text.txt")
+    carried = json.loads(succeed("perplexity", model, run / "text.txt", "--json", "--carry-state"))
+    assert carried["average"] != pytest.approx(found["average"], rel=1e-4)
+    assert found["n_words"] - carried["n_words"] < 5 and carried["unknown"] > 0
     monkeypatch.chdir(model)
     assert json.loads(succeed("perplexity", ".", run / "text.txt", "--json")) == found
 

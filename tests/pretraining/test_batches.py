@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spacy_elmo.pretraining.batches import CarriedRows, in_order, pack, plan_epoch
+from spacy_elmo.pretraining.batches import (
+    CarriedRows,
+    SentenceBatches,
+    pack,
+    plan_epoch,
+    plan_evaluation,
+)
 from spacy_elmo.pretraining.corpus import Sentences
 
 lengths_of = st.lists(st.integers(1, 30), min_size=1, max_size=60)
@@ -74,9 +80,11 @@ def test_batches_are_of_similar_length():
 
 
 @given(lengths_of)
-def test_in_order_reads_everything(lengths):
+def test_an_evaluation_reads_everything(lengths):
     sentences = make_sentences(lengths)
-    batches = list(in_order(sentences, numpy.arange(len(sentences)), 20, 30))
+    plan = plan_evaluation(sentences.lengths, numpy.arange(len(sentences)), 20)
+    epoch = SentenceBatches(sentences, plan, 30)
+    batches = [epoch.read(number) for number in range(len(epoch))]
     assert sum(batch.n_words for batch in batches) == sum(lengths)
     assert sum(batch.n_targets for batch in batches) == sum(lengths) + len(lengths)
 
@@ -86,7 +94,8 @@ def test_rows_that_go_on(lengths, n_rows, unroll_steps, n_parts):
     """Row after row, batch after batch, both directions read one stream of framed sentences."""
     sentences = make_sentences(lengths)
     n_rows = min(n_rows, sum(lengths))
-    epoch = CarriedRows(sentences, n_rows, unroll_steps, 30, seed=1, epoch=2)
+    order = numpy.random.default_rng((1, 2)).permutation(len(lengths))
+    epoch = CarriedRows(sentences, order, n_rows, unroll_steps, 30)
     streams = []
     for number in range(len(epoch)):
         parts = [epoch.read(number, part, n_parts) for part in range(n_parts)]
@@ -106,7 +115,6 @@ def test_rows_that_go_on(lengths, n_rows, unroll_steps, n_parts):
         assert len(parts[0].sizes) == unroll_steps or number + 1 == len(epoch)
     # (inputs or targets, direction, position in the stream)
     stream = numpy.concatenate(streams, axis=2).swapaxes(2, 3).reshape(2, 2, -1)
-    order = numpy.random.default_rng((1, 2)).permutation(len(lengths))
     starts = sentences.ends - lengths
     expected = [[], []]
     for number in order:
@@ -121,4 +129,4 @@ def test_rows_that_go_on(lengths, n_rows, unroll_steps, n_parts):
 
 def test_fewer_words_than_rows():
     with pytest.raises(ValueError, match=r"fewer words than a batch has rows \(50"):
-        CarriedRows(make_sentences([3, 4]), 50, 20, 30, 0, 0)
+        CarriedRows(make_sentences([3, 4]), numpy.arange(2), 50, 20, 30)

@@ -141,6 +141,73 @@ def test_perplexity_is_that_of_single_sentences(corpus):
     assert 30 <= few.n_words < 50
 
 
+@pytest.fixture(scope="module")
+def long_text(tmp_path_factory):
+    """A corpus whose held-out part is several rows of a stream."""
+    folder = tmp_path_factory.mktemp("long") / "corpus"
+    vocabulary = VocabularySettings(size=15)
+    prepare(sentences(2000), folder, SENTENCE_PER_LINE, vocabulary, dev_fraction=0.4)
+    return open_corpus(folder)
+
+
+def log_likelihood_of_a_row(model, corpus, types, inputs, targets):
+    """One sequence from zero states to its end, read with the weights of each direction."""
+    vectors = model.bilm.token_encoder([types[i] for i in inputs])
+    top = model.bilm.lstm(vectors.expand(2, -1, -1), [1] * len(inputs))[-1]
+    logits = torch.nn.functional.linear(top, model.output.weight, model.output.bias)
+    targets = torch.tensor([2 if i >= corpus.n_vocabulary else i for i in targets])
+    return logits.log_softmax(-1).gather(2, targets.expand(2, -1)[..., None]).double().sum((1, 2))
+
+
+@pytest.mark.parametrize("max_words", [500, 0], ids=["one row", "several rows"])
+@torch.no_grad()
+def test_perplexity_with_carried_states(long_text, max_words):
+    """That of the sentences in a random order, one after the other, in rows of 1,000 predictions or
+    more."""
+    corpus = long_text
+    torch.manual_seed(0)
+    model, _ = build_model(run_config(corpus), corpus)
+    types = (corpus.folder / "types.txt").read_text(encoding="utf8").split("\n")
+    sample = numpy.random.default_rng(0).permutation(len(corpus.dev))
+    streams = [([], []), ([], [])]
+    for number in sample:
+        end = corpus.dev.ends[number]
+        words = corpus.dev.ids[end - corpus.dev.lengths[number] : end].tolist()
+        for (inputs, targets), frame, order in zip(streams, ((0, 1), (1, 0)), (words, words[::-1])):
+            inputs += [frame[0], *order]
+            targets += [*order, frame[1]]
+        if max_words and sum(word > 1 for word in streams[0][0]) >= max_words:
+            break
+    n_rows = max(1, len(streams[0][0]) // 1000)
+    assert (n_rows == 1) == bool(max_words)
+    length = len(streams[0][0]) // n_rows
+    sums = numpy.zeros(2)
+    for direction, (inputs, targets) in enumerate(streams):
+        for row in range(n_rows):
+            cut = slice(row * length, (row + 1) * length)
+            both = log_likelihood_of_a_row(model, corpus, types, inputs[cut], targets[cut])
+            sums[direction] -= both[direction]
+    n = n_rows * length
+    expected = numpy.exp([*(sums / n), sums.sum() / (2 * n)])
+    settings = {"max_words": max_words, "carry_state": True, "counts": corpus.counts}
+    for batch_words in (70, 4096):
+        found = perplexity(model, corpus, corpus.dev, batch_words=batch_words, **settings)
+        perplexities = [found.forward, found.backward, found.average]
+        assert perplexities == pytest.approx(expected, rel=1e-5)
+        n_words = sum(word > 1 for word in streams[0][1])
+        assert n_words - n_rows < found.n_words <= n_words
+    stateless = perplexity(model, corpus, corpus.dev, max_words=max_words)
+    assert abs(stateless.average / found.average - 1) > 1e-4
+
+
+def test_a_carried_training_is_evaluated_with_carried_states(tmp_path, corpus):
+    trainer = Trainer(run_config(corpus, carry_state=True, unroll_steps=10), tmp_path / "run")
+    trainer.model.eval()
+    found = trainer.evaluate()
+    settings = {"counts": corpus.counts, "carry_state": True}
+    assert found == perplexity(trainer.model, corpus, corpus.dev, batch_words=100, **settings)
+
+
 def test_accumulated_gradients(tmp_path, corpus):
     """A step of two batches changes the weights as one step on both does."""
     config = run_config(corpus, max_steps=1, dropout=0.0, loss=LOSSES["full"])
@@ -160,7 +227,8 @@ def test_carried_states(tmp_path, corpus):
     model, _ = build_model(config, corpus)
     sums = []
     for unroll_steps in (7, 10**6):
-        epoch = CarriedRows(corpus.train, 5, unroll_steps, corpus.n_vocabulary, 0, 0)
+        order = numpy.arange(len(corpus.train))
+        epoch = CarriedRows(corpus.train, order, 5, unroll_steps, corpus.n_vocabulary)
         states, total = model.new_states(5), 0.0
         for number in range(len(epoch)):
             loss = model(epoch.read(number), corpus, None, states)
@@ -313,6 +381,12 @@ def test_two_processes_equal_one(tmp_path, corpus, loss, carry_state):
     found = final_weights(tmp_path / "two")
     for name, value in weights(one).items():
         assert max_difference(found[name], value) < 1e-6, name
+    [*_, last] = checkpoints.all_checkpoints(tmp_path / "two")
+    history = checkpoints.load(last).state["progress"]["history"]
+    assert [record["step"] for record in history] == [10, 20, 30, 40, 50]
+    for first, second in zip(one.progress.history, history):
+        for name in ("forward", "backward", "unigram", "n_words", "unknown"):
+            assert first[name] == pytest.approx(second[name], rel=1e-5), name
 
 
 @pytest.fixture
@@ -611,9 +685,9 @@ def test_evaluations_read_a_sample_of_all(tmp_path):
         trainer = Trainer(config, tmp_path / f"run-{len(seen)}")
         batches, real = [], trainer.model.log_likelihood
 
-        def log_likelihood(batch, corpus, batches=batches, real=real):
+        def log_likelihood(batch, *args, batches=batches, real=real):
             batches.append(numpy.sort(batch.targets[0]))
-            return real(batch, corpus)
+            return real(batch, *args)
 
         trainer.model.log_likelihood = log_likelihood
         for _ in range(2):
