@@ -1,9 +1,14 @@
-"""Shared fixtures: where reference data lies, and small biLMs with random weights."""
+"""Shared fixtures: the folder of reference data, small biLMs with random weights, scripts."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+import runpy
+import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy
 import pytest
@@ -142,3 +147,26 @@ def max_difference(first, second) -> float:
     first, second = numpy.asarray(first), numpy.asarray(second)
     assert first.shape == second.shape
     return float(numpy.abs(first - second).max()) if first.size else 0.0
+
+
+def run_script(path: Path, *arguments: object, fails: bool = False) -> str:
+    """Run a script in this process. Its exit code must be 0, or 1 if it is to fail.
+
+    RETURNS (str): What it prints, errors included.
+    """
+    output, code = io.StringIO(), 0
+    with (
+        patch.object(sys, "argv", [str(path), *map(str, arguments)]),
+        patch.object(sys, "path", [str(path.parent), *sys.path]),
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(output),
+    ):
+        try:
+            runpy.run_path(str(path), run_name="__main__")
+        except SystemExit as error:
+            code = error.code
+            if isinstance(code, str):  # sys.exit("message")
+                output.write(code)
+                code = 1
+    assert (code or 0) == int(fails), output.getvalue()
+    return output.getvalue()
