@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import runpy
+import shutil
 import sys
 from pathlib import Path
 from unittest.mock import patch
@@ -26,6 +27,10 @@ SHARED = Path(os.environ.get("SPACY_ELMO_SHARED", Path(__file__).parents[2] / "s
 # Tests are small: threads that wait for each other cost more than they give, above all on a machine
 # that does other work as well.
 torch.set_num_threads(1)
+
+
+# Tests need no file to survive a power failure.
+os.fsync = lambda descriptor: None
 
 
 def shared_path(name: str) -> Path:
@@ -68,18 +73,25 @@ def bilm() -> BiLM:
     return random_bilm()
 
 
-@pytest.fixture
-def weights_folder(tmp_path: Path, bilm: BiLM) -> Path:
-    """The tiny biLM in our own format."""
-    native.write(bilm, tmp_path / "weights")
-    return tmp_path / "weights"
+@pytest.fixture(scope="session")
+def tiny_folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny biLM in our own format and in the published one, written once."""
+    folder = tmp_path_factory.mktemp("tiny")
+    native.write(random_bilm(), folder / "weights")
+    allennlp.write(random_bilm(), folder / "hdf5")
+    return folder
 
 
 @pytest.fixture
-def hdf5_folder(tmp_path: Path, bilm: BiLM) -> Path:
-    """The tiny biLM in the published format."""
-    allennlp.write(bilm, tmp_path / "hdf5")
-    return tmp_path / "hdf5"
+def weights_folder(tmp_path: Path, tiny_folders: Path) -> Path:
+    """The tiny biLM in our own format, in a folder that the test may change."""
+    return Path(shutil.copytree(tiny_folders / "weights", tmp_path / "weights"))
+
+
+@pytest.fixture
+def hdf5_folder(tmp_path: Path, tiny_folders: Path) -> Path:
+    """The tiny biLM in the published format, in a folder that the test may change."""
+    return Path(shutil.copytree(tiny_folders / "hdf5", tmp_path / "hdf5"))
 
 
 def elmo_pipeline(folder: Path, lang: str = "en", **config) -> Language:
