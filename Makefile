@@ -1,6 +1,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+# Processes of the tests. Each takes about 1 GB.
+WORKERS ?= 2
 # Set up when the requirements have changed.
 READY = $(VENV)/.ready
 
@@ -10,10 +12,10 @@ demo: $(READY)
 	$(BIN)/python -m spacy project run demo project --vars.demo ../demo
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 20
 
 test-slow: lint
-	$(BIN)/python -m pytest -m "slow or not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 20 -m "slow or not slow"
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -52,6 +52,7 @@ setup(
             *REPORT,
             *ZST,
             "pytest>=8",
+            "pytest-xdist>=3.5",
             "hypothesis>=6",
             "ruff>=0.6",
             "mypy>=1.11",

@@ -1,9 +1,15 @@
-"""Shared fixtures: where reference data lies, and small biLMs with random weights."""
+"""Shared fixtures: the folder of reference data, small biLMs with random weights, scripts."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+import runpy
+import shutil
+import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy
 import pytest
@@ -21,6 +27,10 @@ SHARED = Path(os.environ.get("SPACY_ELMO_SHARED", Path(__file__).parents[2] / "s
 # Tests are small: threads that wait for each other cost more than they give, above all on a machine
 # that does other work as well.
 torch.set_num_threads(1)
+
+
+# Tests need no file to survive a power failure.
+os.fsync = lambda descriptor: None
 
 
 def shared_path(name: str) -> Path:
@@ -63,18 +73,25 @@ def bilm() -> BiLM:
     return random_bilm()
 
 
-@pytest.fixture
-def weights_folder(tmp_path: Path, bilm: BiLM) -> Path:
-    """The tiny biLM in our own format."""
-    native.write(bilm, tmp_path / "weights")
-    return tmp_path / "weights"
+@pytest.fixture(scope="session")
+def tiny_folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny biLM in our own format and in the published one, written once."""
+    folder = tmp_path_factory.mktemp("tiny")
+    native.write(random_bilm(), folder / "weights")
+    allennlp.write(random_bilm(), folder / "hdf5")
+    return folder
 
 
 @pytest.fixture
-def hdf5_folder(tmp_path: Path, bilm: BiLM) -> Path:
-    """The tiny biLM in the published format."""
-    allennlp.write(bilm, tmp_path / "hdf5")
-    return tmp_path / "hdf5"
+def weights_folder(tmp_path: Path, tiny_folders: Path) -> Path:
+    """The tiny biLM in our own format, in a folder that the test may change."""
+    return Path(shutil.copytree(tiny_folders / "weights", tmp_path / "weights"))
+
+
+@pytest.fixture
+def hdf5_folder(tmp_path: Path, tiny_folders: Path) -> Path:
+    """The tiny biLM in the published format, in a folder that the test may change."""
+    return Path(shutil.copytree(tiny_folders / "hdf5", tmp_path / "hdf5"))
 
 
 def elmo_pipeline(folder: Path, lang: str = "en", **config) -> Language:
@@ -142,3 +159,26 @@ def max_difference(first, second) -> float:
     first, second = numpy.asarray(first), numpy.asarray(second)
     assert first.shape == second.shape
     return float(numpy.abs(first - second).max()) if first.size else 0.0
+
+
+def run_script(path: Path, *arguments: object, fails: bool = False) -> str:
+    """Run a script in this process. Its exit code must be 0, or 1 if it is to fail.
+
+    RETURNS (str): What it prints, errors included.
+    """
+    output, code = io.StringIO(), 0
+    with (
+        patch.object(sys, "argv", [str(path), *map(str, arguments)]),
+        patch.object(sys, "path", [str(path.parent), *sys.path]),
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(output),
+    ):
+        try:
+            runpy.run_path(str(path), run_name="__main__")
+        except SystemExit as error:
+            code = error.code
+            if isinstance(code, str):  # sys.exit("message")
+                output.write(code)
+                code = 1
+    assert (code or 0) == int(fails), output.getvalue()
+    return output.getvalue()

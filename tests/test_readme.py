@@ -1,4 +1,4 @@
-"""Every block of the README and of the FAQ runs as it stands."""
+"""Every block of the README and of the pages in docs runs as it is."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from spacy.util import load_config_from_str, registry
 from .conftest import tagged
 
 ROOT = Path(__file__).parents[1]
-README, FAQ = ROOT / "README.md", ROOT / "docs" / "faq.md"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCKS = [
     block
-    for page in (README, FAQ)
+    for page in PAGES
     for block in re.findall(
         r"(?:<!-- ([\w ]+) -->\n)?```(\w+)\n(.*?)```", page.read_text(encoding="utf8"), re.DOTALL
     )
@@ -40,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("code", blocks("python"))
 def test_python_block_runs(code: str, folder: Path):
-    exec(compile(code, "README.md", "exec"), {})
+    exec(compile(code, "documentation", "exec"), {})
 
 
 def run_bash(code: str) -> str:
@@ -116,7 +116,7 @@ def test_spacy_pretrain_runs(folder: Path):
     assert (folder / "pretrained" / "model-last.bin").is_file()
 
 
-@pytest.mark.parametrize("page", [README, FAQ, ROOT / "docs" / "settings.md"])
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path):
     for link in re.findall(r"\]\((?!https?://)([^)#]*)[^)]*\)", page.read_text(encoding="utf8")):
         assert (page.parent / link).exists(), link
