@@ -12,7 +12,7 @@ import torch
 
 from .bilm.formats import load
 from .bilm.precision import Precision, check_precision
-from .resolve import DEFAULT, load_weights
+from .weights import DEFAULT, load_bilm
 
 
 class Embedder:
@@ -41,7 +41,7 @@ class Embedder:
         if (options_file is None) != (weight_file is None):
             raise ValueError("give options_file and weight_file together, or weights alone")
         if options_file is None or weight_file is None:
-            bilm = load_weights(weights)
+            bilm = load_bilm(weights)
         else:
             bilm = load(weight_file, Path(options_file))
         try:

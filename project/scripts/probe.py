@@ -37,8 +37,8 @@ from spacy_elmo.bilm import BiLM
 from spacy_elmo.bilm.formats import native
 from spacy_elmo.cli._util import clear_errors, torch_device
 from spacy_elmo.files import atomic_file, sha256
-from spacy_elmo.resolve import load_weights
 from spacy_elmo.segmenters import sentences
+from spacy_elmo.weights import load_bilm
 
 SENTENCES_PER_BATCH = 256
 ROWS_PER_BATCH = 1024
@@ -93,7 +93,7 @@ def main() -> None:
         if missing := [path for path in files if not path.is_file()]:
             raise ValueError(f"no such file: {missing[0]}")
         device = torch_device(args.gpu_id)
-        bilm = load_weights(args.model)
+        bilm = load_bilm(args.model)
         weights = hashlib.sha256(native.to_bytes(bilm)).hexdigest()
         hashes = [sha256(path) for path in files]
         fingerprint = digest([weights, hashes, args.attr, args.max_tokens])

@@ -12,7 +12,7 @@ from wasabi import msg
 
 from ..bilm.precision import Precision, check_precision
 from ..dump import Dump, Layers, locked_dump
-from ..resolve import load_pipeline
+from ..weights import load_pipeline
 from ._util import check_free, clear_errors, find_elmo, require_gpu
 
 

@@ -9,7 +9,7 @@ import typer
 from wasabi import msg
 
 from ..bilm.formats import OPTIONS, VOCABULARY, allennlp, native, round_to_half
-from ..resolve import load_weights
+from ..weights import load_bilm
 from ._util import clear_errors, writing
 
 
@@ -30,7 +30,7 @@ def export_cli(
     """
     files = (OPTIONS, VOCABULARY, allennlp.WEIGHTS, native.WEIGHTS)
     with clear_errors(), writing(out, force, files):
-        bilm = load_weights(pipeline, name)
+        bilm = load_bilm(pipeline, name)
         if half:
             round_to_half(bilm)
         if safetensors:

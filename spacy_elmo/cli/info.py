@@ -14,7 +14,7 @@ from wasabi import msg
 from ..bilm import BiLM
 from ..bilm.formats import detect, find_weights, fits_half
 from ..files import sha256
-from ..resolve import FOLDER, find, is_pipeline, language_of, load_pipeline, load_weights
+from ..weights import FOLDER, find_source, is_pipeline, load_bilm, load_pipeline, source_language
 from ._util import clear_errors, elmo_components
 
 # What a pipeline's meta.json says about its origin.
@@ -41,13 +41,17 @@ def info_cli(
 def describe(what: str) -> dict[str, dict[str, Any]]:
     """RETURNS (dict): For each biLM, its facts by name.
     RAISES (ValueError): If there is none or it cannot be read."""
-    path = find(what)
+    path = find_source(what)
     if not is_pipeline(path):
-        bilm = load_weights(what)
+        bilm = load_bilm(what)
         file = find_weights(path) if path.is_dir() else path
         kind = "bundled" if path.parent == FOLDER else detect(file)
         card = _card(path / "README.md") if path.parent == FOLDER else {}
-        facts = {"format": kind, "language": language_of(what) or "unknown", **describe_bilm(bilm)}
+        facts = {
+            "format": kind,
+            "language": source_language(what) or "unknown",
+            **describe_bilm(bilm),
+        }
         return {what: {**facts, **_file(file), **card}}
     nlp = load_pipeline(what)
     components = elmo_components(nlp)

@@ -13,7 +13,7 @@ from wasabi.util import supports_ansi
 
 from ..neighbors import Neighbor, find_neighbors, read_corpus
 from ..pretraining.reading import find_files
-from ..resolve import load_pipeline
+from ..weights import load_pipeline
 from ._util import clear_errors, find_elmo, require_gpu
 
 

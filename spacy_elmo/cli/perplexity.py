@@ -15,7 +15,7 @@ from ..pretraining.head import head_folder, load_language_model
 from ..pretraining.perplexity import perplexity, text_corpus
 from ..pretraining.reading import find_files, read_texts
 from ..pretraining.tokenize import tokenize
-from ..resolve import find, load_weights, names
+from ..weights import bundled_names, find_source, load_bilm
 from ._util import clear_errors, torch_device
 
 
@@ -36,13 +36,13 @@ def perplexity_cli(
     """
     with clear_errors():
         device = torch_device(gpu_id)
-        folder = head_folder(find(model))
-        if model in names():
+        folder = head_folder(find_source(model))
+        if model in bundled_names():
             raise ValueError(
                 f"{model} comes without its output layer, which perplexity needs: its model card "
                 "says what was measured. Models of `spacy elmo pretrain` have theirs beside them"
             )
-        language_model, head = load_language_model(load_weights(model), folder)
+        language_model, head = load_language_model(load_bilm(model), folder)
         language_model.to(device)
         stream = read_texts(find_files(texts), encoding, errors)
 

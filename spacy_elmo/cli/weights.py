@@ -9,8 +9,8 @@ import typer
 from wasabi import msg
 
 from ..files import atomic_file
-from ..resolve import load_pipeline
 from ..training import TaskMix, task_mixes
+from ..weights import load_pipeline
 from ._util import clear_errors
 
 _FORMATS = (".png", ".svg", ".pdf")

@@ -14,7 +14,7 @@ import torch
 
 from spacy_elmo.bilm import BiLM
 from spacy_elmo.bilm.formats import load
-from spacy_elmo.resolve import load_weights
+from spacy_elmo.weights import load_bilm
 
 from ..conftest import max_difference, shared_path
 from .conftest import fail, succeed
@@ -80,7 +80,7 @@ def test_exported_hdf5_is_float32_unless_half_is_asked_for(tmp_path: Path):
     succeed("export", "en_elmo_sm", tmp_path / "half", "--half")
     assert dtypes(tmp_path / "full" / "weights.hdf5") == {"<f4"}
     assert dtypes(tmp_path / "half" / "weights.hdf5") == {"<f2"}
-    expected = dict(load_weights("en_elmo_sm").named_parameters())
+    expected = dict(load_bilm("en_elmo_sm").named_parameters())
     for folder in ("full", "half"):
         for name, parameter in load(tmp_path / folder).named_parameters():
             assert torch.equal(parameter, expected[name]), name
