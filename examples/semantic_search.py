@@ -23,8 +23,8 @@ from spacy.tokens import Doc, Span
 from thinc.api import to_numpy
 
 from spacy_elmo.files import atomic_folder
-from spacy_elmo.neighbors import read_corpus
-from spacy_elmo.pretraining.reading import find_files
+from spacy_elmo.tools.neighbors import read_corpus
+from spacy_elmo.tools.texts import find_files
 from spacy_elmo.weights import absolute_source, load_pipeline
 
 BUNDLED = "en_elmo_sm"

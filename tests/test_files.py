@@ -14,7 +14,13 @@ import warnings
 import pytest
 import torch
 
-from spacy_elmo.files import atomic_file, atomic_folder, clear_temporary, locked, save_tensors
+from spacy_elmo.files import (
+    atomic_file,
+    atomic_folder,
+    clear_temporary,
+    exclusive_lock,
+    save_tensors,
+)
 
 
 class Interrupted(Exception):
@@ -294,8 +300,8 @@ def test_clearing_all_of_a_folder(tmp_path):
 HOLDS = """
 import sys
 from pathlib import Path
-from spacy_elmo.files import locked
-with locked(Path(sys.argv[1]), "it is in use"):
+from spacy_elmo.files import exclusive_lock
+with exclusive_lock(Path(sys.argv[1]), "it is in use"):
     print("has it", flush=True)
     sys.stdin.readline()
 """
@@ -307,12 +313,12 @@ def test_a_lock_is_refused_while_another_process_has_it(tmp_path):
     command = [sys.executable, "-c", HOLDS, path]
     holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "has it\n"
-    with pytest.raises(ValueError, match="it is in use"), locked(path, "it is in use"):
+    with pytest.raises(ValueError, match="it is in use"), exclusive_lock(path, "it is in use"):
         pass
     assert path.exists()
     holder.kill()
     holder.communicate()
-    with locked(path, "it is in use"):
+    with exclusive_lock(path, "it is in use"):
         pass
     assert not path.exists()
 
@@ -324,7 +330,7 @@ def test_a_lock_whose_file_is_removed_meanwhile_is_one_lock(tmp_path):
 
     def take():
         for _ in range(300):
-            with contextlib.suppress(ValueError), locked(path, "it is in use"):
+            with contextlib.suppress(ValueError), exclusive_lock(path, "it is in use"):
                 inside[0] += 1
                 taken[0] += 1
                 most[0] = max(most[0], inside[0])
@@ -348,7 +354,7 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch, name):
         raise OSError(getattr(errno, name), "cannot lock")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with locked(tmp_path / ".lock", "it is in use"):
+    with exclusive_lock(tmp_path / ".lock", "it is in use"):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -363,7 +369,7 @@ def test_a_lock_that_fails_leaves_no_open_file(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", flock)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        with contextlib.suppress(OSError), locked(tmp_path / ".lock", "it is in use"):
+        with contextlib.suppress(OSError), exclusive_lock(tmp_path / ".lock", "it is in use"):
             raise AssertionError("not locked")
         gc.collect()
     assert not [w for w in found if issubclass(w.category, ResourceWarning)]

@@ -16,7 +16,7 @@ import spacy
 from spacy.language import Language
 
 from spacy_elmo.extensions import layers_of
-from spacy_elmo.neighbors import query_span
+from spacy_elmo.tools.neighbors import query_span
 from spacy_elmo.weights import bundled_names
 
 BUNDLED = "en_elmo_sm"

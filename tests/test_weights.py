@@ -14,7 +14,7 @@ from spacy.tokens import Doc
 
 from spacy_elmo import weights as sources
 from spacy_elmo.architectures import PretrainedBiLM
-from spacy_elmo.embedder import Embedder
+from spacy_elmo.tools.embedder import Embedder
 from spacy_elmo.weights import DEFAULT, bundled_names, load_bilm, load_pipeline
 
 from .cli.conftest import fail, succeed

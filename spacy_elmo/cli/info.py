@@ -12,7 +12,7 @@ import typer
 from wasabi import msg
 
 from ..bilm import BiLM
-from ..bilm.formats import detect, find_weights, fits_half
+from ..bilm.formats import find_format, fits_half
 from ..files import sha256
 from ..weights import FOLDER, find_source, is_pipeline, load_bilm, load_pipeline, source_language
 from ._util import clear_errors, elmo_components
@@ -44,8 +44,8 @@ def describe(what: str) -> dict[str, dict[str, Any]]:
     path = find_source(what)
     if not is_pipeline(path):
         bilm = load_bilm(what)
-        file = find_weights(path) if path.is_dir() else path
-        kind = "bundled" if path.parent == FOLDER else detect(file)
+        format, file = find_format(path)
+        kind = "bundled" if path.parent == FOLDER else format.name
         card = _card(path / "README.md") if path.parent == FOLDER else {}
         facts = {
             "format": kind,

@@ -11,8 +11,8 @@ from tqdm import tqdm
 from wasabi import color, msg
 from wasabi.util import supports_ansi
 
-from ..neighbors import Neighbor, find_neighbors, read_corpus
-from ..pretraining.reading import find_files
+from ..tools.neighbors import Neighbor, find_neighbors, read_corpus
+from ..tools.texts import find_files
 from ..weights import load_pipeline
 from ._util import clear_errors, find_elmo, require_gpu
 

@@ -13,8 +13,8 @@ from wasabi import msg
 from ..files import atomic_file
 from ..pretraining.head import head_folder, load_language_model
 from ..pretraining.perplexity import perplexity, text_corpus
-from ..pretraining.reading import find_files, read_texts
 from ..pretraining.tokenize import tokenize
+from ..tools.texts import find_files, read_texts
 from ..weights import bundled_names, find_source, load_bilm
 from ._util import clear_errors, torch_device
 

@@ -16,9 +16,9 @@ from wasabi import msg
 
 from ..bilm.formats import read_vocabulary
 from ..pretraining.corpus import MANIFEST, MAX_CHARACTERS, prepare
-from ..pretraining.reading import find_files, read_texts
 from ..pretraining.tokenize import Tokenization, make_pipeline
 from ..pretraining.vocabulary import VocabularySettings
+from ..tools.texts import find_files, read_texts
 from ._util import clear_errors, writing
 
 # What a corpus consists of.

@@ -61,13 +61,13 @@ def test_killed_at_random_moments(times: int, weights_folder: Path, tmp_path: Pa
     text, pipeline = make_input(weights_folder, tmp_path, lines=lines, batch_size=20)
     folder = tmp_path / "killed"
     folder.mkdir()
-    out = folder / "out.hdf5"
+    out, journal = folder / "out.hdf5", folder / ".out.hdf5.partial"
     done = kill_repeatedly(
         [*COMMAND, text, out, "-m", pipeline, "-q"],
         times=times,
         seed=0,
-        progress=lambda: len(list(folder.glob("*/*.hdf5"))),
-        spread=10,
+        progress=lambda: journal.stat().st_size if journal.exists() else 0,
+        spread=400_000,
     )
     assert "an earlier run wrote" in done.stdout
     assert list(folder.iterdir()) == [out]
@@ -122,7 +122,7 @@ def test_full_disk(suffix: str, kilobytes: int, weights_folder: Path, tmp_path: 
         failed = run_to_the_end(command, code=1)
         assert "No space left" in failed.stdout and "cannot write" in failed.stdout
         assert failed.stderr == ""
-        assert [path.name for path in disk.iterdir()] == [f"out.{suffix}.parts"]
+        assert [path.name for path in disk.iterdir()] == [f".out.{suffix}.partial"]
         subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
         assert "an earlier run wrote" in succeed(*command[4:])
         assert list(disk.iterdir()) == [out]

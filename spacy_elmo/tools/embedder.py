@@ -10,9 +10,9 @@ from typing import Any, Optional, Union
 import numpy
 import torch
 
-from .bilm.formats import load
-from .bilm.precision import Precision, check_precision
-from .weights import DEFAULT, load_bilm
+from ..bilm.formats import load
+from ..bilm.precision import Precision, check_precision
+from ..weights import DEFAULT, load_bilm
 
 
 class Embedder:

@@ -7,10 +7,10 @@ import pytest
 import spacy
 
 from spacy_elmo.bilm.formats import native
-from spacy_elmo.embedder import Embedder
+from spacy_elmo.tools.embedder import Embedder
 
-from .conftest import TINY_WORDS, max_difference, random_bilm
-from .reference import reference_layers
+from ..conftest import TINY_WORDS, max_difference, random_bilm
+from ..reference import reference_layers
 
 SENTENCES = [["The", "bank", "of", "the", "river"], ["money"], [], ["é", "<S>"]]
 
