@@ -14,7 +14,7 @@ from ..bilm.precision import Precision, check_precision
 from ..tools.texts import find_files, read_docs
 from ..tools.vector_writer import Layers, VectorWriter, locked_vectors
 from ..weights import load_pipeline
-from ._util import check_free, clear_errors, find_elmo, require_gpu
+from .util import check_overwrite, exit_on_error, get_component, require_gpu
 
 
 def embed_cli(
@@ -51,11 +51,11 @@ def embed_cli(
     "tokens". An empty line has an empty array. Several files count as one, in the order of their
     names.
     """
-    with clear_errors(), locked_vectors(out):
-        check_free(out, force)
+    with exit_on_error(), locked_vectors(out):
+        check_overwrite(out, force)
         require_gpu(gpu_id)
         nlp = load_pipeline(model)
-        elmo = find_elmo(nlp, name)
+        elmo = get_component(nlp, name)
         if precision is not None:
             check_precision(precision, elmo.bilm.device)
             elmo.bilm.precision = cast(Precision, precision)

@@ -16,7 +16,7 @@ from ..pretraining.perplexity import perplexity, text_corpus
 from ..pretraining.tokenize import tokenize
 from ..tools.texts import find_files, read_texts
 from ..weights import bundled_names, find_source, load_bilm
-from ._util import clear_errors, torch_device
+from .util import exit_on_error, torch_device
 
 
 def perplexity_cli(
@@ -34,7 +34,7 @@ def perplexity_cli(
     Perplexities are exact (full softmax), of both directions. The text is tokenised as the training
     text was. Words outside the vocabulary count as predictions of <UNK>.
     """
-    with clear_errors():
+    with exit_on_error():
         device = torch_device(gpu_id)
         folder = head_folder(find_source(model))
         if model in bundled_names():

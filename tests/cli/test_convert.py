@@ -135,8 +135,10 @@ def test_sentencizer_and_language(tmp_path: Path, hdf5_folder: Path):
 def test_export_formats_reload_to_equal_vectors(tmp_path: Path, pipeline: Path, bilm: BiLM):
     succeed("export", pipeline, tmp_path / "out" / "hdf5")
     succeed("export", pipeline, tmp_path / "out" / "native", "--safetensors")
+    succeed("export", pipeline, tmp_path / "out" / "named", "--format", "safetensors")
+    assert "hdf5" in fail("export", pipeline, tmp_path / "out" / "x", "--format", "onnx")
     expected = bilm.embed([["the", "bank"]])[0]
-    for folder in ("hdf5", "native"):
+    for folder in ("hdf5", "native", "named"):
         assert (
             max_difference(load(tmp_path / "out" / folder).embed([["the", "bank"]])[0], expected)
             == 0

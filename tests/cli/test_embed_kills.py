@@ -15,7 +15,7 @@ import spacy
 from spacy.tokens import DocBin
 
 from ..conftest import elmo_pipeline
-from ..kills import kill_repeatedly, run_to_the_end, small_disk
+from ..kills import PROGRAMS, kill_repeatedly, run_to_the_end, small_disk
 from .conftest import fail, succeed
 
 COMMAND = (sys.executable, "-m", "spacy", "elmo", "embed")
@@ -81,19 +81,9 @@ def test_killed_when_the_output_is_put_in_place(moment: str, weights_folder: Pat
     folder = tmp_path / "killed"
     folder.mkdir()
     out = folder / "out.npz"
-    script = (
-        "import os, signal, sys, spacy_elmo.cli as cli\n"
-        "replace = os.replace\n"
-        "def dying(source, target):\n"
-        "    is_out = os.fspath(target).endswith('out.npz')\n"
-        f"    if is_out and {moment == 'before'}: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    replace(source, target)\n"
-        "    if is_out: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "os.replace = dying\n"
-        "cli.app(sys.argv[1:])"
-    )
     arguments = ("embed", text, out, "-m", pipeline, "-q")
-    run_to_the_end([sys.executable, "-c", script, *arguments], code=-signal.SIGKILL)
+    command = [sys.executable, PROGRAMS / "die_at_replace.py", moment, out.name, *arguments]
+    run_to_the_end(command, code=-signal.SIGKILL)
     assert out.exists() == (moment == "after")
     if moment == "before":
         assert "an earlier run wrote" in succeed(*arguments)

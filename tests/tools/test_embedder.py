@@ -178,7 +178,7 @@ def test_the_signature_tokens(embedder):
         ({"tokens": [["a"]], "sequence_len": [1], "x": 1}, "'x'"),
         ({"text": ["a"]}, "'text'"),
         ({}, r"found \[\]"),
-        ({"tokens": [["a"]], "sequence_len": [2]}, r"\[2\] does not go with tokens"),
+        ({"tokens": [["a"]], "sequence_len": [2]}, r"\[2\] does not match tokens"),
         ({"tokens": [["a"]], "sequence_len": [-1]}, "does not go"),
         ({"tokens": [["a"]], "sequence_len": [1, 1]}, "does not go"),
     ],
