@@ -23,9 +23,9 @@ from spacy.tokens import Doc, Span
 from thinc.api import to_numpy
 
 from spacy_elmo.files import atomic_folder
-from spacy_elmo.neighbors import read_corpus
-from spacy_elmo.pretraining.reading import find_files
-from spacy_elmo.resolve import absolute, load_pipeline
+from spacy_elmo.tools.neighbors import read_corpus
+from spacy_elmo.tools.texts import find_files
+from spacy_elmo.weights import absolute_source, load_pipeline
 
 BUNDLED = "en_elmo_sm"
 BLOCK = 10_000
@@ -85,7 +85,7 @@ def build(corpus: str, index: Path, pipeline: str) -> int:
     mean = array.mean(axis=0, dtype=numpy.float32)
     # A path that holds wherever the search is started.
     manifest = {
-        "pipeline": str(absolute(pipeline)),
+        "pipeline": str(absolute_source(pipeline)),
         "n_sentences": len(sentences),
         "corpus": corpus,
     }

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .component import Elmo
-    from .embedder import Embedder
+    from .tools.embedder import Embedder
 
 __version__ = "0.1.0"
 __all__ = ["Elmo", "Embedder", "__version__"]
@@ -19,7 +19,7 @@ def __getattr__(name: str) -> Any:
 
         return Elmo
     if name == "Embedder":
-        from .embedder import Embedder
+        from .tools.embedder import Embedder
 
         return Embedder
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,8 +23,8 @@ from .layers.listener import ANY, LayersListener, mix_docs
 from .layers.mixes import Mix
 from .layers.objective import make_objective
 from .layers.tok2vec import ElmoTok2Vec
-from .resolve import DEFAULT, absolute, language_of, load_weights
 from .segmenters import Segmenter, sentences
+from .weights import DEFAULT, absolute_source, load_bilm, source_language
 
 _CACHE_MB = DEFAULT_CACHE_BYTES / 2**20
 
@@ -54,8 +54,10 @@ def PretrainedBiLM(
     RAISES (ValueError): If a setting has an impossible value.
     """
     settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful, mixed_precision)
-    load = None if weights is None else partial(load_weights, absolute(weights))
-    return ElmoEncoder(NoWeights(load, language_of(weights)), segmenter or sentences(), settings)
+    load = None if weights is None else partial(load_bilm, absolute_source(weights))
+    return ElmoEncoder(
+        NoWeights(load, source_language(weights)), segmenter or sentences(), settings
+    )
 
 
 @registry.architectures("spacy-elmo.BiLM.v1")

@@ -41,7 +41,7 @@ from .layers.listener import (
     replace_listener_cfg,
 )
 from .layers.mixes import Mix
-from .resolve import load_weights
+from .weights import load_bilm
 
 DEFAULT_CONFIG_STR = """
 [elmo]
@@ -279,7 +279,7 @@ class Elmo(Tok2Vec):
         weights (Union[str, Path]): A name, a folder, or a file of weights.
         RAISES (ValueError): If there is no such thing, or it cannot be read.
         """
-        set_bilm(self.model, load_weights(weights))
+        set_bilm(self.model, load_bilm(weights))
 
     def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> Elmo:
         """See spaCy. RAISES (ValueError): If the bytes are damaged."""

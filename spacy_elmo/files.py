@@ -1,5 +1,4 @@
-"""Writing files and folders so that a reader sees the old one or the new one, never a half; telling
-whether they have changed; locking them; tensors in files."""
+"""Atomic writes of files and folders, locks, checksums, safetensors."""
 
 from __future__ import annotations
 
@@ -20,35 +19,35 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-# What temporary files and folders are called, beside what they will replace.
+# Names of temporary files and folders, beside what they will replace.
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{12}\.tmp", re.DOTALL)
-# What file systems say that have no locks.
+# Errors of file systems without locks.
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
-# The parts of a temporary folder.
+# The contents of a temporary folder.
 _NEW, _OLD = "new", "old"
 
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; it takes the place of `path` if the body succeeds. If
-    `path` is a link, its target is replaced."""
+    """Yield the path of a temporary file, which replaces `path` if the body succeeds. If `path` is
+    a link, its target is replaced."""
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
     try:
         temporary.touch(exist_ok=False)
         yield temporary
-        _sync(temporary)
+        sync(temporary)
         os.replace(temporary, path)
-        _sync(path.parent)
+        sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside `path`; it takes the place of `path` if the body succeeds. If
-    `path` is a link, its target is replaced."""
+    """Yield a temporary folder, which replaces `path` if the body succeeds. If `path` is a link,
+    its target is replaced."""
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
@@ -58,28 +57,28 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         yield new
         for file in new.rglob("*"):
             if file.is_file():
-                _sync(file)
+                sync(file)
         if not path.exists():
             os.replace(new, path)
         elif not _exchange(new, path):
-            # The old one steps aside, and returns if the new one cannot take its place. After a
-            # kill in between, `clear_temporary` puts it back.
+            # Move the old one away, and back if the new one cannot be moved. After a kill in
+            # between, `clear_temporary` moves it back.
             os.replace(path, old)
             try:
                 os.replace(new, path)
             except BaseException:
                 os.replace(old, path)
                 raise
-        _sync(path.parent)
+        sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def clear_temporary(folder: Path, name: Optional[str] = None) -> None:
-    """Remove the temporary files and folders that killed processes have left. Call it only while
-    no other process writes there.
+    """Remove the temporary files and folders of killed processes. No other process may be writing
+    there.
 
-    folder (Path): Where they are.
+    folder (Path): The folder that holds them.
     name (Optional[str]): The name of the file or folder that they were to replace; None for all.
     """
     for path in folder.glob(f".{'*' if name is None else glob.escape(name)}.*.tmp"):
@@ -100,13 +99,13 @@ def _temporary(path: Path) -> Path:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Let two paths change places in one step. RETURNS (bool): Whether the system can do that."""
+    """Exchange two paths in one step. RETURNS (bool): Whether the system supports it."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, TypeError, AttributeError):  # Not Linux; Windows; an old C library.
         return False
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    if rename(here, os.fsencode(first), here, os.fsencode(second), exchange) == 0:
+    at_cwd, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    if rename(at_cwd, os.fsencode(first), at_cwd, os.fsencode(second), exchange) == 0:
         return True
     number = ctypes.get_errno()
     if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):  # The kernel, or the file system.
@@ -125,7 +124,7 @@ def sha256(path: Path) -> str:
 
 @contextlib.contextmanager
 def locked_output(path: Path) -> Iterator[None]:
-    """Keep a second run away from an output, and remove what killed ones have left beside it.
+    """Lock an output, and remove the temporary files of killed runs beside it.
 
     path (Path): The file or folder to write.
     RAISES (ValueError): If another run is writing it.
@@ -133,30 +132,32 @@ def locked_output(path: Path) -> Iterator[None]:
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.with_name(f".{path.name}.lock")
-    with locked(lock, f"another run is writing {path}: wait for it, or choose another path"):
+    message = f"another run is writing {path}: wait for it, or choose another path"
+    with exclusive_lock(lock, message):
         clear_temporary(path.parent, path.name)
         yield
 
 
 @contextlib.contextmanager
-def locked(path: Path, otherwise: str) -> Iterator[IO]:
-    """Create a file and keep it locked, so that one process at a time uses what it stands for. In
-    the end, the file is removed, unless a child that has inherited it still runs. A killed process
-    leaves the file, but not the lock.
+def exclusive_lock(path: Path, message: str) -> Iterator[IO]:
+    """Create a file and lock it. At the end the file is removed, unless a child process that has
+    inherited it is still running. A killed process leaves the file, but not the lock.
 
-    Where the system has no such locks, two runs are the user's to avoid.
+    If the system has no such locks, nothing is locked.
 
-    otherwise (str): What to say if another process has locked it.
-    RAISES (ValueError): If one has.
+    path (Path): The file.
+    message (str): The error if another process has locked it.
+    YIELDS (IO): The open file. A child process that inherits it keeps it locked.
+    RAISES (ValueError): If another process has locked it.
     """
     file = _lock(path)
     if file is None:
-        raise ValueError(otherwise)
+        raise ValueError(message)
     try:
         with file:
             yield file
     finally:
-        # Only the one who has the lock may remove the file: it may be a child's or the next one's.
+        # A child or the next run may have the lock by now. Only its owner may remove the file.
         with contextlib.suppress(OSError):
             if file := _lock(path):
                 with file:
@@ -165,8 +166,8 @@ def locked(path: Path, otherwise: str) -> Iterator[IO]:
 
 
 def _lock(path: Path) -> Optional[IO]:
-    """RETURNS (Optional[IO]): The file, locked if the system can do that; None if it is locked
-    already."""
+    """RETURNS (Optional[IO]): The file, locked if the system supports it; None if another process
+    has locked it."""
     while True:
         file = path.open("w")
         if os.name != "posix":
@@ -187,7 +188,7 @@ def _lock(path: Path) -> Optional[IO]:
                 return file
             file.close()
             raise
-        # Whoever had the lock has removed the file since it was opened here.
+        # The owner of the lock has removed the file since it was opened here.
         file.close()
 
 
@@ -199,18 +200,17 @@ def save_tensors(
     mode = path.stat().st_mode
     try:
         save_file(dict(tensors), path, metadata)
-    except SafetensorError as error:  # Theirs, for a full disk, too.
+    except SafetensorError as error:  # safetensors has its own error, even for a full disk.
         raise OSError(f"cannot write {path}: {error}") from error
-    path.chmod(mode)  # Their files are private; ours are like any new file.
+    path.chmod(mode)  # safetensors makes its files private.
 
 
-def _sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk.
+def sync(path: Path) -> None:
+    """Wait until the contents of a file, or the names in a folder, are on the disk.
 
-    RAISES (OSError): If the data of a file cannot be written: some systems notice only here that
-        the disk is full.
+    RAISES (OSError): If they cannot be written. Some systems report a full disk only here.
     """
-    # Windows can do it only for what is open for writing, and cannot open folders.
+    # Windows syncs only files that are open for writing, and cannot open folders.
     flags = os.O_RDWR if os.name == "nt" else os.O_RDONLY
     try:
         handle = os.open(path, flags)
@@ -219,6 +219,6 @@ def _sync(path: Path) -> None:
         finally:
             os.close(handle)
     except OSError as error:
-        # Not every file system can do it.
+        # Not every file system supports it.
         if not (path.is_dir() or error.errno in (errno.EINVAL, errno.ENOTSUP)):
             raise

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+PROGRAMS = Path(__file__).parent / "programs"
 TIMEOUT = 600  # Seconds for one run of the command, on a busy machine.
 GRACE = 30  # Seconds for the children of a killed process to notice.
 _POLL = 0.002

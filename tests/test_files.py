@@ -1,6 +1,7 @@
 """Writing so that a reader sees the old or the new, never a half."""
 
 import contextlib
+import ctypes
 import errno
 import gc
 import os
@@ -10,11 +11,18 @@ import sys
 import threading
 import time
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
 
-from spacy_elmo.files import atomic_file, atomic_folder, clear_temporary, locked, save_tensors
+from spacy_elmo.files import (
+    atomic_file,
+    atomic_folder,
+    clear_temporary,
+    exclusive_lock,
+    save_tensors,
+)
 
 
 class Interrupted(Exception):
@@ -239,29 +247,38 @@ def test_file_systems_that_cannot_sync(tmp_path, monkeypatch, number, on_files):
     assert contents(tmp_path) == {"file": "new", "folder/a": "new"}
 
 
-DIES_WHILE_WRITING = """
-import os, sys
-from pathlib import Path
-from spacy_elmo.files import atomic_file, atomic_folder
-path, kind, dies_after = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-real = os.replace
-def replace(*args):
-    global dies_after
-    if dies_after == 0:
-        os._exit(9)
-    dies_after -= 1
-    real(*args)
-os.replace = replace
-import ctypes
-class Old:
-    def __init__(self, *args, **kwargs): raise OSError("no C library")
-ctypes.CDLL = Old
-with (atomic_file if kind == "file" else atomic_folder)(path) as new:
-    (new if kind == "file" else new / "a").write_text("new")
-os._exit(9)
-"""
+def in_fork(function):
+    """Run a function in a forked process that must end by itself, without any clean-up."""
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(BaseException):
+            function()
+        os._exit(1)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 9
 
 
+def write_and_die(path, kind, dies_after):
+    """Die at a call of `os.replace`, or at the end, on a system that cannot exchange folders."""
+    replace, n_calls = os.replace, 0
+
+    def replace_or_die(*arguments):
+        nonlocal n_calls
+        if n_calls == dies_after:
+            os._exit(9)
+        n_calls += 1
+        replace(*arguments)
+
+    def no_library(*arguments, **settings):
+        raise OSError("no C library")
+
+    os.replace, ctypes.CDLL = replace_or_die, no_library
+    with (atomic_file if kind == "file" else atomic_folder)(path) as new:
+        (new if kind == "file" else new / "a").write_text("new")
+    os._exit(9)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("kind", ["file", "folder"])
 @pytest.mark.parametrize("dies_after", [0, 1, 2])
 def test_what_a_killed_process_leaves_is_cleared(tmp_path, kind, dies_after):
@@ -274,8 +291,7 @@ def test_what_a_killed_process_leaves_is_cleared(tmp_path, kind, dies_after):
     others = [".target.lock", ".target.0123456789ab.txt", ".target2.0123456789ab.tmp", ".target"]
     for name in others:
         (tmp_path / name).write_text("the user's own")
-    command = [sys.executable, "-c", DIES_WHILE_WRITING, target, kind, str(dies_after)]
-    assert subprocess.run(command).returncode == 9
+    in_fork(lambda: write_and_die(target, kind, dies_after))
     clear_temporary(tmp_path, "target")
     assert {path.name for path in tmp_path.iterdir()} == {"target", *others}
     found = target.read_text() if kind == "file" else (target / "a").read_text()
@@ -291,28 +307,18 @@ def test_clearing_all_of_a_folder(tmp_path):
 
 # Locks.
 
-HOLDS = """
-import sys
-from pathlib import Path
-from spacy_elmo.files import locked
-with locked(Path(sys.argv[1]), "it is in use"):
-    print("has it", flush=True)
-    sys.stdin.readline()
-"""
-
 
 @pytest.mark.skipif(os.name != "posix", reason="there are no such locks")
 def test_a_lock_is_refused_while_another_process_has_it(tmp_path):
-    path = tmp_path / ".lock"
-    command = [sys.executable, "-c", HOLDS, path]
-    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert holder.stdout.readline() == "has it\n"
-    with pytest.raises(ValueError, match="it is in use"), locked(path, "it is in use"):
+    path, program = tmp_path / ".lock", Path(__file__).parent / "programs" / "hold_lock.py"
+    holder = subprocess.Popen([sys.executable, program, path], stdout=subprocess.PIPE)
+    assert holder.stdout.readline() == b"locked\n"
+    with pytest.raises(ValueError, match="it is in use"), exclusive_lock(path, "it is in use"):
         pass
     assert path.exists()
     holder.kill()
     holder.communicate()
-    with locked(path, "it is in use"):
+    with exclusive_lock(path, "it is in use"):
         pass
     assert not path.exists()
 
@@ -324,7 +330,7 @@ def test_a_lock_whose_file_is_removed_meanwhile_is_one_lock(tmp_path):
 
     def take():
         for _ in range(300):
-            with contextlib.suppress(ValueError), locked(path, "it is in use"):
+            with contextlib.suppress(ValueError), exclusive_lock(path, "it is in use"):
                 inside[0] += 1
                 taken[0] += 1
                 most[0] = max(most[0], inside[0])
@@ -348,7 +354,7 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch, name):
         raise OSError(getattr(errno, name), "cannot lock")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with locked(tmp_path / ".lock", "it is in use"):
+    with exclusive_lock(tmp_path / ".lock", "it is in use"):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -363,7 +369,7 @@ def test_a_lock_that_fails_leaves_no_open_file(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", flock)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        with contextlib.suppress(OSError), locked(tmp_path / ".lock", "it is in use"):
+        with contextlib.suppress(OSError), exclusive_lock(tmp_path / ".lock", "it is in use"):
             raise AssertionError("not locked")
         gc.collect()
     assert not [w for w in found if issubclass(w.category, ResourceWarning)]

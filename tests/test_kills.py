@@ -8,26 +8,7 @@ from pathlib import Path
 import pytest
 
 from . import kills
-from .kills import kill_repeatedly, run_to_the_end, small_disk
-
-COUNT = """
-import sys, time
-from pathlib import Path
-path = Path(sys.argv[1])
-while (n := len(path.read_text()) if path.exists() else 0) < 400:
-    with path.open("a") as file:
-        file.write("x")
-    time.sleep(0.001)
-print("done")
-"""
-ORPHAN = """
-import subprocess, sys, time
-from pathlib import Path
-subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"],
-                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-Path(sys.argv[1]).write_text("x")
-time.sleep(60)
-"""
+from .kills import PROGRAMS, kill_repeatedly, run_to_the_end, small_disk
 
 
 def size(path: Path) -> int:
@@ -36,7 +17,7 @@ def size(path: Path) -> int:
 
 def test_a_command_is_killed_and_ends(tmp_path):
     path, sizes = tmp_path / "file", []
-    command = [sys.executable, "-c", COUNT, path]
+    command = [sys.executable, PROGRAMS / "count.py", path]
     done = kill_repeatedly(
         command,
         times=4,
@@ -55,7 +36,7 @@ def test_an_orphan_is_noticed(tmp_path, monkeypatch):
     path = tmp_path / "file"
     with pytest.raises(AssertionError, match="outlived the killed one"):
         kill_repeatedly(
-            [sys.executable, "-c", ORPHAN, path],
+            [sys.executable, PROGRAMS / "leave_orphan.py", path],
             times=1, seed=0, progress=lambda: size(path), spread=1, delay=0.0,
         )  # fmt: skip
 

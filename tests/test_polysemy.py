@@ -16,8 +16,8 @@ import spacy
 from spacy.language import Language
 
 from spacy_elmo.extensions import layers_of
-from spacy_elmo.neighbors import query_span
-from spacy_elmo.resolve import names
+from spacy_elmo.tools.neighbors import query_span
+from spacy_elmo.weights import bundled_names
 
 BUNDLED = "en_elmo_sm"
 # A coin gives ten.
@@ -299,7 +299,7 @@ def nlp() -> Language:
     pipeline = os.environ.get("SPACY_ELMO_PIPELINE")
     if pipeline:
         return spacy.load(pipeline)
-    if BUNDLED not in names():
+    if BUNDLED not in bundled_names():
         pytest.skip(f"no bundled weights {BUNDLED!r}: set SPACY_ELMO_PIPELINE to a pipeline")
     nlp = spacy.blank("en")
     nlp.add_pipe("elmo", config={"model": {"weights": BUNDLED}})

@@ -12,7 +12,7 @@ from pathlib import Path
 from wasabi import msg
 
 from spacy_elmo.bilm.formats import native, round_to_half
-from spacy_elmo.resolve import load_weights
+from spacy_elmo.weights import load_bilm
 
 
 def main() -> None:
@@ -20,7 +20,7 @@ def main() -> None:
     for name in ("pipeline", "card", "out"):
         parser.add_argument(name, type=Path)
     args = parser.parse_args()
-    bilm = load_weights(args.pipeline)
+    bilm = load_bilm(args.pipeline)
     round_to_half(bilm)
     native.write(bilm, args.out)
     shutil.copy(args.card, args.out / "README.md")

@@ -18,7 +18,7 @@ from pathlib import Path
 from checksums import check_assets
 from labelled import BrokenRows, Text, clean, draw, lines, write_docs, write_lines
 
-from spacy_elmo.cli._util import clear_errors
+from spacy_elmo.cli.util import exit_on_error
 
 LABELS = ("World", "Sports", "Business", "Sci/Tech")
 
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--n-dev", type=int, default=500, help="taken from the training texts")
     parser.add_argument("--skip-broken", action="store_true", help="leave out broken rows")
     args = parser.parse_args()
-    with clear_errors():
+    with exit_on_error():
         check_assets(args.folder)
         broken = BrokenRows(args.skip_broken)
         train, test = (list(read(args.folder / name, broken)) for name in ("train.csv", "test.csv"))

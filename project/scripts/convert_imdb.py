@@ -21,7 +21,7 @@ from typing import NamedTuple
 from checksums import check_assets
 from labelled import BrokenRows, Text, clean, draw, lines, write_docs, write_lines
 
-from spacy_elmo.cli._util import clear_errors
+from spacy_elmo.cli.util import exit_on_error
 
 LABELS = ("neg", "pos")
 ARCHIVE, UNPACKED = "aclImdb_v1.tar.gz", "aclImdb"
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--n-test", type=int, default=0, help="of the test reviews; 0 for all")
     parser.add_argument("--skip-broken", action="store_true", help="leave out broken rows")
     args = parser.parse_args()
-    with clear_errors():
+    with exit_on_error():
         check_assets(args.folder)
         broken = BrokenRows(args.skip_broken)
         parts: dict[str, list[Text]] = {"train": [], "test": [], "unsup": []}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from labelled import Text, clean, draw, write_docs, write_lines
 
-from spacy_elmo.cli._util import clear_errors
+from spacy_elmo.cli.util import exit_on_error
 
 LABELS = ("negative", "positive")
 
@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--n-dev", type=int, default=500, help="short reviews in dev.spacy")
     parser.add_argument("--n-test", type=int, default=1000, help="short reviews in test.spacy")
     args = parser.parse_args()
-    with clear_errors():
+    with exit_on_error():
         held_out, train = draw(read("imdb"), args.n_held_out)
         write_lines(args.out / "train.txt", (text.text for text in train))
         write_lines(args.out / "test.txt", (text.text for text in held_out))

@@ -19,7 +19,7 @@ from spacy.tokens import DocBin
 from spacy.training.converters import conllu_to_docs
 from wasabi import msg
 
-from spacy_elmo.cli._util import clear_errors
+from spacy_elmo.cli.util import exit_on_error
 from spacy_elmo.files import atomic_file
 
 _N_SENTENCES = 10
@@ -35,7 +35,7 @@ def main() -> None:
         "--skip-broken", action="store_true", help="leave out sentences with broken rows"
     )
     args = parser.parse_args()
-    with clear_errors():
+    with exit_on_error():
         check_assets(args.folder)
         broken = BrokenRows(args.skip_broken)
         parts = {name: find(args.folder, name) for name in ("train", "dev", "test")}

@@ -15,7 +15,7 @@ import spacy
 from spacy.tokens import DocBin
 from wasabi import msg
 
-from spacy_elmo.cli._util import clear_errors
+from spacy_elmo.cli.util import exit_on_error
 
 N_REVIEWS = 300
 QUERIES = ("movie", "acting", "funny", "dull")
@@ -26,7 +26,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="what the commands before have written to")
     folder: Path = parser.parse_args().folder
-    with clear_errors():
+    with exit_on_error():
         [package] = folder.glob("en_elmo_demo-*/en_elmo_demo/en_elmo_demo-*")
         show_neighbours(package, folder / "corpus" / "test.spacy")
         curves = read_curves(folder / "metrics")
@@ -50,7 +50,7 @@ def main() -> None:
         print("  with as many more --vars.demo_steps and another --vars.demo folder), or your text")
         print("- which layers the classifier uses:")
         print(
-            f"  python -m spacy elmo weights TRAINED_PIPELINE; the mixes of these runs are in"
+            f"  python -m spacy elmo mixes TRAINED_PIPELINE; the mixes of these runs are in"
             f" {folder / 'metrics'}"
         )
         print("- tagging, parsing and larger classification tasks: see project/README.md")

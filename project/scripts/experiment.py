@@ -38,8 +38,8 @@ from thinc.api import Config
 from wasabi import msg
 
 import spacy_elmo
-from spacy_elmo.cli._util import clear_errors
-from spacy_elmo.files import atomic_file, atomic_folder, locked, sha256
+from spacy_elmo.cli.util import exit_on_error
+from spacy_elmo.files import atomic_file, atomic_folder, exclusive_lock, sha256
 from spacy_elmo.training import task_mixes
 
 BASELINE = "baseline"
@@ -54,7 +54,7 @@ MIXES: dict[str, dict[str, Any]] = {
 
 def main() -> None:
     args, rest = parse_arguments()
-    with clear_errors():
+    with exit_on_error():
         try:
             overrides = parse_config_overrides(rest)
         except ClickException as error:
@@ -210,7 +210,7 @@ class Experiment:
             f"another process runs {folder}: wait for it, or stop it (its command has "
             f"`experiment.py {self.args.task}` or `spacy train` in it)"
         )
-        with locked(folder / ".lock", otherwise) as self.locked:
+        with exclusive_lock(folder / ".lock", otherwise) as self.locked:
             yield
 
     def run(self, size: Size, seed: int) -> None:

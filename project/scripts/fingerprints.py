@@ -11,7 +11,7 @@ from typing import Any
 import srsly
 
 from spacy_elmo.files import sha256
-from spacy_elmo.resolve import find
+from spacy_elmo.weights import find_source
 
 # What lies beside weights and tells about them.
 _ABOUT = {"README.md", "meta.json"}
@@ -25,7 +25,7 @@ def digest(what: Any) -> str:
 def hash_weights(weights: str) -> str:
     """RETURNS (str): Of the contents of all files that vectors depend on.
     RAISES (ValueError): If there are none."""
-    path = find(weights)
+    path = find_source(weights)
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     hashes = [sha256(file) for file in files if file.is_file() and file.name not in _ABOUT]
     if not hashes:

@@ -35,10 +35,10 @@ from wasabi import msg
 
 from spacy_elmo.bilm import BiLM
 from spacy_elmo.bilm.formats import native
-from spacy_elmo.cli._util import clear_errors, torch_device
+from spacy_elmo.cli.util import exit_on_error, torch_device
 from spacy_elmo.files import atomic_file, sha256
-from spacy_elmo.resolve import load_weights
 from spacy_elmo.segmenters import sentences
+from spacy_elmo.weights import load_bilm
 
 SENTENCES_PER_BATCH = 256
 ROWS_PER_BATCH = 1024
@@ -86,14 +86,14 @@ def main() -> None:
     parser.add_argument("--gpu-id", type=int, default=-1, help="of the biLM")
     parser.add_argument("--senses", type=Path, nargs=2, metavar=("TRAIN.jsonl", "TEST.jsonl"))
     args = parser.parse_args()
-    with clear_errors():
+    with exit_on_error():
         if args.max_tokens is not None and args.max_tokens < 1:
             raise ValueError(f"--max-tokens must be 1 or more, found {args.max_tokens}")
         files = [args.train, args.test, *(args.senses or [])]
         if missing := [path for path in files if not path.is_file()]:
             raise ValueError(f"no such file: {missing[0]}")
         device = torch_device(args.gpu_id)
-        bilm = load_weights(args.model)
+        bilm = load_bilm(args.model)
         weights = hashlib.sha256(native.to_bytes(bilm)).hexdigest()
         hashes = [sha256(path) for path in files]
         fingerprint = digest([weights, hashes, args.attr, args.max_tokens])

@@ -21,7 +21,7 @@ import results
 from results import BASELINE, FULL, Comparison, Run, Spread
 from wasabi import msg
 
-from spacy_elmo.cli._util import clear_errors
+from spacy_elmo.cli.util import exit_on_error
 from spacy_elmo.files import atomic_file
 
 TITLE = "What ELMo brings"
@@ -68,7 +68,7 @@ def main() -> None:
         "--pretraining", type=Path, nargs="+", default=[], metavar="RUNS", help="folders of runs"
     )
     args = parser.parse_args()
-    with clear_errors():
+    with exit_on_error():
         write_report(args.metrics, args.out, args.pretraining)
         msg.good(f"Report: {args.out / 'index.html'} and {args.out / 'report.md'}")
 

@@ -1,4 +1,4 @@
-"""`spacy elmo ...`, one module per command. spaCy finds this through its entry point."""
+"""The commands `spacy elmo ...`, one module each. spaCy loads this through an entry point."""
 
 import typer
 from spacy.cli import app as spacy_app
@@ -8,11 +8,11 @@ from .embed import embed_cli
 from .export import export_cli
 from .info import info_cli
 from .init_config import init_config_cli
+from .mixes import mixes_cli
 from .neighbors import neighbors_cli
 from .perplexity import perplexity_cli
 from .prepare import prepare_cli
 from .pretrain import pretrain_cli
-from .weights import weights_cli
 
 app = typer.Typer(
     name="elmo",
@@ -24,11 +24,12 @@ app.command("embed")(embed_cli)
 app.command("export")(export_cli)
 app.command("info")(info_cli)
 app.command("init-config")(init_config_cli)
+app.command("mixes")(mixes_cli)
+app.command("weights", hidden=True)(mixes_cli)  # The former name.
 app.command("neighbors")(neighbors_cli)
 app.command("perplexity")(perplexity_cli)
 app.command("prepare")(prepare_cli)
 app.command(
     "pretrain", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
 )(pretrain_cli)
-app.command("weights")(weights_cli)
 spacy_app.add_typer(app)

@@ -1,4 +1,4 @@
-"""spacy elmo convert: published weights to a pipeline."""
+"""spacy elmo convert: make a pipeline of published weights."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..bilm.formats import load, round_to_half
 from ..component import Elmo
 from ..files import atomic_folder, sha256
 from ..layers.encoder import set_bilm
-from ._util import clear_errors, writing
+from .util import exit_on_error, lock_folder
 
-# What a pipeline of this command's making consists of.
+# The files of a pipeline that this command writes.
 _FILES = (
     "meta.json",
     "config.cfg",
@@ -34,16 +34,17 @@ def convert_cli(
     lang: str = typer.Option("en", "--lang", "-l", help="Language of the pipeline, or xx"),
     half: bool = typer.Option(False, "--half", help="Round the weights to float16"),
     sentencizer: bool = typer.Option(
-        False, "--sentencizer", help="Let the pipeline split sentences, by punctuation"
+        False, "--sentencizer", help="Add a sentencizer, which splits at punctuation"
     ),
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite the folder"),
 ) -> None:
     """
     Make a pipeline folder of ELMo weights.
 
-    It is for spacy.load and spacy package. For word input, vocab.txt must lie beside the weights.
+    Use it with spacy.load and spacy package. For word input, vocab.txt must be in the folder of the
+    weights.
     """
-    with clear_errors(), writing(out, force, _FILES):
+    with exit_on_error(), lock_folder(out, force, _FILES):
         bilm = load(weights, options)
         if half:
             round_to_half(bilm)

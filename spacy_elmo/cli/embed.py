@@ -1,4 +1,4 @@
-"""spacy elmo embed: vectors for a file of texts."""
+"""spacy elmo embed: write the vectors of texts to a file."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from tqdm import tqdm
 from wasabi import msg
 
 from ..bilm.precision import Precision, check_precision
-from ..dump import Dump, Layers, locked_dump
-from ..resolve import load_pipeline
-from ._util import check_free, clear_errors, find_elmo, require_gpu
+from ..tools.texts import find_files, read_docs
+from ..tools.vector_writer import Layers, VectorWriter, locked_vectors
+from ..weights import load_pipeline
+from .util import check_overwrite, exit_on_error, get_component, require_gpu
 
 
 def embed_cli(
     source: Path = typer.Argument(
         ...,
         help="A file (.jsonl, .spacy, or else lines of text), a folder or a pattern (.txt, .jsonl, "
-        ".spacy); lines also .gz, .zst; - for stdin",
+        ".spacy); lines may be compressed (.gz, .zst, ...); - for stdin",
     ),
     out: Path = typer.Argument(
         ..., help="Vectors: .hdf5, .npz or .spacy (which is put together in memory)"
@@ -41,42 +42,43 @@ def embed_cli(
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress bar"),
 ) -> None:
     """
-    Write the vectors of the lines of a file.
+    Write the vectors of texts to a file.
 
-    After a kill, the same command goes on where it stopped.
+    If it is interrupted, the same command continues from there.
 
     HDF5 has one dataset per line number, of shape (layers, tokens, width), as bilm-tf's
-    dump_bilm_embeddings writes them; .npz has arrays of the same names. JSON lines hold "text" or
-    "tokens". Several files count as one, in the order of their names.
+    dump_bilm_embeddings writes them; .npz has arrays of the same names. JSON lines have "text" or
+    "tokens". An empty line has an empty array. Several files count as one, in the order of their
+    names.
     """
-    with clear_errors(), locked_dump(out):
-        check_free(out, force)
+    with exit_on_error(), locked_vectors(out):
+        check_overwrite(out, force)
         require_gpu(gpu_id)
         nlp = load_pipeline(model)
-        elmo = find_elmo(nlp, name)
+        elmo = get_component(nlp, name)
         if precision is not None:
             check_precision(precision, elmo.bilm.device)
             elmo.bilm.precision = cast(Precision, precision)
-        file = None if str(source) == "-" else source
-        dump = Dump(out, file, nlp, elmo, layers, whitespace=whitespace)
-        done = dump.start(force=force)
-        if done:
-            msg.info(f"Going on after the {_records(done)} that an earlier run wrote")
-        n_tokens = 0
-        with tqdm(
-            total=None if quiet else dump.count_records(),
-            initial=done,
-            unit=" records",
-            disable=quiet,
-            file=sys.stderr,
-        ) as bar:
-            for n_new, n_new_tokens in dump.write():
+        # An output of an earlier run may be below the folder of texts.
+        paths = find_files([source], any_suffix=True)
+        paths = [path for path in paths if path.resolve() != out.resolve()]
+        if not paths:
+            raise ValueError(f"no text in {source} besides the output")
+        writer = VectorWriter(out, nlp, elmo, layers, force=force)
+        if writer.n_records:
+            msg.info(f"Continuing after the {_records(writer.n_records)} that an earlier run wrote")
+        has_size = all(path.is_file() for path in paths)
+        total = sum(path.stat().st_size for path in paths) if has_size else None
+        bar = tqdm(total=total, unit="B", unit_scale=True, disable=quiet, file=sys.stderr)
+        with bar:
+            docs = read_docs(nlp, paths, whitespace=whitespace, progress=bar.update)
+            n_tokens = 0
+            for _, n_new_tokens in writer.write(docs):
                 n_tokens += n_new_tokens
                 if seconds := bar.format_dict["elapsed"]:
-                    bar.set_postfix_str(f"{n_tokens / seconds:,.0f} tokens/s", refresh=False)
-                bar.update(n_new)
-        total = dump.finish()
-    msg.good(f"Wrote {_records(total)} to {out}")
+                    bar.set_postfix_str(f"{n_tokens / seconds:,.0f} tokens/s")
+        n_records = writer.finish()
+    msg.good(f"Wrote {_records(n_records)} to {out}")
 
 
 def _records(n: int) -> str:

@@ -1,4 +1,4 @@
-"""spacy elmo export: a pipeline's weights for other ELMo software."""
+"""spacy elmo export: write the weights of a pipeline for other ELMo software."""
 
 from __future__ import annotations
 
@@ -8,33 +8,37 @@ from typing import Optional
 import typer
 from wasabi import msg
 
-from ..bilm.formats import OPTIONS, VOCABULARY, allennlp, native, round_to_half
-from ..resolve import load_weights
-from ._util import clear_errors, writing
+from ..bilm.formats import FORMATS, OPTIONS, VOCABULARY, round_to_half
+from ..weights import load_bilm
+from .util import exit_on_error, lock_folder
+
+_WRITERS = {format.name: format for format in FORMATS if format.write is not None}
+_HELP = "; ".join(f"{format.name}: {format.description}" for format in _WRITERS.values())
+_WEIGHTS = [f"weights{suffix}" for format in _WRITERS.values() for suffix in format.suffixes]
 
 
 def export_cli(
-    pipeline: str = typer.Argument(..., help="A pipeline, or weights in any format we read"),
+    pipeline: str = typer.Argument(..., help="A pipeline, or weights in any format"),
     out: Path = typer.Argument(..., help="Folder for options.json and the weights"),
     name: Optional[str] = typer.Option(None, "--name", "-n", help="Name of the elmo component"),
+    format: str = typer.Option("hdf5", "--format", help=_HELP),
     safetensors: bool = typer.Option(
-        False, "--safetensors", help="Write our own format instead of HDF5"
+        False, "--safetensors", help="The same as --format safetensors"
     ),
     half: bool = typer.Option(False, "--half", help="Round the weights to float16"),
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite the folder"),
 ) -> None:
     """
-    Write the weights for AllenNLP and bilm-tf.
+    Write weights to a folder.
 
-    They are options.json and weights.hdf5.
+    The default, options.json and weights.hdf5, is for AllenNLP and bilm-tf.
     """
-    files = (OPTIONS, VOCABULARY, allennlp.WEIGHTS, native.WEIGHTS)
-    with clear_errors(), writing(out, force, files):
-        bilm = load_weights(pipeline, name)
+    with exit_on_error(), lock_folder(out, force, (OPTIONS, VOCABULARY, *_WEIGHTS)):
+        writer = _WRITERS.get("safetensors" if safetensors else format)
+        if writer is None or writer.write is None:
+            raise ValueError(f"unknown format {format!r}: choose one of {', '.join(_WRITERS)}")
+        bilm = load_bilm(pipeline, name)
         if half:
             round_to_half(bilm)
-        if safetensors:
-            native.write(bilm, out)
-        else:
-            allennlp.write(bilm, out, half=half)
+        writer.write(bilm, out, half=half)
     msg.good(f"Wrote {', '.join(sorted(path.name for path in out.iterdir()))} to {out}")

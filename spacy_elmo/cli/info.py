@@ -1,4 +1,4 @@
-"""spacy elmo info: what a biLM is made of."""
+"""spacy elmo info: describe a biLM."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import typer
 from wasabi import msg
 
 from ..bilm import BiLM
-from ..bilm.formats import detect, find_weights, fits_half
+from ..bilm.formats import find_format, fits_half
 from ..files import sha256
-from ..resolve import FOLDER, find, is_pipeline, language_of, load_pipeline, load_weights
-from ._util import clear_errors, elmo_components
+from ..weights import FOLDER, find_source, is_pipeline, load_bilm, load_pipeline, source_language
+from .util import exit_on_error, list_components
 
-# What a pipeline's meta.json says about its origin.
+# Keys of a pipeline's meta.json that describe its origin.
 _META = ("lang", "name", "version", "description", "author", "license", "sources")
 
 
 def info_cli(
-    model: str = typer.Argument(..., help="A pipeline, or weights in any format we read"),
+    model: str = typer.Argument(..., help="A pipeline, or weights in any format"),
     as_json: bool = typer.Option(False, "--json", help="Print JSON"),
 ) -> None:
     """
-    Show what a biLM is made of, and where it is from.
+    Show the settings, the size and the origin of a biLM.
     """
-    with clear_errors():
+    with exit_on_error():
         report = describe(model)
     if as_json:
         print(srsly.json_dumps(report, indent=2))
@@ -38,31 +38,35 @@ def info_cli(
         msg.table([(key, value) for key, value in facts.items()], aligns=("r", "l"))
 
 
-def describe(what: str) -> dict[str, dict[str, Any]]:
+def describe(source: str) -> dict[str, dict[str, Any]]:
     """RETURNS (dict): For each biLM, its facts by name.
     RAISES (ValueError): If there is none or it cannot be read."""
-    path = find(what)
+    path = find_source(source)
     if not is_pipeline(path):
-        bilm = load_weights(what)
-        file = find_weights(path) if path.is_dir() else path
-        kind = "bundled" if path.parent == FOLDER else detect(file)
+        bilm = load_bilm(source)
+        format, file = find_format(path)
+        kind = "bundled" if path.parent == FOLDER else format.name
         card = _card(path / "README.md") if path.parent == FOLDER else {}
-        facts = {"format": kind, "language": language_of(what) or "unknown", **describe_bilm(bilm)}
-        return {what: {**facts, **_file(file), **card}}
-    nlp = load_pipeline(what)
-    components = elmo_components(nlp)
+        facts = {
+            "format": kind,
+            "language": source_language(source) or "unknown",
+            **describe_bilm(bilm),
+        }
+        return {source: {**facts, **_file(file), **card}}
+    nlp = load_pipeline(source)
+    components = list_components(nlp)
     if not components:
-        raise ValueError(f"the pipeline {what} has no elmo component, only {nlp.component_names}")
+        raise ValueError(f"the pipeline {source} has no elmo component, only {nlp.component_names}")
     report = {}
     for name, elmo in components.items():
         settings, mix = elmo.model.attrs["settings"], elmo.mix.attrs.get("settings")
-        of_mix = {} if mix is None else asdict(mix)
+        mix_settings = [f"{key}={x}" for key, x in asdict(mix).items()] if mix is not None else []
         report[name] = {
             "format": "spaCy pipeline",
             **{key: nlp.meta[key] for key in _META if nlp.meta.get(key)},
             **describe_bilm(elmo.bilm),
             **_file(path / name / "model"),
-            "mix": " ".join([elmo.mix.name, *(f"{key}={of_mix[key]}" for key in of_mix)]),
+            "mix": " ".join([elmo.mix.name, *mix_settings]),
             "segmenter": str(elmo.model.attrs["segmenter"]),
             "precision": settings.precision,
             "type cache": f"{settings.type_cache_mb:g} MiB",
@@ -75,7 +79,7 @@ def _file(path: Path) -> dict[str, Any]:
 
 
 def _card(path: Path) -> dict[str, str]:
-    """The rows of a model card's table that the weights themselves do not tell."""
+    """RETURNS (dict): The rows of a model card's table that the weights do not imply."""
     rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", path.read_text(encoding="utf8"), re.M))
     return {name.lower(): rows[name] for name in ("Licence", "Training", "Perplexity")}
 

@@ -11,7 +11,7 @@ from spacy.util import load_config
 from wasabi import msg
 
 from ..files import atomic_file
-from ._util import check_free, clear_errors
+from .util import check_overwrite, exit_on_error
 
 FOLDER = Path(__file__).parents[1] / "configs"
 
@@ -34,8 +34,8 @@ def init_config_cli(
     Tasks: tagger, morphologizer, parser, ner, textcat, textcat_tok2vec, textcat_multilabel,
     spancat, multitask. For pretraining: tiny, tiny-words, small, medium, original, ...
     """
-    with clear_errors():
-        check_free(out, force)
+    with exit_on_error():
+        check_overwrite(out, force)
         folder = FOLDER / "pretraining" if pretraining else FOLDER
         known = sorted(path.stem for path in folder.glob("*.cfg"))
         if name not in known:

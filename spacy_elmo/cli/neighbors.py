@@ -1,4 +1,4 @@
-"""spacy elmo neighbors: the nearest tokens in context."""
+"""spacy elmo neighbors: find the nearest tokens in context."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from tqdm import tqdm
 from wasabi import color, msg
 from wasabi.util import supports_ansi
 
-from ..neighbors import Neighbor, find_neighbors, read_corpus
-from ..pretraining.reading import find_files
-from ..resolve import load_pipeline
-from ._util import clear_errors, find_elmo, require_gpu
+from ..tools.neighbors import Neighbor, find_neighbors, read_corpus
+from ..tools.texts import find_files
+from ..weights import load_pipeline
+from .util import exit_on_error, get_component, require_gpu
 
 
 def neighbors_cli(
     pipeline: str = typer.Argument(..., help="A pipeline with an elmo component, or weights"),
     corpus: list[str] = typer.Argument(
-        ..., help="Files, folders or patterns: .txt, .jsonl (both also .gz, .zst), .spacy"
+        ...,
+        help="Files, folders or patterns: .txt, .jsonl (also compressed), .spacy; or -",
     ),
     queries: list[str] = typer.Option(
-        ..., "--query", "-q", help="A text with one part in [brackets]; can be given several times"
+        ..., "--query", "-q", help="A text with one span in [brackets]; can be given several times"
     ),
     n: int = typer.Option(10, "--n-neighbors", "-n", help="Neighbours per query"),
     layer: Optional[int] = typer.Option(
         None, "--layer", "-L", help="A layer, -1 for the top; by default the component's mix"
     ),
-    same_word: bool = typer.Option(False, "--same-word", help="Find only the word of the query"),
-    punctuation: bool = typer.Option(False, "--punctuation", help="Find punctuation, too"),
+    same_word: bool = typer.Option(False, "--same-word", help="Only the word of the query"),
+    punctuation: bool = typer.Option(False, "--punctuation", help="Include punctuation"),
     max_tokens: Optional[int] = typer.Option(
-        None, "--max-tokens", help="Stop after the text in which this number is reached"
+        None, "--max-tokens", help="Stop after about this many tokens (whole texts)"
     ),
-    window: int = typer.Option(12, "--window", "-w", help="Tokens to show on each side, at most"),
+    window: int = typer.Option(12, "--window", "-w", help="Most tokens to show on each side"),
     as_json: bool = typer.Option(False, "--json", help="Print a JSON object per neighbour"),
     name: Optional[str] = typer.Option(None, "--name", help="Name of the elmo component"),
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for the CPU"),
@@ -44,17 +45,17 @@ def neighbors_cli(
 
     --query "The [play] was sold out"
 
-    Several tokens in the brackets count as their mean; \[ and \] are literal brackets. Similarity
-    is the cosine. To tell the senses of a word apart, try the upper layers.
+    The vector of several tokens in the brackets is their mean; \[ and \] are literal brackets. The
+    similarity is the cosine. To distinguish the senses of a word, try the upper layers.
     """
-    with clear_errors():
+    with exit_on_error():
         require_gpu(gpu_id)
         files = find_files(corpus)
         nlp = load_pipeline(pipeline)
         docs = read_corpus(nlp, files, max_tokens=max_tokens)
-        found = find_neighbors(
+        neighbors_of_queries = find_neighbors(
             nlp,
-            find_elmo(nlp, name),
+            get_component(nlp, name),
             queries,
             tqdm(docs, desc="Searching", unit=" texts", disable=None),
             n=n,
@@ -63,7 +64,7 @@ def neighbors_cli(
             punctuation=punctuation,
             window=window,
         )
-    for query, neighbors in zip(queries, found):
+    for query, neighbors in zip(queries, neighbors_of_queries):
         if as_json:
             for neighbor in neighbors:
                 print(srsly.json_dumps({"query": query, **neighbor._asdict()}))

@@ -13,10 +13,10 @@ from wasabi import msg
 from ..files import atomic_file
 from ..pretraining.head import head_folder, load_language_model
 from ..pretraining.perplexity import perplexity, text_corpus
-from ..pretraining.reading import find_files, read_texts
 from ..pretraining.tokenize import tokenize
-from ..resolve import find, load_weights, names
-from ._util import clear_errors, torch_device
+from ..tools.texts import find_files, read_texts
+from ..weights import bundled_names, find_source, load_bilm
+from .util import exit_on_error, torch_device
 
 
 def perplexity_cli(
@@ -39,15 +39,15 @@ def perplexity_cli(
     from zero states, as in a pipeline. A training with carry_state = true measures itself with
     carried states: compare its perplexities with those of --carry-state.
     """
-    with clear_errors():
+    with exit_on_error():
         device = torch_device(gpu_id)
-        folder = head_folder(find(model))
-        if model in names():
+        folder = head_folder(find_source(model))
+        if model in bundled_names():
             raise ValueError(
                 f"{model} comes without its output layer, which perplexity needs: its model card "
                 "says what was measured. Models of `spacy elmo pretrain` have theirs beside them"
             )
-        language_model, head = load_language_model(load_weights(model), folder)
+        language_model, head = load_language_model(load_bilm(model), folder)
         language_model.to(device)
         stream = read_texts(find_files(texts), encoding, errors)
 

@@ -16,10 +16,10 @@ from wasabi import msg
 
 from ..bilm.formats import read_vocabulary
 from ..pretraining.corpus import MANIFEST, MAX_CHARACTERS, prepare
-from ..pretraining.reading import find_files, read_texts
 from ..pretraining.tokenize import Tokenization, make_pipeline
 from ..pretraining.vocabulary import VocabularySettings
-from ._util import clear_errors, writing
+from ..tools.texts import find_files, read_texts
+from .util import exit_on_error, lock_folder
 
 # What a corpus consists of.
 _FILES = (
@@ -32,7 +32,7 @@ def prepare_cli(
     inputs: list[str] = typer.Argument(
         ...,
         metavar="IN... OUT",
-        help="Files, folders or patterns: .txt, .jsonl (both also .gz, .zst), .spacy; then OUT",
+        help="Files, folders or patterns: .txt, .jsonl (also compressed), .spacy; then OUT",
     ),
     lang: str = typer.Option("en", "--lang", "-l", help="The language whose tokenizer is used"),
     whitespace: bool = typer.Option(False, "--whitespace", help="Tokens are separated by spaces"),
@@ -59,7 +59,7 @@ def prepare_cli(
 
     IN... are text files, OUT is the folder to write.
     """
-    with clear_errors():
+    with exit_on_error():
         if len(inputs) < 2:
             raise ValueError("give input files and an output folder: spacy elmo prepare IN... OUT")
         *sources, target = inputs
@@ -81,7 +81,7 @@ def prepare_cli(
         settings = VocabularySettings(vocab_size, min_count, words)
         size = sum(path.stat().st_size for path in files)
         bar = tqdm(total=size, unit="B", unit_scale=True, desc="Reading", disable=None)
-        with writing(out, force, _FILES), _exit_on_sigterm(), bar:
+        with lock_folder(out, force, _FILES), _exit_on_sigterm(), bar:
             manifest = prepare(
                 read_texts(files, encoding, errors, bar.update),
                 out,

@@ -16,7 +16,7 @@ from ..pretraining.export import export
 from ..pretraining.loggers import reporting, resolve_logger
 from ..pretraining.memory import check_memory
 from ..pretraining.trainer import Trainer
-from ._util import clear_errors, torch_device
+from .util import exit_on_error, torch_device
 
 
 def pretrain_cli(
@@ -33,7 +33,7 @@ def pretrain_cli(
     Several processes: torchrun --nproc-per-node 2 -m spacy elmo pretrain ... (with --gpu-id 0, each
     takes a GPU of its own).
     """
-    with clear_errors():
+    with exit_on_error():
         overrides = parse_config_overrides(ctx.args)
         torch_device(gpu_id)  # Says if there is no such GPU.
         with process_group(gpu_id >= 0, gpu_id) as device:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..bilm import BiLM, BiLMConfig
-from ..resolve import find, load_weights
+from ..weights import find_source, load_bilm
 from .config import RunConfig
 from .corpus import Corpus
 from .head import Head, head_folder, load_head
@@ -41,8 +41,8 @@ def _build(config: RunConfig, corpus: Corpus) -> tuple[LanguageModel, str]:
             _with_vocabulary(config.bilm, len(words)), None if config.bilm.char_cnn else words
         )
         return LanguageModel(bilm, len(words), settings.loss, settings.dropout), "new weights"
-    bilm = load_weights(config.init_from)
-    folder = head_folder(find(config.init_from))
+    bilm = load_bilm(config.init_from)
+    folder = head_folder(find_source(config.init_from))
     head = load_head(folder) if folder.is_dir() else None
     if config.bilm is not None and _with_vocabulary(config.bilm, len(words)) != bilm.config:
         raise ValueError(

@@ -21,7 +21,7 @@ from torch import nn
 from ..bilm import BiLMConfig
 from ..bilm.lstm import LayerState
 from ..bilm.precision import autocast
-from ..files import atomic_file, locked
+from ..files import atomic_file, exclusive_lock
 from . import checkpoint as checkpoints
 from .adagrad import update_rows
 from .batches import Batch, CarriedRows, Epoch, SentenceBatches, plan_epoch
@@ -518,7 +518,7 @@ class Trainer:
 
 def _only_run_in(output: Path) -> contextlib.AbstractContextManager:
     """RAISES (ValueError): If another process trains in this folder."""
-    return locked(output / ".lock", f"another run is using {output}: give another folder")
+    return exclusive_lock(output / ".lock", f"another run is using {output}: give another folder")
 
 
 def _check_empty(output: Path) -> None:

@@ -615,7 +615,7 @@ def test_options_and_weights_given_the_wrong_way_round(name, tmp_path, bilm):
     FORMATS[name].write(bilm, tmp_path / "weights")
     weights, options = (tmp_path / "weights" / x for x in (f"weights.{name}", "options.json"))
     assert_refused(options, "holds options, not weights", "swapped")
-    assert_refused(weights, "holds weights, not options", "swapped", options=weights)
+    assert_refused(weights, "not a JSON file", "swapped", options=weights)
     with pytest.raises(ValueError, match="swapped"):
         read_options(weights)
 

@@ -7,7 +7,7 @@ import numpy
 import pytest
 
 from spacy_elmo.bilm.formats import load
-from spacy_elmo.embedder import Embedder
+from spacy_elmo.tools.embedder import Embedder
 
 from ..conftest import max_difference
 from ..reference import encode_token, float64_weights, reference_layers

@@ -14,7 +14,7 @@ import torch
 
 from spacy_elmo.bilm import BiLM
 from spacy_elmo.bilm.formats import load
-from spacy_elmo.resolve import load_weights
+from spacy_elmo.weights import load_bilm
 
 from ..conftest import max_difference, shared_path
 from .conftest import fail, succeed
@@ -80,7 +80,7 @@ def test_exported_hdf5_is_float32_unless_half_is_asked_for(tmp_path: Path):
     succeed("export", "en_elmo_sm", tmp_path / "half", "--half")
     assert dtypes(tmp_path / "full" / "weights.hdf5") == {"<f4"}
     assert dtypes(tmp_path / "half" / "weights.hdf5") == {"<f2"}
-    expected = dict(load_weights("en_elmo_sm").named_parameters())
+    expected = dict(load_bilm("en_elmo_sm").named_parameters())
     for folder in ("full", "half"):
         for name, parameter in load(tmp_path / folder).named_parameters():
             assert torch.equal(parameter, expected[name]), name
@@ -135,8 +135,10 @@ def test_sentencizer_and_language(tmp_path: Path, hdf5_folder: Path):
 def test_export_formats_reload_to_equal_vectors(tmp_path: Path, pipeline: Path, bilm: BiLM):
     succeed("export", pipeline, tmp_path / "out" / "hdf5")
     succeed("export", pipeline, tmp_path / "out" / "native", "--safetensors")
+    succeed("export", pipeline, tmp_path / "out" / "named", "--format", "safetensors")
+    assert "hdf5" in fail("export", pipeline, tmp_path / "out" / "x", "--format", "onnx")
     expected = bilm.embed([["the", "bank"]])[0]
-    for folder in ("hdf5", "native"):
+    for folder in ("hdf5", "native", "named"):
         assert (
             max_difference(load(tmp_path / "out" / folder).embed([["the", "bank"]])[0], expected)
             == 0

@@ -47,7 +47,7 @@ def test_hdf5_has_the_layout_of_bilm_tf(text: Path, pipeline: Path, expected: li
     found = read(tmp_path / "out.hdf5")
     assert [array.shape for array in found] == [(3, len(line.split()), 12) for line in LINES]
     assert max(map(max_difference, found, expected)) <= 1e-6
-    assert not list(tmp_path.glob("*.parts")) and not list(tmp_path.glob(".out*"))
+    assert not list(tmp_path.glob(".out*"))
 
 
 @pytest.mark.parametrize("layers", ["top", "mixed", "mean"])
@@ -166,7 +166,7 @@ def test_other_input_is_not_mixed_with_parts_of_an_earlier_run(
     message = fail("embed", text, out, "-m", in_parts, "--layers", "top")
     assert "layers (was all)" in message and "--force" in message
     text.write_text("another\n")
-    assert "input (was" in fail("embed", text, out, "-m", in_parts)
+    assert "input differs" in fail("embed", text, out, "-m", in_parts)
     succeed("embed", text, out, "-m", in_parts, "--layers", "top", "--force")
     assert read(out)[0].ndim == 2
 
@@ -180,7 +180,7 @@ def test_another_mix_is_not_mixed_with_parts_of_an_earlier_run(
     out = tmp_path / "out.hdf5"
     interrupted(2, text, out, "-m", tmp_path / "layer0", "--layers", "mixed")
     message = fail("embed", text, out, "-m", tmp_path / "layer2", "--layers", "mixed")
-    assert "pipeline (was" in message and "weights (was" not in message
+    assert "elmo (was" in message and "tokenizer (was" not in message
 
 
 def test_another_tokenizer_is_not_mixed_with_parts_of_an_earlier_run(
@@ -193,7 +193,7 @@ def test_another_tokenizer_is_not_mixed_with_parts_of_an_earlier_run(
     interrupted(1, text, out, "-m", folder)
     nlp.tokenizer.rules = {}
     nlp.to_disk(folder)
-    assert "pipeline (was" in fail("embed", text, out, "-m", folder)
+    assert "tokenizer (was" in fail("embed", text, out, "-m", folder)
 
 
 def test_other_sentences_are_not_mixed_with_parts_of_an_earlier_run(
@@ -211,7 +211,7 @@ def test_other_sentences_are_not_mixed_with_parts_of_an_earlier_run(
         for name in node.param_names:
             node.set_param(name, node.get_param(name) + 1)
     nlp.to_disk(folder)
-    assert "pipeline (was" in fail("embed", text, out, "-m", folder)
+    assert "senter (was" in fail("embed", text, out, "-m", folder)
     senter.from_bytes(before)
     nlp.to_disk(folder)
     assert "after the 2 records that" in succeed("embed", text, out, "-m", folder)
@@ -234,8 +234,8 @@ def test_stdin_goes_on_only_where_it_was(in_parts: Path, tmp_path: Path):
     broken_off = "".join(lines[:2]).encode() + b"\xff\n"
     assert "stdin, line 3" in fail(*command, stdin=broken_off)
     message = fail(*command, stdin="".join(["another\n", *lines[1:]]))
-    assert "stdin differs" in message and "between records 0 and 1" in message
-    assert "stdin differs" in fail(*command, stdin=lines[0])
+    assert "input differs" in message and "between records 0 and 1" in message
+    assert "input differs" in fail(*command, stdin=lines[0])
     assert "2 records that" in succeed(*command, stdin="".join(lines))
     succeed("embed", "-", tmp_path / "all.hdf5", "-m", in_parts, stdin="".join(lines))
     assert same(tmp_path / "out.hdf5", tmp_path / "all.hdf5")
@@ -265,15 +265,11 @@ def test_vectors_are_those_of_the_component_that_is_named(text: Path, tmp_path: 
 
 def test_bad_lines_are_named(text: Path, pipeline: Path, tmp_path: Path):
     text.write_bytes(b"good\nb\xe4d\n")
-    assert "text.txt, line 2 is not UTF-8" in fail(
-        "embed", text, tmp_path / "a.npz", "-m", pipeline
-    )
+    assert "text.txt, line 2: not utf8" in fail("embed", text, tmp_path / "a.npz", "-m", pipeline)
     jsonl = tmp_path / "in.jsonl"
     problems = {
-        "{": "is not JSON",
-        '{"a": 1}': 'neither "tokens"',
-        "3": 'neither "tokens"',
-        '{"text": "a \\ud800"}': "surrogates",
+        "{": "not JSON",
+        "3": "must be an object",
         '{"tokens": ["a", ""]}': "empty string",
     }
     for line, problem in problems.items():
@@ -300,99 +296,39 @@ def test_second_run_on_one_output_is_refused(text: Path, pipeline: Path, tmp_pat
 
     with (tmp_path / ".out.hdf5.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        part = tmp_path / "out.hdf5.parts" / "000000000000-000000000001-0.hdf5"
-        part.parent.mkdir()
-        part.touch()
+        journal = tmp_path / ".out.hdf5.partial"
+        journal.touch()
         for options in ([], ["--force"]):
             message = fail("embed", text, tmp_path / "out.hdf5", "-m", pipeline, *options)
             assert "another run" in message
-        assert part.exists()
-
-
-def test_a_part_that_is_gone(text: Path, in_parts: Path, expected: list, tmp_path: Path):
-    out = tmp_path / "out.hdf5"
-    interrupted(3, text, out, "-m", in_parts, "-w")
-    sorted((tmp_path / "out.hdf5.parts").glob("*.hdf5"))[1].unlink()
-    assert "after the 1 record that" in succeed("embed", text, out, "-m", in_parts, "-w")
-    assert max(map(max_difference, read(out), expected)) <= 1e-6
+        assert journal.exists()
 
 
 @pytest.mark.parametrize("options", [[], ["--force"]])
-def test_a_folder_of_somebody_else_is_not_used(
+def test_a_file_of_somebody_else_is_not_used(
     options: list, text: Path, pipeline: Path, tmp_path: Path
 ):
-    work = tmp_path / "out.hdf5.parts" / "thesis.txt"
-    work.parent.mkdir()
+    work = tmp_path / ".out.hdf5.partial"
     work.write_text("three years")
     command = ("embed", text, tmp_path / "out.hdf5", "-m", pipeline, *options)
     message = fail(*command)
-    assert "out.hdf5.parts" in message and "move it away" in message
+    assert ".out.hdf5.partial" in message and "move it away" in message
     assert work.read_text() == "three years" and not (tmp_path / "out.hdf5").exists()
     work.unlink()
     succeed(*command)
 
 
-@pytest.mark.parametrize("options", [[], ["--force"]])
-def test_parts_of_an_earlier_version_stay(
-    options: list, text: Path, pipeline: Path, tmp_path: Path
-):
-    """They are named like ours, but the folder has another manifest: it is refused, whole."""
-    folder = tmp_path / "out.hdf5.parts"
-    folder.mkdir()
-    names = {"manifest.json", f"{0:012}-{2:012}-{'0a' * 8}.hdf5", ".notes.0123456789ab.tmp"}
-    for name in names:
-        (folder / name).write_text("{}")
-    message = fail("embed", text, tmp_path / "out.hdf5", "-m", pipeline, *options)
-    assert "out.hdf5.parts" in message and "move it away" in message
-    assert {path.name for path in folder.iterdir()} == names
-
-
-@pytest.mark.parametrize("n", [0, 2, 3, 4, 6, 8, 9])
-def test_killed_while_parts_are_removed(
-    n: int, text: Path, in_parts: Path, expected: list, tmp_path: Path, monkeypatch
-):
-    """What is left is known as ours."""
-    command = ("embed", text, tmp_path / "out.hdf5", "-m", in_parts, "-w")
-    interrupted(3, *command[1:])
-    real, n_removed = Path.unlink, 0
-
-    def unlink(path: Path, missing_ok: bool = False) -> None:
-        nonlocal n_removed
-        if path.parent.name == "out.hdf5.parts" and path.exists():
-            if n_removed >= n:
-                raise OSError("killed")
-            n_removed += 1
-        real(path, missing_ok)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", unlink)
-        run(*command, "--force")
-    if (tmp_path / "out.hdf5").exists():
-        assert "exists already" in fail(*command)
-    else:
-        succeed(*command)
-    assert max(map(max_difference, read(tmp_path / "out.hdf5"), expected)) <= 1e-6
-    assert not (tmp_path / "out.hdf5.parts").exists()
-
-
-def test_killed_before_the_first_part(text: Path, pipeline: Path, tmp_path: Path):
-    folder = tmp_path / "out.hdf5.parts"
-    folder.mkdir()
-    (folder / ".spacy-elmo-embed.json.0123456789ab.tmp").touch()
-    succeed("embed", text, tmp_path / "out.hdf5", "-m", pipeline)
-    assert not folder.exists()
-
-
-@pytest.mark.parametrize("options", [[], ["--force"]])
-def test_files_of_somebody_else_among_the_parts_stay(
-    options: list, text: Path, in_parts: Path, tmp_path: Path
-):
-    folder = tmp_path / "out.hdf5.parts"
-    interrupted(2, text, tmp_path / "out.hdf5", "-m", in_parts)
-    for name in ("notes.txt", "1.hdf5"):
-        (folder / name).write_text("mine")
-    succeed("embed", text, tmp_path / "out.hdf5", "-m", in_parts, *options)
-    assert sorted(path.name for path in folder.iterdir()) == ["1.hdf5", "notes.txt"]
+@pytest.mark.parametrize("rest", [0, 5, 100, -1])
+def test_a_journal_that_ends_anywhere(rest: int, text: Path, in_parts: Path, tmp_path: Path):
+    """As after a kill, or with zeros as after a loss of power."""
+    out, journal = tmp_path / "out.hdf5", tmp_path / ".out.hdf5.partial"
+    interrupted(3, text, out, "-m", in_parts)
+    data = journal.read_bytes()
+    journal.write_bytes(data[:rest] + bytes(50 if rest < 0 else 0))
+    succeed("embed", text, out, "-m", in_parts)
+    assert not journal.exists()
+    succeed("embed", text, tmp_path / "undisturbed.hdf5", "-m", in_parts)
+    assert same(out, tmp_path / "undisturbed.hdf5")
 
 
 def test_an_output_that_is_a_folder(text: Path, pipeline: Path, tmp_path: Path):
@@ -458,10 +394,6 @@ def test_kinds_of_files(pipeline: Path, in_parts: Path, tmp_path: Path):
     interrupted(3, folder, folder / "out.spacy", "-m", in_parts)
     output = succeed("embed", folder, folder / "out.spacy", "-m", in_parts)
     assert "after the 3 records that" in output and "Wrote 7 records" in output
-    last.write_text("another\n")
-    interrupted(3, folder, tmp_path / "out.npz", "-m", in_parts)
-    last.write_text("the end\n")
-    assert "input (was" in fail("embed", folder, tmp_path / "out.npz", "-m", in_parts)
     (tmp_path / "out.spacy").touch()
     command = ("embed", tmp_path / "*.spacy", tmp_path / "out.spacy", "-m", in_parts, "--force")
     assert "besides the output" in fail(*command)

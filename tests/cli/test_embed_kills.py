@@ -15,7 +15,7 @@ import spacy
 from spacy.tokens import DocBin
 
 from ..conftest import elmo_pipeline
-from ..kills import kill_repeatedly, run_to_the_end, small_disk
+from ..kills import PROGRAMS, kill_repeatedly, run_to_the_end, small_disk
 from .conftest import fail, succeed
 
 COMMAND = (sys.executable, "-m", "spacy", "elmo", "embed")
@@ -61,13 +61,13 @@ def test_killed_at_random_moments(times: int, weights_folder: Path, tmp_path: Pa
     text, pipeline = make_input(weights_folder, tmp_path, lines=lines, batch_size=20)
     folder = tmp_path / "killed"
     folder.mkdir()
-    out = folder / "out.hdf5"
+    out, journal = folder / "out.hdf5", folder / ".out.hdf5.partial"
     done = kill_repeatedly(
         [*COMMAND, text, out, "-m", pipeline, "-q"],
         times=times,
         seed=0,
-        progress=lambda: len(list(folder.glob("*/*.hdf5"))),
-        spread=10,
+        progress=lambda: journal.stat().st_size if journal.exists() else 0,
+        spread=400_000,
     )
     assert "an earlier run wrote" in done.stdout
     assert list(folder.iterdir()) == [out]
@@ -81,19 +81,9 @@ def test_killed_when_the_output_is_put_in_place(moment: str, weights_folder: Pat
     folder = tmp_path / "killed"
     folder.mkdir()
     out = folder / "out.npz"
-    script = (
-        "import os, signal, sys, spacy_elmo.cli as cli\n"
-        "replace = os.replace\n"
-        "def dying(source, target):\n"
-        "    is_out = os.fspath(target).endswith('out.npz')\n"
-        f"    if is_out and {moment == 'before'}: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    replace(source, target)\n"
-        "    if is_out: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "os.replace = dying\n"
-        "cli.app(sys.argv[1:])"
-    )
     arguments = ("embed", text, out, "-m", pipeline, "-q")
-    run_to_the_end([sys.executable, "-c", script, *arguments], code=-signal.SIGKILL)
+    command = [sys.executable, PROGRAMS / "die_at_replace.py", moment, out.name, *arguments]
+    run_to_the_end(command, code=-signal.SIGKILL)
     assert out.exists() == (moment == "after")
     if moment == "before":
         assert "an earlier run wrote" in succeed(*arguments)
@@ -122,7 +112,7 @@ def test_full_disk(suffix: str, kilobytes: int, weights_folder: Path, tmp_path: 
         failed = run_to_the_end(command, code=1)
         assert "No space left" in failed.stdout and "cannot write" in failed.stdout
         assert failed.stderr == ""
-        assert [path.name for path in disk.iterdir()] == [f"out.{suffix}.parts"]
+        assert [path.name for path in disk.iterdir()] == [f".out.{suffix}.partial"]
         subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
         assert "an earlier run wrote" in succeed(*command[4:])
         assert list(disk.iterdir()) == [out]

@@ -12,9 +12,8 @@ import spacy
 from spacy.language import Language
 from spacy.tokens import Doc, DocBin
 
-from spacy_elmo import neighbors
 from spacy_elmo.extensions import layers_of
-from spacy_elmo.neighbors import find_neighbors, query_span, read_corpus
+from spacy_elmo.tools.neighbors import find_neighbors, query_span, read_corpus
 
 from ..conftest import elmo_pipeline
 from .conftest import fail, succeed
@@ -217,11 +216,12 @@ def test_a_disabled_component(nlp: Language):
         find_neighbors(nlp, nlp.get_pipe("elmo"), QUERIES, with_source(nlp))
 
 
-def test_a_long_text_is_cut_at_spaces(nlp: Language, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(neighbors, "_MAX_CHARACTERS", 10)
-    (tmp_path / "a.txt").write_text("the river bank and the river " + 25 * "x")
-    docs = [doc.text for doc, _ in read_corpus(nlp, [tmp_path / "a.txt"])]
-    assert docs == ["the river", "bank and", "the", "river", 9 * "x", 10 * "x", 6 * "x"]
+def test_a_long_text_is_split(nlp: Language, tmp_path: Path):
+    words = [f"word{i}" for i in range(150_000)]
+    (tmp_path / "a.txt").write_text(" ".join(words))
+    docs = [doc for doc, _ in read_corpus(nlp, [tmp_path / "a.txt"])]
+    assert len(docs) > 1 and max(map(len, docs)) <= 20_000
+    assert [token.text for doc in docs for token in doc] == words
 
 
 def test_max_tokens_ends_the_corpus(nlp: Language, tmp_path: Path):

@@ -21,9 +21,9 @@ from spacy_elmo.layers.encoder import (
     set_bilm,
 )
 from spacy_elmo.layers.mixes import ConcatLayers, FrozenMix
-from spacy_elmo.resolve import load_weights
 from spacy_elmo.segmenters import docs as whole_docs
 from spacy_elmo.segmenters import sentences
+from spacy_elmo.weights import load_bilm
 
 from ..conftest import TINY, max_difference, random_bilm
 
@@ -211,7 +211,7 @@ def test_without_layers_the_mix_sees_one_batch_at_a_time(bilm):
 
 def test_weights_are_read_at_first_use(weights_folder, bilm):
     encoder = ElmoEncoder(
-        NoWeights(partial(load_weights, weights_folder)), sentences(), Settings(precision="float16")
+        NoWeights(partial(load_bilm, weights_folder)), sentences(), Settings(precision="float16")
     )
     assert not isinstance(encoder.layers[0].shims[0]._model, type(bilm))
     encoder.predict(make_docs())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import os
@@ -15,17 +14,16 @@ from collections import Counter
 import numpy
 import pytest
 import spacy
-from spacy.tokens import Doc, DocBin
 
 from spacy_elmo.bilm.characters import character_ids
 from spacy_elmo.bilm.formats import allennlp
 from spacy_elmo.pretraining import tokenize
 from spacy_elmo.pretraining.corpus import open_corpus, prepare
 from spacy_elmo.pretraining.export import export
-from spacy_elmo.pretraining.reading import _zstd, find_files, read_texts
 from spacy_elmo.pretraining.tokenize import Tokenization
 from spacy_elmo.pretraining.trainer import Trainer
 from spacy_elmo.pretraining.vocabulary import VocabularySettings
+from spacy_elmo.tools.texts import find_files
 
 from .conftest import SENTENCE_PER_LINE, WORDS, contents, run_config, sentences
 
@@ -121,107 +119,6 @@ def test_min_count(tmp_path):
     assert all(count < 10 for count in counts[corpus.n_vocabulary :])
 
 
-# Files
-
-
-@pytest.fixture
-def files(tmp_path):
-    """The same two texts in every kind of file."""
-    texts = ["The bank .", "Zoë sees 李"]
-    lines = "\n".join([texts[0], "", "  ", texts[1]]) + "\n"
-    records = "".join(json.dumps({"text": text, "label": 1}) + "\n" for text in texts)
-    (tmp_path / "a.txt").write_text(lines, encoding="utf8")
-    (tmp_path / "b.jsonl").write_text(records, encoding="utf8")
-    (tmp_path / "c.txt.gz").write_bytes(gzip.compress(lines.encode()))
-    (tmp_path / "d.jsonl.gz").write_bytes(gzip.compress(records.encode()))
-    nlp = spacy.blank("en")
-    docs = [Doc(nlp.vocab, words=text.split()) for text in texts]
-    DocBin(docs=docs).to_disk(tmp_path / "e.spacy")
-    (tmp_path / "readme.md").write_text("not a text")
-    return tmp_path, texts
-
-
-def test_every_kind_of_file(files):
-    folder, texts = files
-    for path in find_files([folder]):
-        assert list(read_texts([path])) == texts, path
-    assert [path.name for path in find_files([folder])] == [
-        "a.txt", "b.jsonl", "c.txt.gz", "d.jsonl.gz", "e.spacy",
-    ]  # fmt: skip
-    assert find_files([folder / "*.gz"]) == [folder / "c.txt.gz", folder / "d.jsonl.gz"]
-
-
-def test_zst(tmp_path):
-    zstd = _zstd() or pytest.skip("the extra zst is not installed")
-    frames = [zstd.compress(text) for text in (b"one line\n", b"another\n" * 99)]
-    path = tmp_path / "a.txt.zst"
-    path.write_bytes(b"".join(frames))
-    assert list(read_texts([path])) == ["one line"] + ["another"] * 99
-    path.write_bytes(b"".join(frames)[:-5])
-    with pytest.raises(ValueError, match=r"a.txt.zst, after line .*ended before the end"):
-        list(read_texts([path]))
-
-
-@pytest.mark.parametrize(
-    "name, data, message",
-    [
-        ("a.txt", b"good\nb\xe4d\n", r"a.txt, line 2: not utf8 .* --encoding"),
-        ("a.txt", b"good\n\0\1\n", r"a.txt, line 2: .*NUL"),
-        ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a.jsonl, line 2"),
-        ("a.jsonl", b'{"txt": "a"}\n', r'a.jsonl, line 1: .*string "text"'),
-        ("a.jsonl", b'["text"]\n', r"a.jsonl, line 1"),
-        ("a.jsonl", b"[" * 100_000, r"a.jsonl, line 1: .*too deep"),
-        ("a.txt.gz", b"not gzip", r"a.txt.gz, line 0|a.txt.gz, after line 0"),
-        ("a.txt.gz", gzip.compress(b"text\n" * 99)[:-9], r"a.txt.gz, after line"),
-        ("a.txt.gz", gzip.compress(bytes(range(256)) * 9)[:20] + b"\xff" * 40, "a.txt.gz, after"),
-        ("a.txt.zst", b"not zst", r"a.txt.zst, (after line 0|line 0: to read .zst)"),
-        ("a.spacy", b"not docs", r"a.spacy: not a complete .spacy file"),
-    ],
-)
-def test_bad_files(tmp_path, name, data, message):
-    (tmp_path / name).write_bytes(data)
-    with pytest.raises(ValueError, match=message):
-        list(read_texts([tmp_path / name]))
-
-
-def test_other_encodings(tmp_path):
-    (tmp_path / "a.txt").write_bytes("Bär\n".encode("latin1"))
-    assert list(read_texts([tmp_path / "a.txt"], "latin1")) == ["Bär"]
-    assert list(read_texts([tmp_path / "a.txt"], errors="replace")) == ["B\ufffdr"]
-    (tmp_path / "b.txt").write_bytes("Bär\u2028\nčau\n".encode("utf-16"))
-    assert list(read_texts([tmp_path / "b.txt"], "utf-16")) == ["Bär", "čau"]
-    (tmp_path / "c.txt").write_bytes("\ufeffBär\n".encode())
-    assert list(read_texts([tmp_path / "c.txt"])) == ["Bär"]
-    for arguments, message in (
-        ({"encoding": "utf9"}, "give another --encoding"),
-        ({"encoding": "rot13"}, "give another --encoding"),
-        ({"errors": "xmlcharrefreplace"}, "--errors must be one of strict, replace, ignore"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            list(read_texts([tmp_path / "c.txt"], **arguments))
-
-
-def test_docs_without_their_strings(tmp_path):
-    docs = DocBin(docs=[spacy.blank("en")("An unheard-of wordling")])
-    docs.strings = set()
-    docs.to_disk(tmp_path / "a.spacy")
-    with pytest.raises(ValueError, match=r"a.spacy: not a complete .spacy file"):
-        list(read_texts([tmp_path / "a.spacy"]))
-
-
-def test_kinds_of_files_in_a_folder(tmp_path):
-    """A name that only looks like JSON, and what a killed command left."""
-    (tmp_path / "a.jsonl.copy.txt").write_text("plain text\n")
-    (tmp_path / ".corpus.1234" / "new").mkdir(parents=True)
-    (tmp_path / ".corpus.1234" / "new" / "types.txt").write_text("types\n")
-    assert list(read_texts(find_files([tmp_path]))) == ["plain text"]
-
-
-def test_half_a_surrogate_pair(tmp_path):
-    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "so \ud83d \U0001f600"}))
-    assert list(read_texts([tmp_path / "a.jsonl"])) == ["so ? \U0001f600"]
-
-
 def test_a_process_that_dies(monkeypatch):
     """Its pool raises, rather than wait for ever."""
     monkeypatch.setattr(tokenize, "_tokenize_chunk", _die)
@@ -231,19 +128,6 @@ def test_a_process_that_dies(monkeypatch):
 
 def _die(settings, texts):
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-@pytest.mark.parametrize("name", ["absent", "absent/*.txt", "empty"])
-def test_no_files(tmp_path, name):
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="no text in"):
-        find_files([tmp_path / name])
-
-
-def test_unknown_kind_of_file(tmp_path):
-    (tmp_path / "a.pdf").write_bytes(b"%PDF")
-    with pytest.raises(ValueError, match=r"a\.pdf: cannot read this kind"):
-        find_files([tmp_path / "a.pdf"])
 
 
 # Bad input
@@ -419,23 +303,3 @@ def test_what_was_made_of_texts_is_not_read_as_text(tmp_path, corpus):
     types = tmp_path / "data" / "corpus" / "types.txt"
     assert find_files([types]) == [types]
     assert find_files([types.parent / "*.txt"]) == [types]
-
-
-def test_progress_adds_up_to_the_size(files):
-    folder, _ = files
-    done = []
-    for path in find_files([folder]):
-        texts = list(read_texts([path], progress=done.append))
-        assert texts and sum(done) == path.stat().st_size
-        done.clear()
-
-
-def test_a_folder_that_is_named_is_read(tmp_path):
-    """Even if it looks like one that this package writes; one below it is not."""
-    for name in ("", "below"):
-        (tmp_path / name).mkdir(exist_ok=True)
-        for file in ("text.txt", "config.cfg", "meta.json"):
-            (tmp_path / name / file).write_text("{}")
-    skipped = []
-    assert find_files([tmp_path], skipped.append) == [tmp_path / "text.txt"]
-    assert skipped == [tmp_path / "below"]

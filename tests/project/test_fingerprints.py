@@ -6,7 +6,7 @@ import runpy
 
 import pytest
 
-from spacy_elmo.resolve import DEFAULT
+from spacy_elmo.weights import DEFAULT
 
 from ..conftest import elmo_pipeline
 from .conftest import PROJECT

@@ -1,4 +1,8 @@
-"""Reading and writing biLM weights, one module per on-disk format."""
+"""Reading and writing biLM weights.
+
+A format is a module of this folder that defines a `Format`, and a line in `FORMATS`. Detection,
+errors and the choices of `spacy elmo export` follow from that.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,18 @@ import torch
 
 from ..model import BiLM
 from . import allennlp, native
-from .detection import detect, other_folder
+from .foreign import describe_foreign
+from .format import Format
 from .options import OPTIONS, VOCABULARY, read_options, read_vocabulary, write_options
 from .parameters import fits_half, round_to_half
 
 __all__ = [
+    "FORMATS",
     "OPTIONS",
     "VOCABULARY",
+    "Format",
     "allennlp",
-    "detect",
-    "find_weights",
+    "find_format",
     "fits_half",
     "load",
     "native",
@@ -28,72 +34,67 @@ __all__ = [
     "write_options",
 ]
 
-_WEIGHT_SUFFIXES = (".safetensors", ".hdf5", ".h5")
+FORMATS: tuple[Format, ...] = (
+    native.FORMAT,
+    allennlp.FORMAT,
+)
 
 
 @torch.inference_mode(False)  # Else the weights could never be trained.
 def load(path: Union[str, Path], options: Optional[Path] = None) -> BiLM:
-    """Read a biLM from a folder or a file of weights.
+    """Read a biLM.
 
-    path (Union[str, Path]): A folder that holds `options.json` and the weights, or a weights file
-        (HDF5 as published by AllenNLP and bilm-tf, or safetensors).
-    options (Optional[Path]): The options file. By default it is looked for beside the weights, and
-        goes before the options that our own safetensors files hold themselves.
+    path (Union[str, Path]): Weights in one of the formats, or a folder with one file of weights.
+    options (Optional[Path]): The options file. By default it is found beside the weights, and takes
+        precedence over the options in a safetensors file.
     RETURNS (BiLM): The model, on the CPU.
     RAISES (ValueError): If a file is missing, damaged, of another kind, or contradicts another.
     """
-    path = Path(path)
+    format, source = find_format(Path(path))
+    try:
+        return format.read(source, options)
+    except MemoryError as error:
+        raise ValueError(f"not enough memory for the weights in {source}: {error}") from error
+
+
+def find_format(path: Path) -> tuple[Format, Path]:
+    """RETURNS (tuple): The format of the weights, and their path: in a folder with one file of
+    weights, that file.
+    RAISES (ValueError): If no format is recognised, or if there are several files of weights."""
     if not path.exists():
         raise ValueError(f"no such file or folder: {path}")
     if path.is_dir():
-        folder, weights = path, find_weights(path)
-    elif path.is_file():
-        folder, weights = path.parent, path
-    else:
+        return _find_in_folder(path)
+    if not path.is_file():
         raise ValueError(f"{path} is neither a file nor a folder")
-    kind = detect(weights)
-    if kind == "options":
-        raise ValueError(f"{weights} holds options, not weights: were the two files swapped?")
-    if options is None:
-        options = _find_options(folder, weights)
-    if options is None and kind == "hdf5":
-        raise ValueError(
-            f"no options for {weights}: put {OPTIONS} (or the published *_options.json) beside it"
-        )
-    config = None if options is None else read_options(options)
-    word_input = config is not None and config.char_cnn is None
-    vocabulary = read_vocabulary(folder / VOCABULARY) if word_input else None
-    try:
-        if kind == "hdf5":
-            assert config is not None
-            return allennlp.read(weights, config, vocabulary)
-        return native.read(weights, config, vocabulary)
-    except MemoryError as error:
-        raise ValueError(f"not enough memory for the weights in {weights}: {error}") from error
+    with path.open("rb") as file:
+        start = file.read(512)
+    if not start:
+        raise ValueError(f"{path} is empty")
+    for format in FORMATS:
+        if format.detect(path, start):
+            return format, path
+    if start.lstrip().startswith(b"{"):
+        raise ValueError(f"{path} holds options, not weights: were the two files swapped?")
+    if (other := describe_foreign(path)) is not None:
+        raise ValueError(f"{path} is {other}")
+    names = ", ".join(format.name for format in FORMATS)
+    raise ValueError(f"{path} is not a complete file of weights in a known format ({names})")
 
 
-def find_weights(folder: Path) -> Path:
-    """RETURNS (Path): The folder's file of weights.
-    RAISES (ValueError): If there is none, or there are several and none is called `weights`."""
-    found = sorted(
-        path for path in folder.iterdir() if path.suffix in _WEIGHT_SUFFIXES and path.is_file()
-    )
-    named = [path for path in found if path.stem == "weights"]
-    if len(named) == 1:
-        return named[0]
-    if len(found) == 1:
-        return found[0]
-    if not found and (other := other_folder(folder)) is not None:
-        raise ValueError(f"{folder} is {other}")
-    inside = ", ".join(path.name for path in found) or "none"
+def _find_in_folder(folder: Path) -> tuple[Format, Path]:
+    suffixes = sorted({suffix for format in FORMATS for suffix in format.suffixes})
+    files = sorted(x for x in folder.iterdir() if x.suffix in suffixes and x.is_file())
+    for candidates in ([x for x in files if x.stem == "weights"], files):
+        if len(candidates) == 1:
+            return find_format(candidates[0])
+    if not files:
+        for format in FORMATS:
+            if format.detect(folder, b""):
+                return format, folder
+        if (other := describe_foreign(folder)) is not None:
+            raise ValueError(f"{folder} is {other}")
+    names = ", ".join(path.name for path in files) or "none"
     raise ValueError(
-        f"{folder} must hold one file of weights ({', '.join(_WEIGHT_SUFFIXES)}), found {inside}"
+        f"{folder} must hold one file of weights ({', '.join(suffixes)}), found {names}"
     )
-
-
-def _find_options(folder: Path, weights: Path) -> Optional[Path]:
-    published = weights.name.replace("_weights", "_options")
-    for name in (Path(published).with_suffix(".json").name, OPTIONS):
-        if (folder / name).is_file():
-            return folder / name
-    return None

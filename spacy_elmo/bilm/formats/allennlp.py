@@ -1,7 +1,7 @@
 """The published format: `options.json` and an HDF5 file, as bilm-tf and AllenNLP read and write.
 
-Weights stand as (input, output). The character table has 261 rows, without the masking row that
-the models add at run time; files that already hold that row, as zeros, have 262.
+Weights are stored as (input, output). The character table has 261 rows, without the masking row
+that the models add at run time; files that already hold that row, as zeros, have 262.
 
 An HDF5 file may name other files as the place of its data, and may declare more data than it
 holds: both are refused. Links are not followed. What the file declares is compared with the options
@@ -16,7 +16,7 @@ import contextlib
 import math
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Optional
@@ -28,15 +28,16 @@ import torch
 from ...files import atomic_folder
 from ..config import N_CHARACTERS, BiLMConfig
 from ..model import BiLM
-from .options import write_options
+from .format import Format
+from .options import OPTIONS, read_files_beside, write_options
 from .parameters import check_names, check_tensor, empty_model, stored_tensors, to_float32
 
 WEIGHTS = "weights.hdf5"
 _CHARACTERS = "char_embed"
-# Everything else in a file (the softmax of a training dump) is not ours to judge.
+# Other groups, such as the softmax of a training dump, are ignored.
 _OUR_GROUPS = ("char_embed", "embedding", "CNN", "RNN_")
 # Declared bytes per byte of the file. Trained weights are hardly compressible.
-_MOST_COMPRESSION = 16
+_MAX_COMPRESSION = 16
 _FILTERS = {
     h5py.h5z.FILTER_DEFLATE: "deflate",
     h5py.h5z.FILTER_SHUFFLE: "shuffle",
@@ -81,10 +82,10 @@ def name_map(config: BiLMConfig) -> dict[str, tuple[str, Layout]]:
             names[f"CNN/W_cnn_{i}"] = f"{conv}.weight", CONVOLUTION
             names[f"CNN/b_cnn_{i}"] = f"{conv}.bias", SAME
         for i in range(config.char_cnn.n_highway):
-            for part in ("carry", "transform"):
-                linear = f"token_encoder.highways.{i}.{part}"
-                names[f"CNN_high_{i}/W_{part}"] = f"{linear}.weight", TRANSPOSED
-                names[f"CNN_high_{i}/b_{part}"] = f"{linear}.bias", SAME
+            for gate in ("carry", "transform"):
+                linear = f"token_encoder.highways.{i}.{gate}"
+                names[f"CNN_high_{i}/W_{gate}"] = f"{linear}.weight", TRANSPOSED
+                names[f"CNN_high_{i}/b_{gate}"] = f"{linear}.bias", SAME
         if config.has_char_projection:
             names["CNN_proj/W_proj"] = "token_encoder.projection.weight", TRANSPOSED
             names["CNN_proj/b_proj"] = "token_encoder.projection.bias", SAME
@@ -99,18 +100,45 @@ def name_map(config: BiLMConfig) -> dict[str, tuple[str, Layout]]:
     return names
 
 
-def read(path: Path, config: BiLMConfig, vocabulary: Optional[Sequence[str]] = None) -> BiLM:
+def detect(path: Path, start: bytes) -> bool:
+    """RETURNS (bool): Whether this is an HDF5 file."""
+    return start.startswith(b"\x89HDF\r\n\x1a\n")
+
+
+def read(path: Path, options: Optional[Path] = None) -> BiLM:
     """Read an HDF5 file of weights.
 
-    RAISES (ValueError): If the file is damaged or contradicts the options; the message names the
-        dataset with the expected and the found shape.
+    RAISES (ValueError): If the file is damaged or contradicts the options. The message names the
+        dataset, the expected and the actual shape.
     """
-    with _clear_errors(path):
+    config, vocabulary = read_files_beside(path, options)
+    if config is None:
+        raise ValueError(
+            f"no options for {path}: put {OPTIONS} (or the published *_options.json) beside it"
+        )
+    with _name_file(path):
         file = h5py.File(path, "r")
     with file:
-        with _clear_errors(path):
-            datasets = _datasets(file)
-        return _read(datasets, path, config, vocabulary)
+        with _name_file(path):
+            datasets = _list_datasets(file)
+        if "RNN_0/RNN/LSTMCell/W_0" in datasets:
+            raise ValueError(
+                f"{path} holds a single LSTM layer per direction, under names of bilm-tf that are "
+                "not read yet: with h5py, move RNN_0/RNN/LSTMCell to "
+                "RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell, and RNN_1/RNN/LSTMCell likewise"
+            )
+        config = _with_projection_as_stored(config, datasets)
+        names = name_map(config)
+        check_names(path, names, datasets)
+        model = empty_model(config, vocabulary, path)
+        _check_datasets(path, names, datasets, dict(model.named_parameters()))
+        values = {}
+        for dataset, (name, layout) in names.items():
+            array = layout.to_model(_read_values(path, dataset, datasets[dataset]))
+            tensor = torch.from_numpy(numpy.ascontiguousarray(array))
+            values[name] = to_float32(path, dataset, tensor)
+    model.load_state_dict(values, assign=True)
+    return model
 
 
 def write(model: BiLM, folder: Path, *, half: bool = False) -> None:
@@ -128,7 +156,7 @@ def write(model: BiLM, folder: Path, *, half: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def _clear_errors(path: Path) -> Iterator[None]:
+def _name_file(path: Path) -> Iterator[None]:
     try:
         yield
     # All of h5py, and zlib.
@@ -174,7 +202,7 @@ class _Dataset(NamedTuple):
         )
 
 
-def _datasets(file: h5py.File) -> dict[str, _Dataset]:
+def _list_datasets(file: h5py.File) -> dict[str, _Dataset]:
     datasets: dict[str, _Dataset] = {}
 
     def visit(name: str, item: object) -> None:
@@ -185,53 +213,29 @@ def _datasets(file: h5py.File) -> dict[str, _Dataset]:
     return datasets
 
 
-def _read(
-    datasets: Mapping[str, _Dataset],
+def _check_datasets(
     path: Path,
-    config: BiLMConfig,
-    vocabulary: Optional[Sequence[str]],
-) -> BiLM:
-    if "RNN_0/RNN/LSTMCell/W_0" in datasets:
-        raise ValueError(
-            f"{path} holds a single LSTM layer per direction, under names of bilm-tf that are not "
-            "read yet: with h5py, move RNN_0/RNN/LSTMCell to "
-            "RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell, and RNN_1/RNN/LSTMCell likewise"
-        )
-    config = _with_projection_as_stored(config, datasets)
-    names = name_map(config)
-    check_names(path, names, datasets)
-    model = empty_model(config, vocabulary, path)
-    parameters = dict(model.named_parameters())
+    names: Mapping[str, tuple[str, Layout]],
+    datasets: Mapping[str, _Dataset],
+    parameters: Mapping[str, torch.Tensor],
+) -> None:
+    """RAISES (ValueError): If the datasets are not what the options require, or not in this file.
+    Nothing but their declarations is read."""
     for dataset, (name, layout) in names.items():
-        # An array of the right shape that takes no memory.
-        expected = layout.to_file(numpy.broadcast_to(numpy.False_, parameters[name].shape)).shape
-        _check(path, dataset, expected, datasets[dataset])
+        # An array of this shape that takes no memory.
+        empty = numpy.broadcast_to(numpy.False_, parameters[name].shape)
+        _check_dataset(path, dataset, layout.to_file(empty).shape, datasets[dataset])
     size = path.stat().st_size
     declared = sum(x.n_declared for x in datasets.values())
     written = sum(x.n_written for x in datasets.values())
-    if declared > _MOST_COMPRESSION * size or written > size:
+    if declared > _MAX_COMPRESSION * size or written > size:
         raise ValueError(
             f"{path} has {size:,} bytes, too few for the {declared:,} bytes of weights it declares "
             f"(stored in {written:,})"
         )
-    values = {}
-    for dataset, (name, layout) in names.items():
-        stored = datasets[dataset]
-        with _clear_errors(path):
-            if stored.filters:
-                _check_chunks(dataset, stored)
-            # Big-endian numbers, too, become native ones here.
-            array = numpy.asarray(stored.item[()], dtype=stored.dtype.newbyteorder("="))
-        if dataset == _CHARACTERS and len(array) == N_CHARACTERS:
-            array = _without_extra_row(array)
-        array = numpy.ascontiguousarray(layout.to_model(array))
-        values[name] = to_float32(path, dataset, torch.from_numpy(array))
-    model.load_state_dict(values, assign=True)
-    return model
 
 
-def _check(path: Path, name: str, expected: tuple[int, ...], stored: _Dataset) -> None:
-    """RAISES (ValueError): If the dataset is not what the options ask for, or not in this file."""
+def _check_dataset(path: Path, name: str, expected: tuple[int, ...], stored: _Dataset) -> None:
     if stored.is_elsewhere:
         raise ValueError(
             f"{path}: the data of {name} are in other files (a virtual dataset, or external "
@@ -254,13 +258,26 @@ def _check(path: Path, name: str, expected: tuple[int, ...], stored: _Dataset) -
         )
 
 
+def _read_values(path: Path, name: str, stored: _Dataset) -> numpy.ndarray:
+    with _name_file(path):
+        if stored.filters:
+            _check_chunks(name, stored)
+        # Big-endian numbers become native ones here.
+        array = numpy.asarray(stored.item[()], dtype=stored.dtype.newbyteorder("="))
+    if name == _CHARACTERS and len(array) == N_CHARACTERS:
+        # 262 rows: a masking row of zeros in front, or, in a model trained with n_characters = 262,
+        # a last row that no character uses.
+        return array[:-1] if array[0].any() else array[1:]
+    return array
+
+
 def _check_chunks(name: str, stored: _Dataset) -> None:
     """RAISES (ValueError, OSError, zlib.error): If a chunk was not written, or does not inflate to
     just the bytes of a chunk."""
     item = stored.item
     size = stored.dtype.itemsize * math.prod(item.chunks)
     for region in item.iter_chunks():
-        skipped, data = item.id.read_direct_chunk(tuple(part.start for part in region))
+        skipped, data = item.id.read_direct_chunk(tuple(x.start for x in region))
         for number, kind in reversed(tuple(enumerate(stored.filters))):
             if skipped >> number & 1:
                 continue
@@ -280,7 +297,11 @@ def _with_projection_as_stored(config: BiLMConfig, datasets: Mapping[str, _Datas
     return replace(config, char_cnn=replace(config.char_cnn, projection=True))
 
 
-def _without_extra_row(table: numpy.ndarray) -> numpy.ndarray:
-    """262 rows: a masking row of zeros in front, or, in a model trained with n_characters = 262, a
-    last row that no character uses."""
-    return table[:-1] if table[0].any() else table[1:]
+FORMAT = Format(
+    name="hdf5",
+    description="the format of AllenNLP and bilm-tf",
+    suffixes=(".hdf5", ".h5"),
+    detect=detect,
+    read=read,
+    write=write,
+)

@@ -19,7 +19,8 @@ from torch import Tensor
 from ...files import atomic_folder, save_tensors
 from ..config import BiLMConfig
 from ..model import BiLM
-from .options import write_options
+from .format import Format
+from .options import read_files_beside, write_options
 from .parameters import (
     as_half_if_exact,
     check_names,
@@ -33,16 +34,19 @@ WEIGHTS = "weights.safetensors"
 _METADATA = "spacy-elmo"
 
 
-def read(
-    path: Path,
-    config: Optional[BiLMConfig] = None,
-    vocabulary: Optional[Sequence[str]] = None,
-) -> BiLM:
-    """Read a safetensors file.
+def detect(path: Path, start: bytes) -> bool:
+    """RETURNS (bool): Whether this is a safetensors file: the length of the header, then the header
+    as JSON."""
+    # A length may start with 0x80, as pickles do.
+    return start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= path.stat().st_size
 
-    config, vocabulary: Given by files beside it; the default is what the metadata say.
-    RAISES (ValueError): If the file is damaged, or contradicts the configuration.
+
+def read(path: Path, options: Optional[Path] = None) -> BiLM:
+    """Read a safetensors file. Options beside it take precedence over its metadata.
+
+    RAISES (ValueError): If the file is damaged, or contradicts the options.
     """
+    config, vocabulary = read_files_beside(path, options)
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
@@ -53,15 +57,18 @@ def read(
     if config is None:
         config, vocabulary = _read_metadata(metadata, path)
     model = _build(config, vocabulary, tensors, path)
-    # Whoever writes to a file changes what is mapped from it: the model has its own copy.
+    # A change of the file would change memory that is mapped from it: copy.
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
     return model
 
 
-def write(model: BiLM, folder: Path) -> None:
+def write(model: BiLM, folder: Path, *, half: bool = False) -> None:
     """Write a folder of `options.json`, `weights.safetensors` and, for word input, `vocab.txt`.
-    An existing folder is replaced when the new one is complete."""
+    An existing folder is replaced when the new one is complete.
+
+    half (bool): Not used. Tensors are float16 whenever that is exact.
+    """
     with atomic_folder(folder) as new:
         save_tensors(_stored(model), new / WEIGHTS, _metadata(model))
         write_options(model.config, model.vocabulary, new)
@@ -127,3 +134,13 @@ def _read_metadata(
         return BiLMConfig.from_options(options), vocabulary
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{source}: the metadata {_METADATA!r} are damaged: {error}") from error
+
+
+FORMAT = Format(
+    name="safetensors",
+    description="the format of this package, safetensors with options",
+    suffixes=(".safetensors",),
+    detect=detect,
+    read=read,
+    write=write,
+)

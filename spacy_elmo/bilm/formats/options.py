@@ -1,4 +1,4 @@
-"""The files beside the weights: `options.json`, and `vocab.txt` for word input."""
+"""The files beside weights: `options.json`, and `vocab.txt` for word input."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ..config import BiLMConfig
-from .detection import detect
+from .foreign import describe_foreign
 
 OPTIONS = "options.json"
 VOCABULARY = "vocab.txt"
@@ -16,17 +16,42 @@ VOCABULARY = "vocab.txt"
 _NO_WORD = "!!!MAXTERMID"
 
 
+def read_files_beside(
+    weights: Path, options: Optional[Path] = None
+) -> tuple[Optional[BiLMConfig], Optional[list[str]]]:
+    """Read the options of weights and, for word input, their vocabulary.
+
+    weights (Path): The file of weights.
+    options (Optional[Path]): The options file. By default it is `options.json`, or named like the
+        weights, as published files are: `*_weights.hdf5`, `*_options.json`.
+    RETURNS (tuple): The options and the vocabulary, each None if there is none.
+    RAISES (ValueError): If a file is missing or damaged.
+    """
+    published = weights.with_name(weights.name.replace("_weights", "_options"))
+    for path in (published.with_suffix(".json"), weights.with_name(OPTIONS)):
+        if options is None and path.is_file():
+            options = path
+    if options is None:
+        return None, None
+    config = read_options(options)
+    if config.char_cnn is not None:
+        return config, None
+    return config, read_vocabulary(weights.with_name(VOCABULARY))
+
+
 def read_options(path: Path) -> BiLMConfig:
     """RETURNS (BiLMConfig): The contents of an `options.json`.
     RAISES (ValueError): If the file is missing, is not JSON or has impossible values."""
     if not path.is_file():
         raise ValueError(f"no such options file: {path}")
-    if path.stat().st_size and detect(path) not in ("options", "unknown"):
-        raise ValueError(f"{path} holds weights, not options: were the two files swapped?")
     try:
         options: Any = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (ValueError, RecursionError) as error:  # ValueError: a number of 5,000 digits, too.
-        raise ValueError(f"{path} is not a JSON file: {error}") from error
+    except (ValueError, RecursionError) as error:  # ValueError: also for a number of 5,000 digits.
+        if (other := describe_foreign(path)) is not None:
+            raise ValueError(f"{path} is {other}") from error
+        raise ValueError(
+            f"{path} is not a JSON file: {error}. Were options and weights swapped?"
+        ) from error
     try:
         return BiLMConfig.from_options(options)
     except ValueError as error:
@@ -47,8 +72,8 @@ def read_vocabulary(path: Path) -> list[str]:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text: {error}") from error
-    # Not splitlines(): a word may hold any character but the line feed. A word that is nothing but
-    # whitespace stays what it is.
+    # Not splitlines(): a word may hold any character except a line feed. A word of whitespace alone
+    # stays as it is.
     words = (line.strip() or line for line in text.removesuffix("\n").split("\n"))
     return [word for word in words if word != _NO_WORD]
 

@@ -7,10 +7,10 @@ import pytest
 import spacy
 
 from spacy_elmo.bilm.formats import native
-from spacy_elmo.embedder import Embedder
+from spacy_elmo.tools.embedder import Embedder
 
-from .conftest import TINY_WORDS, max_difference, random_bilm
-from .reference import reference_layers
+from ..conftest import TINY_WORDS, max_difference, random_bilm
+from ..reference import reference_layers
 
 SENTENCES = [["The", "bank", "of", "the", "river"], ["money"], [], ["é", "<S>"]]
 
@@ -178,7 +178,7 @@ def test_the_signature_tokens(embedder):
         ({"tokens": [["a"]], "sequence_len": [1], "x": 1}, "'x'"),
         ({"text": ["a"]}, "'text'"),
         ({}, r"found \[\]"),
-        ({"tokens": [["a"]], "sequence_len": [2]}, r"\[2\] does not go with tokens"),
+        ({"tokens": [["a"]], "sequence_len": [2]}, r"\[2\] does not match tokens"),
         ({"tokens": [["a"]], "sequence_len": [-1]}, "does not go"),
         ({"tokens": [["a"]], "sequence_len": [1, 1]}, "does not go"),
     ],

@@ -12,10 +12,10 @@ import pytest
 import spacy
 from spacy.tokens import Doc
 
-from spacy_elmo import resolve
+from spacy_elmo import weights as sources
 from spacy_elmo.architectures import PretrainedBiLM
-from spacy_elmo.embedder import Embedder
-from spacy_elmo.resolve import DEFAULT, load_pipeline, load_weights, names
+from spacy_elmo.tools.embedder import Embedder
+from spacy_elmo.weights import DEFAULT, bundled_names, load_bilm, load_pipeline
 
 from .cli.conftest import fail, succeed
 from .conftest import elmo_pipeline, max_difference
@@ -28,7 +28,7 @@ def packaged(tmp_path, weights_folder, monkeypatch):
     shutil.copytree(weights_folder, folder / "small")
     shutil.copytree(weights_folder, folder / "large")
     (folder / "README.md").write_text("no weights")
-    monkeypatch.setattr(resolve, "FOLDER", folder)
+    monkeypatch.setattr(sources, "FOLDER", folder)
     return folder
 
 
@@ -38,27 +38,27 @@ def assert_is(found, bilm):
 
 
 def test_names_are_those_of_the_folders(packaged):
-    assert names() == ["large", "small"]
+    assert bundled_names() == ["large", "small"]
 
 
 def test_no_names_without_a_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(resolve, "FOLDER", tmp_path / "missing")
-    assert names() == []
+    monkeypatch.setattr(sources, "FOLDER", tmp_path / "missing")
+    assert bundled_names() == []
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", bundled_names())
 def test_every_bundled_name_loads(name):
-    assert load_weights(name).embed([["the"]])[0].shape[1] == 1
+    assert load_bilm(name).embed([["the"]])[0].shape[1] == 1
 
 
 def test_a_name(packaged, bilm):
-    assert_is(load_weights("small"), bilm)
+    assert_is(load_bilm("small"), bilm)
 
 
 def test_a_folder_and_a_file(weights_folder, hdf5_folder, bilm):
-    assert_is(load_weights(weights_folder), bilm)
-    assert_is(load_weights(str(weights_folder)), bilm)
-    assert_is(load_weights(hdf5_folder / "weights.hdf5"), bilm)
+    assert_is(load_bilm(weights_folder), bilm)
+    assert_is(load_bilm(str(weights_folder)), bilm)
+    assert_is(load_bilm(hdf5_folder / "weights.hdf5"), bilm)
 
 
 def test_a_pipeline(tmp_path, weights_folder, bilm):
@@ -66,40 +66,40 @@ def test_a_pipeline(tmp_path, weights_folder, bilm):
     nlp.add_pipe("sentencizer")
     nlp.add_pipe("elmo", name="lm", config={"model": {"weights": str(weights_folder)}})
     nlp.to_disk(tmp_path / "pipeline")
-    assert_is(load_weights(tmp_path / "pipeline"), bilm)
+    assert_is(load_bilm(tmp_path / "pipeline"), bilm)
     nlp.remove_pipe("lm")
     nlp.to_disk(tmp_path / "none")
     with pytest.raises(ValueError, match=r"has no elmo component, only \['sentencizer'\]"):
-        load_weights(tmp_path / "none")
+        load_bilm(tmp_path / "none")
 
 
 def test_a_name_goes_before_a_folder_of_that_name(packaged, bilm, tmp_path, monkeypatch):
     (tmp_path / "elsewhere" / "small").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert_is(load_weights("small"), bilm)
+    assert_is(load_bilm("small"), bilm)
 
 
 def test_an_unknown_name_lists_what_is_known(packaged):
     with pytest.raises(ValueError, match=r"no weights 'medium'.*\(large, small\)"):
-        load_weights("medium")
+        load_bilm("medium")
 
 
 def test_an_unknown_name_where_there_are_none(tmp_path, monkeypatch):
-    monkeypatch.setattr(resolve, "FOLDER", tmp_path / "missing")
+    monkeypatch.setattr(sources, "FOLDER", tmp_path / "missing")
     with pytest.raises(ValueError, match=r"no weights 'medium'.*none in this version"):
-        load_weights("medium")
+        load_bilm("medium")
 
 
 def test_a_missing_path_is_named(tmp_path):
     with pytest.raises(ValueError, match="missing-weights"):
-        load_weights(tmp_path / "missing-weights")
+        load_bilm(tmp_path / "missing-weights")
 
 
 @pytest.mark.parametrize("what", ["original", "https://host/weights.hdf5", "lysandre/elmo", ""])
 def test_what_people_know_from_elsewhere(what, tmp_path, monkeypatch):
     """Says what there is, and that published weights must be downloaded."""
     monkeypatch.chdir(tmp_path)
-    for use in (load_weights, load_pipeline, Embedder):
+    for use in (load_bilm, load_pipeline, Embedder):
         with pytest.raises(ValueError, match=f"no weights {what!r}.*{DEFAULT}.*downloaded first"):
             use(what)
 
@@ -125,7 +125,7 @@ def as_path(request, namesake):
 
 
 def test_a_path_is_never_read_as_a_name(as_path, bilm, recwarn):
-    assert_is(load_weights(as_path), bilm)
+    assert_is(load_bilm(as_path), bilm)
     assert_is(load_pipeline(as_path).get_pipe("elmo").bilm, bilm)
     assert_is(Embedder(as_path).bilm, bilm)
     nlp = spacy.blank("en")
@@ -141,7 +141,7 @@ def test_commands_take_paths_as_paths(as_path, namesake):
     [facts] = json.loads(succeed("info", as_path, "--json")).values()
     assert facts["filters"] == "1x4 2x6 3x8"
     succeed("export", as_path, "exported")
-    assert load_weights("exported").config.lstm.dim == 12
+    assert load_bilm("exported").config.lstm.dim == 12
     (namesake.parent / "text.txt").write_text("The bank")
     succeed("embed", "text.txt", "vectors.npz", "--model", as_path)
     assert numpy.load("vectors.npz")["0"].shape == (3, 2, 12)
@@ -155,12 +155,12 @@ def test_pretraining_goes_on_from_the_path(namesake):
     succeed("prepare", "text.txt", "corpus", "--dev-fraction", 0.1)
     limits = ("--paths.corpus", "corpus", "--pretraining.max_steps", 1)
     succeed("pretrain", "config.cfg", "run", "--paths.init_from", f"./{DEFAULT}", *limits)
-    assert load_weights("run/model-last").config.lstm.dim == 12
+    assert load_bilm("run/model-last").config.lstm.dim == 12
 
 
 def test_a_name_that_is_also_a_folder_is_told(namesake):
     """A name means what it means everywhere, but not without a word."""
-    for use in (load_weights, load_pipeline, Embedder):
+    for use in (load_bilm, load_pipeline, Embedder):
         with pytest.warns(UserWarning, match=f"'{DEFAULT}' is read as a name.*write './{DEFAULT}'"):
             found = use(DEFAULT)
     assert found.bilm.config.lstm.dim == 512
@@ -208,7 +208,7 @@ def package(tmp_path, weights_folder, monkeypatch):
 
 
 def test_an_installed_package(package, bilm, tmp_path, monkeypatch):
-    assert_is(load_weights(package), bilm)
+    assert_is(load_bilm(package), bilm)
     assert package not in sys.modules  # Weights need none of its code.
     assert_is(load_pipeline(package).get_pipe("elmo").bilm, bilm)
     assert_is(elmo_pipeline(package).get_pipe("elmo").bilm, bilm)
@@ -217,7 +217,7 @@ def test_an_installed_package(package, bilm, tmp_path, monkeypatch):
     succeed("embed", "text.txt", "vectors.npz", "--model", package)
     assert numpy.load("vectors.npz")["0"].shape == (3, 2, 12)
     succeed("export", package, "exported")
-    assert_is(load_weights("exported"), bilm)
+    assert_is(load_bilm("exported"), bilm)
     [facts] = json.loads(succeed("info", package, "--json")).values()
     assert facts["version"] == "1.0.0"
 
@@ -226,9 +226,9 @@ def test_a_package_that_is_no_pipeline(tmp_path, monkeypatch, weights_folder, bi
     """Some other software of this name: a folder of the name is what is meant."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="no weights 'numpy'"):
-        load_weights("numpy")
+        load_bilm("numpy")
     shutil.copytree(weights_folder, "numpy")
-    assert_is(load_weights("numpy"), bilm)
+    assert_is(load_bilm("numpy"), bilm)
 
 
 # What is known about them.
@@ -242,7 +242,7 @@ def saved(tmp_path, weights_folder):
 
 def test_info_tells_where_weights_are_from(saved, weights_folder):
     [facts] = json.loads(succeed("info", DEFAULT, "--json")).values()
-    file = resolve.FOLDER / DEFAULT / "weights.safetensors"
+    file = sources.FOLDER / DEFAULT / "weights.safetensors"
     assert facts["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
     assert facts["bytes on disk"] == file.stat().st_size
     assert facts["language"] == "en" and "MIT" in facts["licence"] and "84.1" in facts["perplexity"]
@@ -295,7 +295,7 @@ def change_config(folder, **values):
 )
 def test_weights_need_nothing_else_of_their_pipeline(saved, bilm, values, problem):
     change_config(saved, **values)
-    assert_is(load_weights(saved), bilm)
+    assert_is(load_bilm(saved), bilm)
     assert_is(elmo_pipeline(saved).get_pipe("elmo").bilm, bilm)
     if problem is not None:
         with pytest.raises(ValueError, match=f"cannot load the pipeline(.|\n)*{problem}"):
@@ -309,7 +309,7 @@ def test_a_pipeline_without_weights(tmp_path):
     nlp.to_disk(tmp_path / "empty")
     change_config(tmp_path / "empty", components__elmo__model__weights=str(tmp_path / "empty"))
     with pytest.raises(ValueError, match="has no weights yet"):
-        load_weights(tmp_path / "empty")
+        load_bilm(tmp_path / "empty")
 
 
 def test_a_pipeline_with_several(tmp_path, weights_folder, bilm):
@@ -317,12 +317,12 @@ def test_a_pipeline_with_several(tmp_path, weights_folder, bilm):
     nlp.add_pipe("elmo", name="small")
     nlp.to_disk(tmp_path / "two")
     with pytest.raises(ValueError, match=r"several elmo components \['elmo', 'small'\].*--name"):
-        load_weights(tmp_path / "two")
+        load_bilm(tmp_path / "two")
     with pytest.raises(ValueError, match="no elmo component 'large'"):
-        load_weights(tmp_path / "two", "large")
-    assert_is(load_weights(tmp_path / "two", "elmo"), bilm)
+        load_bilm(tmp_path / "two", "large")
+    assert_is(load_bilm(tmp_path / "two", "elmo"), bilm)
     succeed("export", tmp_path / "two", tmp_path / "out", "--name", "small")
-    assert load_weights(tmp_path / "out").config.lstm.dim == 512
+    assert load_bilm(tmp_path / "out").config.lstm.dim == 512
 
 
 # Weights alone, where a pipeline is needed.
@@ -351,7 +351,7 @@ def test_weights_make_one_pipeline_for_all_commands(what, tmp_path, weights_fold
 
 @pytest.fixture
 def default():
-    if DEFAULT not in names():
+    if DEFAULT not in bundled_names():
         pytest.skip(f"{DEFAULT} is not in this checkout")
     return DEFAULT
 
@@ -367,10 +367,10 @@ def test_one_line_gives_vectors(default):
 
 
 def test_the_default_fits_into_a_wheel(default):
-    files = {path.name: path.stat().st_size for path in (resolve.FOLDER / default).iterdir()}
+    files = {path.name: path.stat().st_size for path in (sources.FOLDER / default).iterdir()}
     assert set(files) == {"options.json", "weights.safetensors", "README.md"}
     assert sum(files.values()) < 30e6
-    card = (resolve.FOLDER / default / "README.md").read_text(encoding="utf8")
+    card = (sources.FOLDER / default / "README.md").read_text(encoding="utf8")
     assert all(word in card for word in ("Licence", "Perplexity", "Limits"))
 
 

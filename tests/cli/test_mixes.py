@@ -1,4 +1,4 @@
-"""spacy elmo weights."""
+"""spacy elmo mixes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def rows(output):
 
 
 def test_prints_every_mix(trained):
-    table = rows(succeed("weights", trained))
+    table = rows(succeed("mixes", trained))
+    assert rows(succeed("weights", trained)) == table  # The former name.
     nlp = spacy.load(trained)
     [mix] = [node for node in nlp.get_pipe("both").model.walk() if node.name == "scalar_mix"]
     kind, *weights, gamma = table["both/input"]
@@ -43,26 +44,26 @@ def test_prints_every_mix(trained):
 
 def test_plots_them(trained, tmp_path):
     pytest.importorskip("matplotlib")
-    succeed("weights", trained, "--plot", tmp_path / "plots" / "mixes.png")
+    succeed("mixes", trained, "--plot", tmp_path / "plots" / "mixes.png")
     data = (tmp_path / "plots" / "mixes.png").read_bytes()
     assert data.startswith(b"\x89PNG") and len(data) > 5000
     for name, start in (("mixes.svg", b"<?xml"), ("mixes.PDF", b"%PDF")):
-        succeed("weights", trained, "--plot", tmp_path / name)
+        succeed("mixes", trained, "--plot", tmp_path / name)
         assert (tmp_path / name).read_bytes().startswith(start)
     for name in ("mixes", "mixes.gif"):
-        assert "ends in .png, .svg, .pdf" in fail("weights", trained, "--plot", tmp_path / name)
+        assert "ends in .png, .svg, .pdf" in fail("mixes", trained, "--plot", tmp_path / name)
         assert not (tmp_path / name).exists()
 
 
 def test_after_replace_listeners(trained, tmp_path):
     """The biLM is inside the task then."""
-    before = rows(succeed("weights", trained))
+    before = rows(succeed("mixes", trained))
     nlp = spacy.load(trained)
     for name in ("both", "learned"):
         nlp.replace_listeners("elmo", name, ["model.tok2vec"])
     nlp.remove_pipe("elmo")
     nlp.to_disk(tmp_path / "alone")
-    after = rows(succeed("weights", tmp_path / "alone"))
+    after = rows(succeed("mixes", tmp_path / "alone"))
     assert {task: after[task] for task in ("both/input", "both/output", "learned")} == {
         task: before[task] for task in ("both/input", "both/output", "learned")
     }
@@ -72,17 +73,15 @@ def test_before_training(tmp_path, weights_folder):
     nlp = elmo_pipeline(weights_folder)
     add_tagger(nlp, listener())
     nlp.to_disk(tmp_path / "untrained")
-    assert "scalar_mix" in succeed("weights", tmp_path / "untrained")
+    assert "scalar_mix" in succeed("mixes", tmp_path / "untrained")
     plot = tmp_path / "mixes.png"
-    assert "no task has layer weights yet" in fail(
-        "weights", tmp_path / "untrained", "--plot", plot
-    )
+    assert "no task has layer weights yet" in fail("mixes", tmp_path / "untrained", "--plot", plot)
     nlp = elmo_pipeline(weights_folder)
     add_tagger(nlp, listener({"@layers": "spacy-elmo.SingleLayer.v1", "layer": 9}))
     nlp.to_disk(tmp_path / "ninth")
-    assert "there is no layer 9" in fail("weights", tmp_path / "ninth")
+    assert "there is no layer 9" in fail("mixes", tmp_path / "ninth")
 
 
 def test_nothing_to_show(pipeline, tmp_path):
-    assert "no component that listens to ELMo" in fail("weights", pipeline)
-    assert "found none" in fail("weights", tmp_path)  # Neither a pipeline nor weights.
+    assert "no component that listens to ELMo" in fail("mixes", pipeline)
+    assert "found none" in fail("mixes", tmp_path)  # Neither a pipeline nor weights.

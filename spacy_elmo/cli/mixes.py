@@ -1,4 +1,4 @@
-"""spacy elmo weights: which layers each task uses."""
+"""spacy elmo mixes: show which layers each task uses."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import typer
 from wasabi import msg
 
 from ..files import atomic_file
-from ..resolve import load_pipeline
 from ..training import TaskMix, task_mixes
-from ._util import clear_errors
+from ..weights import load_pipeline
+from .util import exit_on_error
 
 _FORMATS = (".png", ".svg", ".pdf")
 
 
-def weights_cli(
+def mixes_cli(
     pipeline: str = typer.Argument(..., help="A trained pipeline"),
-    plot: Optional[Path] = typer.Option(None, "--plot", help="Draw them, too: .png, .svg or .pdf"),
+    plot: Optional[Path] = typer.Option(None, "--plot", help="Also plot them: .png, .svg or .pdf"),
 ) -> None:
     """
-    Print and plot which layers each task uses.
+    Print and plot the mixes: which layers each task uses.
 
-    Layer 0 is the token encoder. Weights of a learned_mix are the layers' shares in the norm of
-    the weights that read them.
+    Layer 0 is the token encoder. The weights of a learned_mix are the layers' shares of the norm of
+    its weight matrix.
     """
-    with clear_errors():
+    with exit_on_error():
         if plot is not None and plot.suffix.lower() not in _FORMATS:
             raise ValueError(f"--plot {plot}: give a file that ends in {', '.join(_FORMATS)}")
         mixes = list(task_mixes(load_pipeline(pipeline)))
@@ -40,7 +40,7 @@ def weights_cli(
             divider=True,
         )
         if plot is not None:
-            draw(mixes, plot)
+            plot_mixes(mixes, plot)
             msg.good(f"Plot: {plot}")
 
 
@@ -51,36 +51,30 @@ def _row(mix: TaskMix, n_layers: int) -> tuple[str, ...]:
     return mix.task, mix.kind, *weights, gamma
 
 
-def draw(mixes: list[TaskMix], path: Path) -> None:
-    """Draw a heat map, a row per task (as figure 2 of Peters et al. 2018).
+def plot_mixes(mixes: list[TaskMix], path: Path) -> None:
+    """Plot a heat map with a row per task (as figure 2 of Peters et al. 2018).
 
-    RAISES (ValueError): If matplotlib is missing, or there is nothing to draw.
+    RAISES (ValueError): If matplotlib is missing, or no mix has weights.
     """
-    known = [mix for mix in mixes if mix.state.weights is not None]
-    if not known:
+    mixes = [mix for mix in mixes if mix.state.weights is not None]
+    if not mixes:
         raise ValueError("no task has layer weights yet: train the pipeline, then plot them")
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ValueError('to plot, install matplotlib: pip install "spacy-elmo[viz]"') from error
-    n_layers = max(len(mix.state.weights or ()) for mix in known)
-    rows = [[*(mix.state.weights or ())] for mix in known]
+    n_layers = max(len(mix.state.weights or ()) for mix in mixes)
+    rows = [[*(mix.state.weights or ())] for mix in mixes]
     rows = [row + [float("nan")] * (n_layers - len(row)) for row in rows]
     figure = Figure(figsize=(2 + n_layers, 1.2 + 0.45 * len(rows)), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(rows, cmap="Blues", vmin=0, vmax=1, aspect="auto")
     axes.set_xticks(range(n_layers), [_layer(i, n_layers) for i in range(n_layers)])
-    axes.set_yticks(range(len(rows)), [_label(mix) for mix in known])
+    axes.set_yticks(range(len(rows)), [_label(mix) for mix in mixes])
     for y, row in enumerate(rows):
         for x, weight in enumerate(row):
-            axes.text(
-                x,
-                y,
-                f"{weight:.2f}",
-                ha="center",
-                va="center",
-                color="white" if weight > 0.6 else "black",
-            )
+            colour = "white" if weight > 0.6 else "black"
+            axes.text(x, y, f"{weight:.2f}", ha="center", va="center", color=colour)
     axes.set_title("Layer weights")
     figure.colorbar(image)
     with atomic_file(path) as temporary:

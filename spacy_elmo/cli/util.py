@@ -1,4 +1,4 @@
-"""What the commands share."""
+"""What commands and scripts share: errors, devices, checks of outputs, components by name."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ..files import locked_output
 
 
 @contextlib.contextmanager
-def clear_errors() -> Iterator[None]:
-    """Show a ValueError or an OSError as one message, with exit code 1."""
+def exit_on_error() -> Iterator[None]:
+    """Print a ValueError or an OSError as one message, and exit with code 1."""
     try:
         yield
     except (ValueError, OSError) as error:
@@ -27,7 +27,7 @@ def clear_errors() -> Iterator[None]:
 
 
 def torch_device(gpu_id: int) -> str:
-    """RETURNS (str): "cpu" for -1. RAISES (ValueError): If there is no such GPU."""
+    """RETURNS (str): "cuda:N", or "cpu" for -1. RAISES (ValueError): If there is no such GPU."""
     if gpu_id < 0:
         return "cpu"
     if gpu_id >= torch.cuda.device_count():
@@ -53,14 +53,15 @@ def require_gpu(gpu_id: int) -> None:
         ) from error
 
 
-def check_free(path: Path, force: bool, files: Sequence[str] = ()) -> None:
-    """Check a path before something is written there.
+def check_overwrite(path: Path, force: bool, files: Sequence[str] = ()) -> None:
+    """Check an output before it is written.
 
+    path (Path): The file or folder to write.
     force (bool): Whether it may be overwritten.
-    files (Sequence[str]): Names and patterns of all files in a folder that the command writes. The
-        first is in every one. A folder that holds anything else is the user's own, and is never
-        overwritten. Empty: the command writes a file.
-    RAISES (ValueError): If the path exists and may not be overwritten.
+    files (Sequence[str]): Names and patterns of all files that the command writes to a folder. The
+        first one is always written. A folder with any other file is never overwritten. Empty if the
+        output is a file.
+    RAISES (ValueError): If the path exists and must not be overwritten.
     """
     if not path.exists():
         return
@@ -74,7 +75,7 @@ def check_free(path: Path, force: bool, files: Sequence[str] = ()) -> None:
         return
     if not (path / files[0]).is_file():
         raise ValueError(
-            f"{path} is not what this command writes (no {files[0]} in it), and so not "
+            f"{path} was not written by this command (no {files[0]} in it), and so is not "
             "overwritten: choose another path, or remove it"
         )
     inside = (file for file in path.rglob("*") if file.is_symlink() or not file.is_dir())
@@ -83,40 +84,40 @@ def check_free(path: Path, force: bool, files: Sequence[str] = ()) -> None:
     if others:
         shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
         raise ValueError(
-            f"{path} also holds what this command does not write ({shown}), and so is not "
+            f"{path} also holds files that this command does not write ({shown}), and so is not "
             "overwritten: choose another path, or move these files away"
         )
 
 
 @contextlib.contextmanager
-def writing(path: Path, force: bool, files: Sequence[str]) -> Iterator[None]:
-    """Check a folder that the body writes, and keep other runs away from it, from the check to the
-    end.
+def lock_folder(path: Path, force: bool, files: Sequence[str]) -> Iterator[None]:
+    """Lock a folder that the body writes, and check that it may be overwritten.
 
-    force, files: See `check_free`.
-    RAISES (ValueError): If it may not be overwritten, or another run is writing it.
+    path, force, files: See `check_overwrite`.
+    RAISES (ValueError): If it must not be overwritten, or another run is writing it.
     """
-    # What a kill has moved aside is put back before the check, which must see it.
+    # The lock comes first: it restores a folder that a killed run has moved away.
     with locked_output(path):
-        check_free(path, force, files)
+        check_overwrite(path, force, files)
         yield
 
 
-def elmo_components(nlp: Language) -> dict[str, Elmo]:
-    """RETURNS (dict): The pipeline's elmo components by name, the disabled ones, too."""
+def list_components(nlp: Language) -> dict[str, Elmo]:
+    """RETURNS (dict): The pipeline's elmo components by name, including disabled ones."""
     return {name: pipe for name, pipe in nlp.components if isinstance(pipe, Elmo)}
 
 
-def find_elmo(nlp: Language, name: Optional[str]) -> Elmo:
-    """RETURNS (Elmo): The elmo component of this name, or the only one if none is named.
-    RAISES (ValueError): If there is no such component, or more than one and no name."""
-    found = elmo_components(nlp)
-    if not found:
+def get_component(nlp: Language, name: Optional[str]) -> Elmo:
+    """RETURNS (Elmo): The elmo component of this name, or the only one if the name is None.
+    RAISES (ValueError): If there is no such component, or several and no name."""
+    components = list_components(nlp)
+    if not components:
         raise ValueError(f"the pipeline has no elmo component, only {nlp.component_names}")
     if name is None:
-        if len(found) > 1:
-            raise ValueError(f"the pipeline has several elmo components {list(found)}: use --name")
-        return next(iter(found.values()))
-    if name not in found:
-        raise ValueError(f"no elmo component {name!r}: the pipeline has {list(found)}")
-    return found[name]
+        if len(components) > 1:
+            names = list(components)
+            raise ValueError(f"the pipeline has several elmo components {names}: use --name")
+        return next(iter(components.values()))
+    if name not in components:
+        raise ValueError(f"no elmo component {name!r}: the pipeline has {list(components)}")
+    return components[name]

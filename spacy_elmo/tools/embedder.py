@@ -1,31 +1,31 @@
-"""For people who come from AllenNLP, ELMoForManyLangs or TF Hub: token lists in, arrays out."""
+"""Embed lists of tokens, with the interfaces of AllenNLP, ELMoForManyLangs and TF Hub."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
 from pathlib import Path
 from typing import Any, Optional, Union
 
 import numpy
 import torch
+from spacy.util import minibatch
 
-from .bilm.formats import load
-from .bilm.precision import Precision, check_precision
-from .resolve import DEFAULT, load_weights
+from ..bilm.formats import load
+from ..bilm.precision import Precision, check_precision
+from ..weights import DEFAULT, load_bilm
 
 
 class Embedder:
-    """Embeds lists of tokens, with the same encoder as the pipeline component.
+    """Embeds lists of tokens. The vectors are those of the pipeline component.
 
     weights (Union[str, Path]): A name, a folder, a file of weights, or a pipeline.
-    options_file, weight_file (Optional[Union[str, Path]]): The two published files, as AllenNLP
-        takes them, in place of `weights`.
+    options_file, weight_file (Optional[Union[str, Path]]): The two published files, instead of
+        `weights`. The arguments of AllenNLP.
     precision (str): Arithmetic; see `spacy-elmo.PretrainedBiLM.v1`.
-    device (str): Where to compute, "cpu" or "cuda".
+    device (str): The device, such as "cpu" or "cuda".
     stateful (bool): Carry LSTM states from batch to batch, row by row, as AllenNLP does.
-    RAISES (ValueError): If the weights cannot be read, there is no such device, or the precision is
-        not for it.
+    RAISES (ValueError): If the weights cannot be read, there is no such device, or it does not have
+        the precision.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class Embedder:
         if (options_file is None) != (weight_file is None):
             raise ValueError("give options_file and weight_file together, or weights alone")
         if options_file is None or weight_file is None:
-            bilm = load_weights(weights)
+            bilm = load_bilm(weights)
         else:
             bilm = load(weight_file, Path(options_file))
         try:
             self.bilm = bilm.to(device)
-        except (AssertionError, RuntimeError) as error:  # PyTorch's, for what it does not have.
+        except (AssertionError, RuntimeError) as error:
             raise ValueError(
                 f"device {device!r}: {error}; give 'cpu', 'cuda' or 'cuda:1'"
             ) from error
@@ -62,10 +62,9 @@ class Embedder:
         """Embed sentences together.
 
         sentences (Iterable[Iterable[str]]): Lists of tokens; may be empty.
-        RETURNS (list): All layers of each sentence, shape (L+1, tokens, 2P), each an array of its
-            own.
-        RAISES (ValueError): If a sentence is a string: it must be cut into tokens first; or if a
-            token is none.
+        RETURNS (list): All layers of each sentence, shape (L+1, tokens, 2P). No two share memory.
+        RAISES (ValueError): If a sentence is a string (split it into tokens first), or if a token
+            is not a string.
         """
         tokens = [s if isinstance(s, str) else list(s) for s in sentences]
         for number, sentence in enumerate(tokens):
@@ -75,11 +74,12 @@ class Embedder:
                         f"sentence {number} has a token of type {type(token).__name__} ({token!r}):"
                         " give strings, such as [token.text for token in doc]"
                     )
-        found = self.bilm.embed(tokens)
-        if found and self.bilm.device.type != "cpu":  # One transfer, not one for each sentence.
-            found = list(torch.cat(found, dim=1).cpu().split([len(s) for s in tokens], dim=1))
+        embedded = self.bilm.embed(tokens)
+        if embedded and self.bilm.device.type != "cpu":  # One transfer, not one per sentence.
+            lengths = [len(sentence) for sentence in tokens]
+            embedded = list(torch.cat(embedded, dim=1).cpu().split(lengths, dim=1))
         # Copies: a view would keep the whole batch in memory.
-        return [numpy.array(layers.numpy(), order="C") for layers in found]
+        return [numpy.array(layers.numpy(), order="C") for layers in embedded]
 
     def embed_sentences(
         self, sentences: Iterable[Iterable[str]], batch_size: int = 64
@@ -92,14 +92,13 @@ class Embedder:
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be 1 or more, found {batch_size}")
-        stream = iter(sentences)
-        while batch := list(islice(stream, batch_size)):
+        for batch in minibatch(sentences, batch_size):
             yield from self.embed_batch(batch)
 
     def sents2elmo(
         self, sentences: Iterable[Iterable[str]], output_layer: int = -1
     ) -> list[numpy.ndarray]:
-        """The method of ELMoForManyLangs.
+        """Embed sentences, as ELMoForManyLangs does.
 
         sentences (Iterable[Iterable[str]]): Lists of tokens.
         output_layer (int): A layer (0 is the token encoder), -1 for the mean of all layers, or -2
@@ -112,27 +111,27 @@ class Embedder:
             raise ValueError(
                 f"output_layer must be from -2 to {n_layers - 1}, found {output_layer}"
             )
-        found = self.embed_batch(sentences)
+        embedded = self.embed_batch(sentences)
         if output_layer == -2:
-            return found
+            return embedded
         if output_layer == -1:
-            return [layers.mean(axis=0) for layers in found]
-        return [layers[output_layer].copy() for layers in found]
+            return [layers.mean(axis=0) for layers in embedded]
+        return [layers[output_layer].copy() for layers in embedded]
 
     def __call__(
         self, inputs: Union[Iterable[Union[str, Iterable[str]]], Mapping[str, Any]]
     ) -> dict[str, numpy.ndarray]:
-        """The named outputs of the TF Hub module (google/elmo/3).
+        """Embed sentences, as the TF Hub module (google/elmo/3) does.
 
-        inputs (Union[Iterable, Mapping]): Lists of tokens, or strings, which are cut at spaces (the
-            module's signature "default"); or its signature "tokens", a dict of `tokens`, rows of
-            equal length that are padded at their ends, and `sequence_len`, the length of each.
+        inputs (Union[Iterable, Mapping]): Lists of tokens, or strings, which are split at spaces
+            (the module's signature "default"); or a dict of `tokens`, rows of equal length that are
+            padded at their ends, and `sequence_len`, the length of each (its signature "tokens").
         RETURNS (dict): Padded with zeros to the longest sentence (or to the rows' length):
             word_emb: The token encoder, shape (sentences, longest, P).
             lstm_outputs1, lstm_outputs2, ...: The biLSTM layers, (sentences, longest, 2P).
             elmo: The mean of all layers, (sentences, longest, 2P).
             default: The mean of `elmo` over the tokens, (sentences, 2P).
-        RAISES (ValueError): If these are no sentences, or no rows and lengths that go together.
+        RAISES (ValueError): If the input is a string, or if rows and lengths do not match.
         """
         if isinstance(inputs, str):
             raise ValueError(f"give a list of sentences, not one string: {inputs[:40]!r}")
@@ -158,7 +157,7 @@ class Embedder:
 
 
 def _cut_rows(inputs: Mapping[str, Any]) -> tuple[list[list[str]], int]:
-    """RETURNS (tuple): The sentences, and the length of the rows that they came in."""
+    """RETURNS (tuple): The sentences without padding, and the length of the rows."""
     if set(inputs) != {"tokens", "sequence_len"}:
         raise ValueError(
             f"a dict of inputs has the keys 'tokens' and 'sequence_len', found {list(inputs)}"
@@ -167,6 +166,6 @@ def _cut_rows(inputs: Mapping[str, Any]) -> tuple[list[list[str]], int]:
     lengths = [int(length) for length in inputs["sequence_len"]]
     if len(rows) != len(lengths) or any(not 0 <= n <= len(row) for row, n in zip(rows, lengths)):
         raise ValueError(
-            f"sequence_len {lengths} does not go with tokens, rows of {[len(row) for row in rows]}"
+            f"sequence_len {lengths} does not match tokens, rows of {[len(row) for row in rows]}"
         )
     return [row[:n] for row, n in zip(rows, lengths)], max(map(len, rows), default=0)

@@ -1,0 +1,271 @@
+"""Read texts, as strings for `prepare` and `perplexity`, as docs for `embed` and `neighbors`.
+
+.txt        A text per line. Lines end at line feeds only.
+.jsonl      A JSON object per line, with "text" (a string) or "tokens" (a list of strings).
+.spacy      A `DocBin`.
+-           Lines of text from stdin. Named pipes are read in the same way.
+
+.txt and .jsonl may be compressed with whatever `smart_open` reads, such as .gz and .zst.
+
+Empty lines: `read_docs` yields an empty doc for each, because `embed` names vectors by the number
+of their line. `read_texts` skips them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from glob import escape, glob, has_magic
+from pathlib import Path
+from typing import NamedTuple, Optional, Union
+
+from smart_open.compression import compression_wrapper
+from spacy.language import Language
+from spacy.tokens import Doc, DocBin
+from spacy.vocab import Vocab
+
+STDIN = Path("-")
+ERRORS = ("strict", "replace", "ignore")
+_COMPRESSIONS = ("", ".gz", ".zst", ".bz2", ".xz")
+_JSON_SUFFIXES = tuple(".jsonl" + suffix for suffix in _COMPRESSIONS)
+SUFFIXES = (*(".txt" + suffix for suffix in _COMPRESSIONS), *_JSON_SUFFIXES, ".spacy")
+# Names and patterns of files that identify the folders that spacy-elmo writes: not texts.
+_WRITTEN = (
+    ("manifest.json", "types.txt"),  # A corpus.
+    ("config.cfg", "meta.json"),  # A pipeline.
+    ("head.json", "vocab.txt"),  # An output layer.
+    ("options.json", "vocab.txt"),  # Weights.
+    ("log.jsonl", "step-*"),  # A run of pretraining.
+)
+
+Progress = Optional[Callable[[int], object]]
+
+
+def find_files(
+    inputs: Sequence[Union[str, Path]],
+    on_skip: Optional[Callable[[Path], object]] = None,
+    *,
+    any_suffix: bool = False,
+) -> list[Path]:
+    """Expand files, folders (recursively, without hidden files) and glob patterns. Corpora, models
+    and runs below a folder or a pattern are skipped: they are not texts.
+
+    on_skip (Optional[Callable]): Called with each folder that is skipped.
+    any_suffix (bool): Accept a file of another suffix, as lines of text, if it is named itself.
+    RETURNS (list): The files, in the order of the arguments, those of a folder or a pattern sorted.
+    RAISES (ValueError): If an argument matches nothing, or a file is of an unknown kind.
+    """
+    files: list[Path] = []
+    for name in inputs:
+        path = Path(name)
+        if path.is_dir():
+            below = _match(Path(escape(str(path)), "**", "*"), path, on_skip)
+            matches = [x for x in below if x.is_file() and x.name.lower().endswith(SUFFIXES)]
+        elif path == STDIN or path.exists():
+            matches = [path]
+        else:
+            # Folders up to the first wildcard are named.
+            named = next(parent for parent in path.parents if not has_magic(str(parent)))
+            matches = list(_match(path, named, on_skip))
+        if not matches:
+            raise ValueError(
+                f"no text in {str(name)!r}: give files, folders or patterns of "
+                f"{', '.join(SUFFIXES)}"
+            )
+        for match in matches:
+            is_stream = match == STDIN or not (match.is_file() or match.is_dir())
+            is_known = match.name.lower().endswith(SUFFIXES)
+            if not (is_known or is_stream or (any_suffix and match == path)):
+                raise ValueError(
+                    f"{match}: cannot read this kind of file, only {', '.join(SUFFIXES)}"
+                )
+        files += matches
+    return files
+
+
+def _match(
+    pattern: Path, named: Path, on_skip: Optional[Callable[[Path], object]]
+) -> Iterator[Path]:
+    """YIELDS (Path): What matches, without hidden files, and without what is in folders that
+    spacy-elmo has written, except for the folder that is named and those above it."""
+    is_skipped: dict[Path, bool] = dict.fromkeys((named, *named.parents), False)
+    for path in sorted(map(Path, glob(str(pattern), recursive=True))):
+        for folder in reversed(path.parents):
+            if folder not in is_skipped:
+                is_skipped[folder] = _is_written(folder)
+                if is_skipped[folder] and on_skip is not None:
+                    on_skip(folder)
+            if is_skipped[folder]:
+                break
+        else:
+            yield path
+
+
+def _is_written(folder: Path) -> bool:
+    """RETURNS (bool): Whether spacy-elmo has written this folder."""
+    return any(all(any(folder.glob(name)) for name in names) for names in _WRITTEN)
+
+
+def read_texts(
+    files: Iterable[Path],
+    encoding: str = "utf8",
+    errors: str = "strict",
+    progress: Progress = None,
+) -> Iterator[str]:
+    """Read strings, without empty ones. Docs and lists of tokens are joined by spaces.
+
+    encoding, errors (str): As for `open`, errors one of "strict", "replace" and "ignore".
+    progress (Optional[Callable]): Called with the number of bytes read since the last call.
+    YIELDS (str): The texts.
+    RAISES (ValueError): If something cannot be read. The message names file and line.
+    """
+    try:
+        # Not codecs.lookup: it also accepts encodings that are not of text, such as rot13.
+        "a".encode(encoding)
+    except LookupError as error:
+        raise ValueError(f"{error}: give another --encoding") from error
+    if errors not in ERRORS:
+        raise ValueError(f"--errors must be one of {', '.join(ERRORS)}, found {errors!r}")
+    for path in files:
+        if path.suffix.lower() == ".spacy":
+            for doc in _read_docbin(path, Vocab(), progress):
+                if words := [token.text for token in doc if not token.is_space]:
+                    yield " ".join(words)
+            continue
+        for record in _read_records(path, encoding, errors, progress):
+            text = " ".join(record.tokens or ()) if record.text is None else record.text
+            if text := text.replace("\n", " ").strip():
+                yield text
+
+
+def read_docs(
+    nlp: Language, files: Iterable[Path], *, whitespace: bool = False, progress: Progress = None
+) -> Iterator[Doc]:
+    """Read one doc per line, record or doc, tokenised but not processed. Files are UTF-8.
+
+    nlp (Language): The pipeline whose tokenizer and vocabulary are used.
+    whitespace (bool): Texts are tokens separated by spaces.
+    progress (Optional[Callable]): Called with the number of bytes read since the last call.
+    YIELDS (Doc): The docs. A list of tokens is one sentence, as in bilm-tf and AllenNLP.
+    RAISES (ValueError): If something cannot be read. The message names file and line.
+    """
+    for path in files:
+        if path.suffix.lower() == ".spacy":
+            yield from _read_docbin(path, nlp.vocab, progress)
+            continue
+        for record in _read_records(path, "utf8", "strict", progress):
+            tokens = record.tokens
+            if tokens is None and whitespace:
+                tokens = (record.text or "").split()
+            if tokens is None:
+                # Not `nlp.make_doc`: it refuses long texts, because of parsers.
+                yield nlp.tokenizer(record.text or "")
+                continue
+            starts: list[Union[bool, int, None]] = [i == 0 for i in range(len(tokens))]
+            try:
+                yield Doc(nlp.vocab, words=tokens, sent_starts=starts)
+            except ValueError as error:  # An empty token.
+                raise ValueError(f"{record.where}: {error}") from error
+
+
+class _Record(NamedTuple):
+    """A line of a file.
+
+    where (str): File and line, for messages.
+    text (Optional[str]), tokens (Optional[list[str]]): One of them, or both.
+    """
+
+    where: str
+    text: Optional[str]
+    tokens: Optional[list[str]] = None
+
+
+def _read_docbin(path: Path, vocab: Vocab, progress: Progress) -> Iterator[Doc]:
+    try:
+        yield from DocBin().from_disk(path).get_docs(vocab)
+    except Exception as error:  # A damaged file raises many kinds of errors.
+        raise ValueError(f"{path}: not a complete .spacy file ({error})") from error
+    if progress is not None:
+        progress(path.stat().st_size)
+
+
+def _read_records(path: Path, encoding: str, errors: str, progress: Progress) -> Iterator[_Record]:
+    is_json = path.name.lower().endswith(_JSON_SUFFIXES)
+    name = "stdin" if path == STDIN else str(path)
+    for number, line in enumerate(_read_lines(path, name, encoding, errors, progress), start=1):
+        where = f"{name}, line {number}"
+        if "\0" in line:
+            raise ValueError(f"{where}: holds NUL characters: is it text?")
+        line = line.removeprefix("\ufeff") if number == 1 else line
+        if is_json and line.strip():
+            yield _parse_json(line, where)
+        else:
+            yield _Record(where, line.rstrip("\r\n"))
+
+
+def _read_lines(
+    path: Path, name: str, encoding: str, errors: str, progress: Progress
+) -> Iterator[str]:
+    number = position = 0
+    is_stdin, has_size = path == STDIN, path.is_file()
+    try:
+        with contextlib.nullcontext(sys.stdin.buffer) if is_stdin else path.open("rb") as file:
+            stream = compression_wrapper(file, "rb", filename=name)
+            # A line is decoded alone, so that an error names the right one; or before, if a line
+            # feed in this encoding is not a single byte.
+            if not _has_ascii_line_feeds(encoding):
+                stream = io.TextIOWrapper(stream, encoding, errors, newline="\n")
+            for line in stream:
+                number += 1
+                if progress is not None and has_size and (end := file.tell()) > position:
+                    progress(end - position)
+                    position = end
+                yield line if isinstance(line, str) else line.decode(encoding, errors)
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{name}, line {number}: not {encoding} ({error.reason} at byte {error.start}): give "
+            "the right --encoding or --errors replace, where the command has them, or convert it"
+        ) from error
+    except ImportError as error:
+        raise ValueError(
+            f"{name}: to read {path.suffix}, install what it needs: "
+            f'pip install "spacy-elmo[zst]" ({error})'
+        ) from error
+    except Exception as error:  # Each kind of compression raises its own errors.
+        raise ValueError(f"{name}, after line {number}: {error}") from error
+
+
+def _has_ascii_line_feeds(encoding: str) -> bool:
+    try:
+        return "\n".encode(encoding) == b"\n"
+    except UnicodeError:
+        return False
+
+
+def _parse_json(line: str, where: str) -> _Record:
+    """Halves of surrogate pairs, which JSON can hold but UTF-8 cannot, become question marks."""
+    try:
+        record = json.loads(line)
+    except RecursionError as error:
+        raise ValueError(f"{where}: brackets are nested too deep to be read") from error
+    except ValueError as error:
+        raise ValueError(f"{where}: not JSON: {error}") from error
+    fields = record if isinstance(record, dict) else {}
+    text, tokens = fields.get("text"), fields.get("tokens")
+    text = _replace_surrogates(text) if isinstance(text, str) else None
+    if isinstance(tokens, list) and all(isinstance(token, str) for token in tokens):
+        tokens = [_replace_surrogates(token) for token in tokens]
+    else:
+        tokens = None
+    if text is None and tokens is None:
+        raise ValueError(
+            f'{where}: must be an object with a string "text" or a list of strings "tokens"'
+        )
+    return _Record(where, text, tokens)
+
+
+def _replace_surrogates(text: str) -> str:
+    return text.encode("utf8", "replace").decode("utf8")

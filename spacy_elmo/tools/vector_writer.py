@@ -1,0 +1,273 @@
+"""Write the vectors of many docs to one file, so that an interrupted run can be resumed.
+
+HDF5 and zip files do not survive a kill in the middle of a write. Vectors are therefore appended to
+a journal beside the output, which is converted at the end: the output is complete or absent.
+
+Docs are processed in portions. Their boundaries depend on the docs and the settings alone, and
+nothing is carried over from one portion to the next, so that a resumed run writes the same numbers
+as an uninterrupted one. It reads all docs again, and skips portions that are in the journal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any, Optional
+
+import h5py
+import numpy
+import srsly
+from spacy.attrs import ORTH, SENT_START
+from spacy.language import Language
+from spacy.pipeline import Sentencizer
+from spacy.tokens import Doc, DocBin
+from thinc.api import to_numpy
+
+from ..component import Elmo, pipe_settings
+from ..files import atomic_file, locked_output
+from .journal import Journal
+
+# Batches per portion. With more, sequences of similar length are batched together more often; with
+# fewer, a kill loses less.
+_PORTION_BATCHES = 8
+
+
+class Layers(str, Enum):
+    """Which vectors to write."""
+
+    all = "all"
+    top = "top"
+    mixed = "mixed"
+    mean = "mean"
+
+
+@contextlib.contextmanager
+def locked_vectors(out: Path) -> Iterator[None]:
+    """Lock an output, and remove its journal if a run was killed after it had completed the output.
+
+    out (Path): The file to write.
+    RAISES (ValueError): If another run is writing it.
+    """
+    with locked_output(out):
+        journal = Journal(out)
+        if out.is_file() and journal.exists() and _mtime(out) >= _mtime(journal.path):
+            journal.path.unlink()
+        yield
+
+
+def _mtime(path: Path) -> int:
+    return path.stat().st_mtime_ns
+
+
+class VectorWriter:
+    """Writes vectors to an HDF5 file or an .npz archive, as arrays named by the number of the doc,
+    or to a .spacy file, on the docs. A .spacy file is put together in memory.
+
+    out (Path): The file: .hdf5, .h5, .npz or .spacy.
+    nlp (Language): The pipeline. Components after elmo do not run.
+    elmo (Elmo): The component whose vectors are written.
+    layers (Layers): Which vectors.
+    force (bool): Discard what an earlier run has left.
+    RAISES (ValueError): If the output is a folder or of an unknown format, or if an earlier run had
+        other weights or other settings.
+    """
+
+    def __init__(
+        self, out: Path, nlp: Language, elmo: Elmo, layers: Layers, *, force: bool = False
+    ) -> None:
+        if out.suffix not in _OUTPUTS:
+            raise ValueError(f"{out}: the output must end in one of {', '.join(_OUTPUTS)}")
+        if out.is_dir():
+            raise ValueError(f"{out} is a folder, not a file to write: choose another path")
+        self.out = out.resolve()
+        self.nlp = nlp
+        self.elmo = elmo
+        self.layers = layers
+        self._is_docs = out.suffix == ".spacy"
+        self._journal = Journal(out)
+        settings = {
+            "layers": layers.value,
+            "format": "spacy" if self._is_docs else "arrays",
+            "precision": elmo.bilm.precision,
+            **_describe_pipeline(nlp, elmo),
+        }
+        self._journal.open(settings, discard=force)
+        if self.n_records and elmo.bilm.stateful:
+            raise ValueError(
+                f"{self._journal.path} is of an interrupted run, but the component is stateful: "
+                "its vectors depend on all docs before; start afresh with --force"
+            )
+
+    @property
+    def n_records(self) -> int:
+        """The number of docs whose vectors are in the journal."""
+        return sum(n_records for n_records, _ in self._journal.portions)
+
+    def write(self, docs: Iterable[Doc]) -> Iterator[tuple[int, int]]:
+        """Write the vectors of docs that no earlier run has written.
+
+        docs (Iterable[Doc]): All docs, not yet processed.
+        YIELDS (tuple): The number of docs and of tokens of each portion, when it is written.
+        RAISES (ValueError): If the docs differ from those of an earlier run.
+        """
+        settings = pipe_settings(self.nlp, self.elmo, keep_layers=self.layers != Layers.mixed)
+        written = list(self._journal.portions)
+        n_read = 0
+        for portion in self._split(docs):
+            checksum = _checksum(portion)
+            if written:
+                if written.pop(0) != (len(portion), checksum):
+                    raise self._other_docs(n_read, n_read + len(portion))
+            else:
+                # The last bits of a type's encoding depend on the types that it is computed with.
+                self.elmo.bilm.type_cache.clear()
+                records = map(self._encode, self.nlp.pipe(portion, **settings))
+                with self._resumable(self._journal.path):
+                    self._journal.append(records, checksum)
+                yield len(portion), sum(map(len, portion))
+            n_read += len(portion)
+        if written:
+            raise self._other_docs(n_read, self.n_records)
+
+    def finish(self) -> int:
+        """Convert the journal to the output, and remove it. RETURNS (int): The number of docs."""
+        with self._resumable(self.out), atomic_file(self.out) as temporary:
+            _OUTPUTS[self.out.suffix](temporary, self._journal.read_records())
+        self._journal.path.unlink(missing_ok=True)
+        return self.n_records
+
+    def _split(self, docs: Iterable[Doc]) -> Iterator[list[Doc]]:
+        max_tokens = _PORTION_BATCHES * self.elmo.bilm.max_tokens
+        portion: list[Doc] = []
+        n_tokens = 0
+        for doc in docs:
+            portion.append(doc)
+            n_tokens += len(doc)
+            if len(portion) >= self.elmo.batch_size or n_tokens >= max_tokens:
+                yield portion
+                portion, n_tokens = [], 0
+        if portion:
+            yield portion
+
+    def _encode(self, doc: Doc) -> bytes:
+        """RETURNS (bytes): The record of a processed doc: a DocBin with no other vectors than those
+        to write, or an array in NumPy's file format."""
+        if self.layers == Layers.mixed:
+            vectors = to_numpy(doc._.elmo_tokens)
+        elif self.layers == Layers.top:
+            vectors = to_numpy(doc._.elmo_layers[-1])
+        elif self.layers == Layers.mean:
+            vectors = to_numpy(doc._.elmo_layers.mean(axis=0))
+        else:
+            vectors = to_numpy(doc._.elmo_layers)
+        if not self._is_docs:
+            buffer = io.BytesIO()
+            numpy.save(buffer, vectors)
+            return buffer.getvalue()
+        if self.layers == Layers.all:
+            doc._.elmo_layers, doc._.elmo_tokens = vectors, to_numpy(doc._.elmo_tokens)
+        else:
+            doc._.elmo_layers, doc._.elmo_tokens = None, vectors
+        return DocBin(docs=[doc], store_user_data=True).to_bytes()
+
+    def _other_docs(self, start: int, end: int) -> ValueError:
+        return ValueError(
+            f"the input differs from that of the interrupted run in {self._journal.path}, between "
+            f"records {start} and {end}: start afresh with --force"
+        )
+
+    @contextlib.contextmanager
+    def _resumable(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OSError(
+                f"cannot write {path}: {error.strerror or error}. What is finished is kept in "
+                f"{self._journal.path}: the same command continues from there"
+            ) from error
+
+
+def _describe_pipeline(nlp: Language, elmo: Elmo) -> dict[str, str]:
+    """RETURNS (dict): Checksums of the tokenizer and of each component up to elmo."""
+    config = nlp.config.interpolate()
+    after = pipe_settings(nlp, elmo)["disable"]
+    parts = [("tokenizer", nlp.tokenizer, [config["nlp"]["lang"], config["nlp"]["tokenizer"]])]
+    for name, pipe in nlp.pipeline:
+        if name not in after:
+            parts.append((name, pipe, config["components"][name]))
+    checksums = {}
+    for name, part, settings in parts:
+        digest = hashlib.sha256(srsly.json_dumps(settings, sort_keys=True).encode())
+        if isinstance(part, Sentencizer):
+            # Its bytes list a set, in an order that differs between processes.
+            attributes = [sorted(part.punct_chars), part.overwrite]
+            digest.update(srsly.json_dumps(attributes).encode())
+        elif hasattr(part, "to_bytes"):
+            digest.update(part.to_bytes(exclude=["vocab"]))
+        checksums[name] = digest.hexdigest()[:16]
+    return checksums
+
+
+def _checksum(docs: Iterable[Doc]) -> str:
+    """RETURNS (str): A short checksum of the docs' tokens and sentence boundaries."""
+    digest = hashlib.sha256()
+    for doc in docs:
+        digest.update(len(doc).to_bytes(8, "little"))
+        digest.update(doc.to_array([ORTH, SENT_START]).tobytes())
+    return digest.hexdigest()[:16]
+
+
+class _NonFailingFile(io.FileIO):
+    """A file for the HDF5 library, which crashes if it cannot write, as on a full disk.
+
+    error (Optional[OSError]): The first error, which the library does not see.
+    """
+
+    error: Optional[OSError] = None
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        n_written = 0
+        try:
+            while self.error is None and n_written < len(view):
+                n_written += super().write(view[n_written:])
+        except OSError as error:
+            self.error = error
+        return len(view)
+
+
+def _write_hdf5(path: Path, records: Iterable[bytes]) -> None:
+    with _NonFailingFile(path, "w+") as raw:
+        with h5py.File(raw, "w") as file:
+            for number, record in enumerate(records):
+                file[str(number)] = numpy.load(io.BytesIO(record))
+                if raw.error is not None:
+                    break
+        if raw.error is not None:
+            raise raw.error
+
+
+def _write_npz(path: Path, records: Iterable[bytes]) -> None:
+    with zipfile.ZipFile(path, "w") as file:
+        for number, record in enumerate(records):
+            file.writestr(f"{number}.npy", record)
+
+
+def _write_docbin(path: Path, records: Iterable[bytes]) -> None:
+    docs = DocBin(store_user_data=True)
+    for record in records:
+        docs.merge(DocBin(store_user_data=True).from_bytes(record))
+    docs.to_disk(path)
+
+
+_OUTPUTS: dict[str, Callable[[Path, Iterable[bytes]], None]] = {
+    ".hdf5": _write_hdf5,
+    ".h5": _write_hdf5,
+    ".npz": _write_npz,
+    ".spacy": _write_docbin,
+}

@@ -1,0 +1,172 @@
+"""Resolve what the user names as weights or as a pipeline. All code that takes either uses this.
+
+A source is the name of weights that come with the package, the name of an installed pipeline
+package, or the path of a folder or a file. A name takes precedence over a path that is spelled
+alike, with a warning. `Path` objects, and strings with a separator, are always paths.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import warnings
+from pathlib import Path
+from typing import Optional, Union
+
+import spacy
+import srsly
+from spacy.language import Language
+from spacy.util import is_package, load_config
+
+from .bilm import BiLM
+from .bilm.formats import OPTIONS, load
+
+# Weights that come with the package: a folder per name. The name begins with the language.
+FOLDER = Path(__file__).parent / "weights"
+DEFAULT = "en_elmo_sm"
+
+
+def bundled_names() -> list[str]:
+    """RETURNS (list): The names of the weights that come with the package."""
+    if not FOLDER.is_dir():
+        return []
+    return sorted(path.name for path in FOLDER.iterdir() if path.is_dir())
+
+
+def find_source(source: Union[str, Path]) -> Path:
+    """Find weights or a pipeline.
+
+    source (Union[str, Path]): A name or a path, see above.
+    RETURNS (Path): The absolute path of the folder or file.
+    RAISES (ValueError): If it does not exist.
+    """
+    named, path = _find_named(source), Path(source).expanduser()
+    if named is None and not (str(source) and path.exists()):
+        raise ValueError(
+            f"no pipeline and no weights {str(source)!r}: give a name that comes with spacy-elmo "
+            f"({', '.join(bundled_names()) or 'none in this version'}), the name of an installed "
+            "pipeline package, or the path of a folder or a file. Published weights have to be "
+            'downloaded first: see "Published weights" in the README'
+        )
+    if named is None:
+        return path.absolute()
+    if is_pipeline(path) or (path / OPTIONS).is_file():
+        warnings.warn(
+            f"{str(source)!r} is read as a name, and means {named}. To use the folder of the same "
+            f"name, write './{source}'",
+            stacklevel=3,
+        )
+    return named
+
+
+def absolute_source(source: Union[str, Path]) -> Union[str, Path]:
+    """RETURNS (Union[str, Path]): The source, with a relative path made absolute, so that it stays
+    valid after a change of the working directory."""
+    path = Path(source).expanduser()
+    return path.absolute() if _find_named(source) is None and path.exists() else source
+
+
+def is_pipeline(path: Path) -> bool:
+    """RETURNS (bool): Whether this is the folder of a pipeline (and not of weights alone)."""
+    return (path / "config.cfg").is_file()
+
+
+def source_language(source: Union[str, Path, None]) -> Optional[str]:
+    """RETURNS (Optional[str]): spaCy's code of the language that the biLM was trained on, from the
+    pipeline's meta.json or the name of bundled weights. None if it is unknown."""
+    if source is None:
+        return None
+    path = _find_named(source) or Path(source).expanduser()
+    if path.parent == FOLDER:
+        return path.name.split("_")[0]
+    lang = _read_meta(path).get("lang")
+    return None if lang == "xx" else lang
+
+
+def load_bilm(source: Union[str, Path], component: Optional[str] = None) -> BiLM:
+    """Read a biLM. Of a pipeline, only the elmo component is loaded.
+
+    source (Union[str, Path]): Weights (a folder, or a file with its options beside it) or a
+        pipeline, by name or path.
+    component (Optional[str]): The name of the elmo component, if the pipeline has several.
+    RAISES (ValueError): If the source does not exist or cannot be read.
+    """
+    path = find_source(source)
+    if not is_pipeline(path):
+        return load(path)
+    try:
+        # Neither the tokenizer nor the other components are needed, nor what the settings of the
+        # elmo component refer to.
+        name = _choose_component(path, component)
+        elmo = spacy.blank("xx").add_pipe("elmo", config={"model": {"weights": None}})
+        elmo.from_disk(path / name, exclude=["vocab"])  # type: ignore[attr-defined]
+        return elmo.bilm  # type: ignore[attr-defined]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"cannot load the weights of the pipeline {path}: {error}") from error
+
+
+def load_pipeline(source: Union[str, Path]) -> Language:
+    """Load a pipeline. Weights alone become a blank pipeline with a sentencizer and ELMo.
+
+    source (Union[str, Path]): A pipeline or weights, by name or path.
+    RAISES (ValueError): If the source does not exist or cannot be loaded.
+    """
+    path = find_source(source)
+    if is_pipeline(path):
+        try:
+            # A package has its own `load` function.
+            return spacy.load(str(source) if path == _find_package(source) else path)
+        except (ImportError, OSError, ValueError, KeyError) as error:
+            raise ValueError(f"cannot load the pipeline {source}: {error}") from error
+    nlp = spacy.blank(source_language(path) or "xx")
+    nlp.add_pipe("sentencizer")
+    elmo = nlp.add_pipe("elmo", config={"model": {"weights": str(path)}})
+    elmo.bilm  # type: ignore[attr-defined]  # noqa: B018  Load now, so that errors appear here.
+    return nlp
+
+
+def _find_named(source: Union[str, Path]) -> Optional[Path]:
+    """RETURNS (Optional[Path]): The folder of a name; None if the source is not a name."""
+    if isinstance(source, str) and source in bundled_names():
+        return FOLDER / source
+    return _find_package(source)
+
+
+def _find_package(source: Union[str, Path]) -> Optional[Path]:
+    """RETURNS (Optional[Path]): The data folder of an installed pipeline package, which is not
+    imported; None if the source is not the name of one."""
+    if not (isinstance(source, str) and source.isidentifier() and is_package(source)):
+        return None
+    spec = importlib.util.find_spec(source)
+    if spec is None or spec.origin is None:
+        return None
+    root = Path(spec.origin).parent
+    meta = _read_meta(root)
+    if not {"lang", "name", "version"} <= meta.keys():
+        return None
+    return root / f"{meta['lang']}_{meta['name']}-{meta['version']}"
+
+
+def _read_meta(folder: Path) -> dict:
+    """RETURNS (dict): The folder's meta.json; empty if there is none, or if it is not readable."""
+    with contextlib.suppress(OSError, ValueError):
+        meta = srsly.read_json(folder / "meta.json")
+        return meta if isinstance(meta, dict) else {}
+    return {}
+
+
+def _choose_component(path: Path, name: Optional[str]) -> str:
+    """RETURNS (str): The name of the pipeline's only elmo component, or of the one asked for."""
+    config = load_config(path / "config.cfg", interpolate=True)
+    pipeline = config["nlp"]["pipeline"]
+    names = [x for x in pipeline if config["components"][x].get("factory") == "elmo"]
+    if not names:
+        raise ValueError(f"it has no elmo component, only {pipeline}")
+    if name is None and len(names) > 1:
+        raise ValueError(
+            f"it has several elmo components {names}: write the weights of one to a folder with "
+            "`spacy elmo export PIPELINE OUT --name NAME`, and use that"
+        )
+    if name is not None and name not in names:
+        raise ValueError(f"it has no elmo component {name!r}, only {names}")
+    return name or names[0]
