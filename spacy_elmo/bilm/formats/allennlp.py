@@ -159,30 +159,21 @@ def write(model: BiLM, folder: Path, *, half: bool = False) -> None:
 def _name_file(path: Path) -> Iterator[None]:
     try:
         yield
-    # All of h5py, and zlib.
+    # All of these are raised by h5py, except zlib's.
     except (OSError, RuntimeError, LookupError, TypeError, ValueError, zlib.error) as error:
         raise ValueError(f"{path} is not a complete HDF5 file: {error}") from error
 
 
 class _Dataset(NamedTuple):
-    """What a file says about one of its datasets.
-
-    item (h5py.Dataset): The dataset.
-    shape (Optional[tuple]): None if it has no values.
-    dtype (numpy.dtype): Of its values.
-    is_elsewhere (bool): Whether its values are in other files.
-    n_declared (int): The bytes that it should take, all chunks whole.
-    n_written (int): The bytes that it takes in the file, compressed if it is.
-    filters (tuple[str, ...]): Names of the filters, in the order in which they were applied.
-    """
+    """What a file declares about one of its datasets."""
 
     item: h5py.Dataset
-    shape: Optional[tuple[int, ...]]
+    shape: Optional[tuple[int, ...]]  # None if it has no values.
     dtype: numpy.dtype
-    is_elsewhere: bool
-    n_declared: int
-    n_written: int
-    filters: tuple[str, ...]
+    is_elsewhere: bool  # Whether its values are in other files.
+    n_declared: int  # Bytes of all chunks, uncompressed.
+    n_written: int  # Bytes in this file, compressed or not.
+    filters: tuple[str, ...]  # Names, in the order in which they were applied.
 
     @classmethod
     def describe(cls, item: h5py.Dataset) -> _Dataset:
