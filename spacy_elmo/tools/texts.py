@@ -109,6 +109,12 @@ def _is_written(folder: Path) -> bool:
     return any(all(any(folder.glob(name)) for name in names) for names in _WRITTEN)
 
 
+def total_size(files: Iterable[Path]) -> Optional[int]:
+    """RETURNS (Optional[int]): The bytes of all files; None if one is a stream, without a size."""
+    files = list(files)
+    return sum(path.stat().st_size for path in files) if all(map(Path.is_file, files)) else None
+
+
 def read_texts(
     files: Iterable[Path],
     encoding: str = "utf8",
