@@ -19,7 +19,6 @@ from torch import Tensor
 from ...files import atomic_folder, save_tensors
 from ..config import BiLMConfig
 from ..model import BiLM
-from .format import Format
 from .options import read_files_beside, write_options
 from .parameters import (
     as_half_if_exact,
@@ -30,6 +29,9 @@ from .parameters import (
     to_float32,
 )
 
+NAME = "safetensors"
+DESCRIPTION = "the format of this package, safetensors with options"
+SUFFIXES = (".safetensors",)
 WEIGHTS = "weights.safetensors"
 _METADATA = "spacy-elmo"
 
@@ -126,13 +128,3 @@ def _read_metadata(
         return BiLMConfig.from_options(options), vocabulary
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{source}: the metadata {_METADATA!r} are damaged: {error}") from error
-
-
-FORMAT = Format(
-    name="safetensors",
-    description="the format of this package, safetensors with options",
-    suffixes=(".safetensors",),
-    detect=detect,
-    read=read,
-    write=write,
-)
