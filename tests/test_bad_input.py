@@ -10,10 +10,8 @@ import srsly
 from spacy.tokens import Doc
 from thinc.api import Model
 
-from spacy_elmo import weights as sources
 from spacy_elmo.bilm.formats import native
 from spacy_elmo.bilm.model import DEFAULT_MAX_TOKENS
-from spacy_elmo.weights import load_bilm
 
 from .conftest import TINY, elmo_pipeline, max_difference, random_bilm
 
@@ -157,17 +155,6 @@ def test_a_long_doc_has_the_values_of_its_windows(long_run):
 
 
 # Settings
-
-
-def test_unknown_weights_list_the_known_names(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "FOLDER", tmp_path / "absent")
-    with pytest.raises(ValueError, match=r"no weights 'nonsense'.*none in this version"):
-        load_bilm("nonsense")
-    for name in ("small", "english"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setattr(sources, "FOLDER", tmp_path)
-    with pytest.raises(ValueError, match=r"no weights 'nonsense'.*\(english, small\)"):
-        load_bilm("nonsense")
 
 
 def test_unknown_weights_in_a_pipeline(tmp_path):

@@ -8,12 +8,13 @@ import spacy
 import typer
 from wasabi import msg
 
-from ..bilm.formats import load, round_to_half
+from ..bilm.formats import FORMATS, load, round_to_half
 from ..component import Elmo
 from ..files import atomic_folder, sha256
 from ..layers.encoder import set_bilm
 from .util import exit_on_error, lock_folder
 
+_FORMATS = ", ".join(format.NAME for format in FORMATS)
 # The files of a pipeline that this command writes.
 _FILES = (
     "meta.json",
@@ -29,7 +30,7 @@ _FILES = (
 
 def convert_cli(
     options: Path = typer.Argument(..., help="options.json of the biLM"),
-    weights: Path = typer.Argument(..., help="Its weights, HDF5 or safetensors"),
+    weights: Path = typer.Argument(..., help=f"Its weights: {_FORMATS}"),
     out: Path = typer.Argument(..., help="Folder of the new pipeline"),
     lang: str = typer.Option("en", "--lang", "-l", help="Language of the pipeline, or xx"),
     half: bool = typer.Option(False, "--half", help="Round the weights to float16"),

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from wasabi import msg
 
 from ..bilm.precision import Precision, check_precision
-from ..tools.texts import find_files, read_docs
+from ..tools.texts import find_files, read_docs, total_size
 from ..tools.vector_writer import Layers, VectorWriter, locked_vectors
 from ..weights import load_pipeline
 from .util import check_overwrite, exit_on_error, get_component, require_gpu
@@ -67,8 +67,7 @@ def embed_cli(
         writer = VectorWriter(out, nlp, elmo, layers, force=force)
         if writer.n_records:
             msg.info(f"Continuing after the {_records(writer.n_records)} that an earlier run wrote")
-        has_size = all(path.is_file() for path in paths)
-        total = sum(path.stat().st_size for path in paths) if has_size else None
+        total = total_size(paths)
         bar = tqdm(total=total, unit="B", unit_scale=True, disable=quiet, file=sys.stderr)
         with bar:
             docs = read_docs(nlp, paths, whitespace=whitespace, progress=bar.update)

@@ -12,9 +12,9 @@ from ..bilm.formats import FORMATS, OPTIONS, VOCABULARY, round_to_half
 from ..weights import load_bilm
 from .util import exit_on_error, lock_folder
 
-_WRITERS = {format.name: format for format in FORMATS if format.write is not None}
-_HELP = "; ".join(f"{format.name}: {format.description}" for format in _WRITERS.values())
-_WEIGHTS = [f"weights{suffix}" for format in _WRITERS.values() for suffix in format.suffixes]
+_WRITERS = {format.NAME: format for format in FORMATS if hasattr(format, "write")}
+_HELP = "; ".join(f"{format.NAME}: {format.DESCRIPTION}" for format in _WRITERS.values())
+_WEIGHTS = [f"weights{suffix}" for format in _WRITERS.values() for suffix in format.SUFFIXES]
 
 
 def export_cli(
@@ -35,7 +35,7 @@ def export_cli(
     """
     with exit_on_error(), lock_folder(out, force, (OPTIONS, VOCABULARY, *_WEIGHTS)):
         writer = _WRITERS.get("safetensors" if safetensors else format)
-        if writer is None or writer.write is None:
+        if writer is None:
             raise ValueError(f"unknown format {format!r}: choose one of {', '.join(_WRITERS)}")
         bilm = load_bilm(pipeline, name)
         if half:

@@ -45,7 +45,7 @@ def describe(source: str) -> dict[str, dict[str, Any]]:
     if not is_pipeline(path):
         bilm = load_bilm(source)
         format, file = find_format(path)
-        kind = "bundled" if path.parent == FOLDER else format.name
+        kind = "bundled" if path.parent == FOLDER else format.NAME
         card = _card(path / "README.md") if path.parent == FOLDER else {}
         facts = {
             "format": kind,

@@ -18,7 +18,7 @@ from ..bilm.formats import read_vocabulary
 from ..pretraining.corpus import MANIFEST, MAX_CHARACTERS, prepare
 from ..pretraining.tokenize import Tokenization, make_pipeline
 from ..pretraining.vocabulary import VocabularySettings
-from ..tools.texts import find_files, read_texts
+from ..tools.texts import find_files, read_texts, total_size
 from .util import exit_on_error, lock_folder
 
 # What a corpus consists of.
@@ -79,8 +79,7 @@ def prepare_cli(
             sources, lambda path: msg.info(f"{path} is not read: it is no text, but made of text")
         )
         settings = VocabularySettings(vocab_size, min_count, words)
-        size = sum(path.stat().st_size for path in files)
-        bar = tqdm(total=size, unit="B", unit_scale=True, desc="Reading", disable=None)
+        bar = tqdm(total=total_size(files), unit="B", unit_scale=True, desc="Reading", disable=None)
         with lock_folder(out, force, _FILES), _exit_on_sigterm(), bar:
             manifest = prepare(
                 read_texts(files, encoding, errors, bar.update),

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from glob import escape, glob, has_magic
 from pathlib import Path
-from typing import NamedTuple, Optional, Union
+from typing import Optional, Union
 
 from smart_open.compression import compression_wrapper
 from spacy.language import Language
@@ -42,6 +42,7 @@ _WRITTEN = (
 )
 
 Progress = Optional[Callable[[int], object]]
+_Record = tuple[str, Optional[str], Optional[list[str]]]
 
 
 def find_files(
@@ -109,6 +110,12 @@ def _is_written(folder: Path) -> bool:
     return any(all(any(folder.glob(name)) for name in names) for names in _WRITTEN)
 
 
+def total_size(files: Iterable[Path]) -> Optional[int]:
+    """RETURNS (Optional[int]): The bytes of all files; None if one is a stream, without a size."""
+    files = list(files)
+    return sum(path.stat().st_size for path in files) if all(map(Path.is_file, files)) else None
+
+
 def read_texts(
     files: Iterable[Path],
     encoding: str = "utf8",
@@ -135,8 +142,8 @@ def read_texts(
                 if words := [token.text for token in doc if not token.is_space]:
                     yield " ".join(words)
             continue
-        for record in _read_records(path, encoding, errors, progress):
-            text = " ".join(record.tokens or ()) if record.text is None else record.text
+        for _, text, tokens in _read_records(path, encoding, errors, progress):
+            text = " ".join(tokens or ()) if text is None else text
             if text := text.replace("\n", " ").strip():
                 yield text
 
@@ -156,31 +163,18 @@ def read_docs(
         if path.suffix.lower() == ".spacy":
             yield from _read_docbin(path, nlp.vocab, progress)
             continue
-        for record in _read_records(path, "utf8", "strict", progress):
-            tokens = record.tokens
-            if tokens is None and whitespace:
-                tokens = (record.text or "").split()
-            if tokens is None:
+        for where, text, tokens in _read_records(path, "utf8", "strict", progress):
+            if tokens is None and not whitespace:
                 # Not `nlp.make_doc`: it refuses long texts, because of parsers.
-                yield nlp.tokenizer(record.text or "")
+                yield nlp.tokenizer(text or "")
                 continue
+            if tokens is None:
+                tokens = (text or "").split()
             starts: list[Union[bool, int, None]] = [i == 0 for i in range(len(tokens))]
             try:
                 yield Doc(nlp.vocab, words=tokens, sent_starts=starts)
             except ValueError as error:  # An empty token.
-                raise ValueError(f"{record.where}: {error}") from error
-
-
-class _Record(NamedTuple):
-    """A line of a file.
-
-    where (str): File and line, for messages.
-    text (Optional[str]), tokens (Optional[list[str]]): One of them, or both.
-    """
-
-    where: str
-    text: Optional[str]
-    tokens: Optional[list[str]] = None
+                raise ValueError(f"{where}: {error}") from error
 
 
 def _read_docbin(path: Path, vocab: Vocab, progress: Progress) -> Iterator[Doc]:
@@ -193,6 +187,7 @@ def _read_docbin(path: Path, vocab: Vocab, progress: Progress) -> Iterator[Doc]:
 
 
 def _read_records(path: Path, encoding: str, errors: str, progress: Progress) -> Iterator[_Record]:
+    """YIELDS (tuple): File and line for messages, the text or None, the tokens or None."""
     is_json = path.name.lower().endswith(_JSON_SUFFIXES)
     name = "stdin" if path == STDIN else str(path)
     for number, line in enumerate(_read_lines(path, name, encoding, errors, progress), start=1):
@@ -201,9 +196,9 @@ def _read_records(path: Path, encoding: str, errors: str, progress: Progress) ->
             raise ValueError(f"{where}: holds NUL characters: is it text?")
         line = line.removeprefix("\ufeff") if number == 1 else line
         if is_json and line.strip():
-            yield _parse_json(line, where)
+            yield where, *_parse_json(line, where)
         else:
-            yield _Record(where, line.rstrip("\r\n"))
+            yield where, line.rstrip("\r\n"), None
 
 
 def _read_lines(
@@ -245,7 +240,7 @@ def _has_ascii_line_feeds(encoding: str) -> bool:
         return False
 
 
-def _parse_json(line: str, where: str) -> _Record:
+def _parse_json(line: str, where: str) -> tuple[Optional[str], Optional[list[str]]]:
     """Halves of surrogate pairs, which JSON can hold but UTF-8 cannot, become question marks."""
     try:
         record = json.loads(line)
@@ -264,7 +259,7 @@ def _parse_json(line: str, where: str) -> _Record:
         raise ValueError(
             f'{where}: must be an object with a string "text" or a list of strings "tokens"'
         )
-    return _Record(where, text, tokens)
+    return text, tokens
 
 
 def _replace_surrogates(text: str) -> str:

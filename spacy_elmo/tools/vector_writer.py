@@ -46,6 +46,14 @@ class Layers(str, Enum):
     mean = "mean"
 
 
+_SELECT: dict[Layers, Callable[[Doc], Any]] = {
+    Layers.all: lambda doc: doc._.elmo_layers,
+    Layers.top: lambda doc: doc._.elmo_layers[-1],
+    Layers.mixed: lambda doc: doc._.elmo_tokens,
+    Layers.mean: lambda doc: doc._.elmo_layers.mean(axis=0),
+}
+
+
 @contextlib.contextmanager
 def locked_vectors(out: Path) -> Iterator[None]:
     """Lock an output, and remove its journal if a run was killed after it had completed the output.
@@ -157,14 +165,7 @@ class VectorWriter:
     def _encode(self, doc: Doc) -> bytes:
         """RETURNS (bytes): The record of a processed doc: a DocBin with no other vectors than those
         to write, or an array in NumPy's file format."""
-        if self.layers == Layers.mixed:
-            vectors = to_numpy(doc._.elmo_tokens)
-        elif self.layers == Layers.top:
-            vectors = to_numpy(doc._.elmo_layers[-1])
-        elif self.layers == Layers.mean:
-            vectors = to_numpy(doc._.elmo_layers.mean(axis=0))
-        else:
-            vectors = to_numpy(doc._.elmo_layers)
+        vectors = to_numpy(_SELECT[self.layers](doc))
         if not self._is_docs:
             buffer = io.BytesIO()
             numpy.save(buffer, vectors)

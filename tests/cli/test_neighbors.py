@@ -72,8 +72,7 @@ def brute_force(nlp: Language, query: str, lines: list[str], layer: int | None) 
     return sorted(found, key=lambda pair: -pair[0])
 
 
-@pytest.mark.parametrize("layer", [None, 0, 1, -1])
-@pytest.mark.parametrize("n", [1, 7, 1000])
+@pytest.mark.parametrize("layer, n", [(None, 7), (None, 1000), (0, 1), (1, 7), (-1, 1)])
 def test_equals_brute_force(nlp: Language, layer: int | None, n: int):
     found = find_neighbors(nlp, nlp.get_pipe("elmo"), QUERIES, with_source(nlp), n=n, layer=layer)
     for query, neighbors_ in zip(QUERIES, found):
@@ -175,14 +174,10 @@ def test_literal_brackets(nlp: Language):
     [
         ("no brackets", "around one part"),
         ("[two] of [them]", "around one part"),
-        ("the [[play]]", "around one part"),
         ("the ]play[", "around one part"),
-        ("the [play", "around one part"),
         (r"the \[play\]", "around one part"),
-        ("the [] play", "nothing in"),
         ("the [ \t] play", "nothing in"),
         ("the [pl]ay", "whole tokens of .*'play'"),
-        ("", "around one part"),
     ],
 )
 def test_bad_queries(nlp: Language, query: str, problem: str):

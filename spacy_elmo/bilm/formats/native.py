@@ -1,8 +1,8 @@
-"""Our own format: a safetensors file that holds its options, with `options.json` beside it.
+"""The format of this package: a safetensors file with its options, and `options.json` beside it.
 
 Tensors are named like the model's parameters. Each is stored as float16 if that is exact, else as
-float32, so that what is read is always what was in memory. The metadata key `spacy-elmo` is JSON
-with `options` and `vocabulary` (null for character input): the bytes alone rebuild the model.
+float32: weights do not change when they are saved. The metadata key `spacy-elmo` is JSON with
+`options` and `vocabulary` (null for character input), so that the file alone rebuilds the model.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors import torch as safetensors_torch
 from torch import Tensor
 
 from ...files import atomic_folder, save_tensors
 from ..config import BiLMConfig
 from ..model import BiLM
-from .format import Format
 from .options import read_files_beside, write_options
 from .parameters import (
     as_half_if_exact,
@@ -30,6 +29,9 @@ from .parameters import (
     to_float32,
 )
 
+NAME = "safetensors"
+DESCRIPTION = "the format of this package, safetensors with options"
+SUFFIXES = (".safetensors",)
 WEIGHTS = "weights.safetensors"
 _METADATA = "spacy-elmo"
 
@@ -47,20 +49,7 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
     RAISES (ValueError): If the file is damaged, or contradicts the options.
     """
     config, vocabulary = read_files_beside(path, options)
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            # Memory-mapped: nothing large is allocated before the shapes are checked.
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no dict)
-    except (SafetensorError, OSError, KeyError) as error:  # KeyError: an unknown type of numbers.
-        raise ValueError(f"{path} is not a complete safetensors file: {error}") from error
-    if config is None:
-        config, vocabulary = _read_metadata(metadata, path)
-    model = _build(config, vocabulary, tensors, path)
-    # A change of the file would change memory that is mapped from it: copy.
-    for parameter in model.parameters():
-        parameter.data = parameter.data.clone()
-    return model
+    return _decode(path.read_bytes(), path, config, vocabulary)
 
 
 def write(model: BiLM, folder: Path, *, half: bool = False) -> None:
@@ -81,24 +70,29 @@ def to_bytes(model: BiLM) -> bytes:
 
 def from_bytes(data: bytes) -> BiLM:
     """The inverse of `to_bytes`. RAISES (ValueError): If the bytes are damaged."""
-    source = "the serialized biLM"
+    return _decode(data, "the serialized biLM")
+
+
+def _decode(
+    data: bytes,
+    source: object,
+    config: Optional[BiLMConfig] = None,
+    vocabulary: Optional[Sequence[str]] = None,
+) -> BiLM:
+    """Make a model of the contents of a safetensors file.
+
+    source (object): What the contents are from, for messages.
+    config, vocabulary: From files beside it. By default they are read from the metadata.
+    """
     try:
         tensors = safetensors_torch.load(data)
-        # The layout: 8 bytes of header length, then the header as JSON.
+        # The layout: 8 bytes with the length of the header, then the header as JSON.
         length = int.from_bytes(data[:8], "little")
         metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise ValueError(f"{source} is not complete safetensors data: {error}") from error
-    config, vocabulary = _read_metadata(metadata, source)
-    return _build(config, vocabulary, tensors, source)
-
-
-def _build(
-    config: BiLMConfig,
-    vocabulary: Optional[Sequence[str]],
-    tensors: Mapping[str, Tensor],
-    source: object,
-) -> BiLM:
+    except (SafetensorError, ValueError, KeyError) as error:  # KeyError: an unknown type.
+        raise ValueError(f"{source} is not a complete safetensors file: {error}") from error
+    if config is None:
+        config, vocabulary = _read_metadata(metadata, source)
     model = empty_model(config, vocabulary, source)
     expected = {name: parameter.shape for name, parameter in model.named_parameters()}
     check_names(source, expected, tensors)
@@ -134,13 +128,3 @@ def _read_metadata(
         return BiLMConfig.from_options(options), vocabulary
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{source}: the metadata {_METADATA!r} are damaged: {error}") from error
-
-
-FORMAT = Format(
-    name="safetensors",
-    description="the format of this package, safetensors with options",
-    suffixes=(".safetensors",),
-    detect=detect,
-    read=read,
-    write=write,
-)

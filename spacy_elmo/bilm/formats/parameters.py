@@ -1,4 +1,4 @@
-"""Between named tensors and a model, with errors that name what does not fit."""
+"""Convert named tensors to a model and back. Errors name what does not match."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ..config import BiLMConfig
 from ..forking import FORK_GATE
 from ..model import BiLM
 
-# All are read as float32. What else a file may hold (integers, 8 or 80 bits) are no weights.
+# Types that are read, as float32. Others (integers, 8 or 80 bits) are not of weights.
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 def empty_model(config: BiLMConfig, vocabulary: Optional[Sequence[str]], source: object) -> BiLM:
     """A model whose parameters have shapes but no memory.
 
-    source (object): What the weights are read from, for the message.
-    RAISES (ValueError): If there is no model of this configuration and vocabulary.
+    source (object): What the weights are from, for the message.
+    RAISES (ValueError): If configuration and vocabulary are not of a model.
     """
     try:
         with torch.device("meta"):
@@ -29,33 +29,33 @@ def empty_model(config: BiLMConfig, vocabulary: Optional[Sequence[str]], source:
         raise ValueError(f"{source}: {error}") from error
 
 
-def check_names(source: object, expected: Mapping, found: Mapping) -> None:
+def check_names(source: object, expected: Mapping, actual: Mapping) -> None:
     """RAISES (ValueError): If the two do not have the same keys."""
-    missing = sorted(set(expected) - set(found))
+    missing = sorted(set(expected) - set(actual))
     if missing:
         raise ValueError(
-            f"{source}: the options ask for {_some(missing)}, which the weights do not hold"
+            f"{source}: the options ask for {_shorten(missing)}, which the weights do not hold"
         )
-    extra = sorted(set(found) - set(expected))
+    extra = sorted(set(actual) - set(expected))
     if extra:
-        raise ValueError(f"{source}: the options do not know of {_some(extra)} in the weights")
+        raise ValueError(f"{source}: the options do not know of {_shorten(extra)} in the weights")
 
 
 def check_tensor(
     source: object, name: str, expected: Sequence[int], shape: Optional[Sequence[int]], dtype: str
 ) -> None:
-    """Check what a file says about a tensor. Needs none of its values.
+    """Check the declaration of a tensor. Its values are not needed.
 
-    source (object): What it is read from, for the messages.
-    expected (Sequence[int]): The shape that the options ask for.
-    shape (Optional[Sequence[int]]): The shape in the file. None: the file says there are no values.
+    source (object): What it is from, for the messages.
+    expected (Sequence[int]): The shape that the options imply.
+    shape (Optional[Sequence[int]]): The shape in the file, None for a dataset without values.
     dtype (str): The type in the file, as NumPy and PyTorch name it.
-    RAISES (ValueError): If it is of another shape, or no floating-point number that is read.
+    RAISES (ValueError): If the shape or the type is another one.
     """
-    found = None if shape is None else tuple(shape)
-    if tuple(expected) != found:
+    actual = None if shape is None else tuple(shape)
+    if tuple(expected) != actual:
         raise ValueError(
-            f"{source}: the options make {name} {tuple(expected)}, but the weights hold {found}"
+            f"{source}: the options make {name} {tuple(expected)}, but the weights hold {actual}"
         )
     if dtype not in _DTYPES:
         raise ValueError(
@@ -95,8 +95,8 @@ def fits_half(model: BiLM) -> bool:
 
 @torch.no_grad()
 def round_to_half(model: BiLM) -> None:
-    """Round all weights to float16, in place. They stay float32 tensors, and our own format stores
-    them as float16 as long as nothing changes them.
+    """Round all weights to float16, in place. They remain float32 tensors, which the safetensors
+    format stores as float16.
 
     RAISES (ValueError): If a weight is not finite in float16.
     """
@@ -106,12 +106,12 @@ def round_to_half(model: BiLM) -> None:
         parameter.copy_(half)
 
 
-def _check_finite(what: str, tensor: Tensor) -> None:
+def _check_finite(name: str, tensor: Tensor) -> None:
     if not torch.isfinite(tensor).all():
         dtype = str(tensor.dtype).removeprefix("torch.")
-        raise ValueError(f"{what} holds values that are not finite in {dtype}")
+        raise ValueError(f"{name} holds values that are not finite in {dtype}")
 
 
-def _some(names: list[str]) -> str:
+def _shorten(names: list[str]) -> str:
     shown = ", ".join(names[:3])
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
