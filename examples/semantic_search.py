@@ -70,7 +70,7 @@ def build(corpus: str, index: Path, pipeline: str) -> int:
 
     RETURNS (int): The number of sentences.
     RAISES (OSError, ValueError): If something cannot be read, or holds no sentences, or something
-        that is no index stands where it is to be written.
+        else than an index is at its path.
     """
     if index.exists() and not all((index / name).is_file() for name in FILES):
         raise ValueError(f"{index} exists, and is not an index: choose another path")

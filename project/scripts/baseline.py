@@ -10,7 +10,7 @@ from thinc.api import Config
 ELMO_TOK2VEC = "spacy-elmo.ElmoTok2Vec.v1"
 LISTENER = "spacy-elmo.ElmoListener.v1"
 
-# What stands in for a listener: spaCy's own convolutional layers, in their usual size.
+# Replaces a listener: spaCy's convolutional layers, in their default size.
 CNN = {
     "@architectures": "spacy.HashEmbedCNN.v2",
     "pretrained_vectors": None,

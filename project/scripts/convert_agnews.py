@@ -1,7 +1,7 @@
 """AG News to .spacy files, and its training texts to text for pretraining.
 
 Reads the official files, whose columns are class, title and description, and files where title and
-description stand together in the third column.
+description are both in the third column.
 
     python scripts/convert_agnews.py FOLDER OUT
 """

@@ -86,7 +86,7 @@ def _read_archive(path: Path, broken: BrokenRows) -> Iterator[Review]:
                         f"{path}, {member.name}", *found.groups(), file.read(), broken
                     )
         with gzip.open(path) as file:
-            # Damage can look like the archive's end: only the checksum at the real end tells.
+            # Damage can look like the end of the archive. The checksum at the real end shows it.
             while file.read(1 << 20):
                 pass
     except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:

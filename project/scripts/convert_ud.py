@@ -80,7 +80,7 @@ def read(path: Path, broken: BrokenRows) -> Iterator[str]:
 def check(sentence: Sequence[tuple[str, str]], broken: BrokenRows) -> None:
     """Note the first thing that is wrong with each row; comments are none."""
     rows = [(where, line.split("\t")) for where, line in sentence if not line.startswith("#")]
-    # Ranges (1-2) stand for contractions, decimal numbers (1.1) for words that are not there.
+    # Ranges (1-2) are contractions, decimal numbers (1.1) are words that are not in the text.
     words = [row for row in rows if not set("-.") & set(row[1][_ID])]
     for number, (where, columns) in enumerate(words, start=1):
         if len(columns) != _N_COLUMNS:

@@ -206,11 +206,11 @@ class Experiment:
         """
         folder = self.args.metrics / self.args.task / self.args.system
         folder.mkdir(parents=True, exist_ok=True)
-        otherwise = (
+        message = (
             f"another process runs {folder}: wait for it, or stop it (its command has "
             f"`experiment.py {self.args.task}` or `spacy train` in it)"
         )
-        with exclusive_lock(folder / ".lock", otherwise) as self.locked:
+        with exclusive_lock(folder / ".lock", message) as self.locked:
             yield
 
     def run(self, size: Size, seed: int) -> None:

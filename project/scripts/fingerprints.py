@@ -1,4 +1,4 @@
-"""Telling whether a result was made from what is there now."""
+"""Fingerprints of inputs, to see whether a result is up to date."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import srsly
 from spacy_elmo.files import sha256
 from spacy_elmo.weights import find_source
 
-# What lies beside weights and tells about them.
+# Files beside weights that do not affect vectors.
 _ABOUT = {"README.md", "meta.json"}
 
 

@@ -13,10 +13,10 @@ from results import BASELINE, MixRow, Spread
 
 from spacy_elmo.files import atomic_file
 
-# Okabe and Ito's colours, told apart by the colour-blind; the yellow is too light for lines.
+# Okabe and Ito's colours, which the colour-blind can distinguish. Yellow is too light for lines.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 GRAY = "#555555"
-MARKERS = "osD^vPX<"  # Not as many as colours, so that a pair comes back late.
+MARKERS = "osD^vPX<"  # Fewer than colours, so that pairs repeat late.
 # Sizes are for a phone's width, where 11 points come out as about as many pixels.
 STYLE = {
     "font.size": 11,

@@ -1,13 +1,13 @@
-"""What each layer of a biLM knows, after tables 5 and 6 of Peters et al. 2018.
+"""Probe what each layer of a biLM encodes, after tables 5 and 6 of Peters et al. 2018.
 
     python scripts/probe.py PIPELINE TRAIN.spacy TEST.spacy OUT.json --attr pos
 
 A linear classifier per layer, on frozen activations, predicts the part of speech of each token.
-Beside it stand the most frequent tag of each word, and the same network before any training: what
-a layer has learned is what it knows beyond those two.
+Two baselines are the most frequent tag of each word, and the same network before any training: a
+layer has learned what it predicts better than both.
 
-With `--senses TRAIN.jsonl TEST.jsonl`, each layer also tells word senses apart, by the nearest
-mean vector of a sense seen in training. A line of these files is one word in its sentence:
+With `--senses TRAIN.jsonl TEST.jsonl`, each layer also classifies word senses, by the nearest mean
+vector of a sense seen in training. A line of these files is one word in its sentence:
 
     {"tokens": ["The", "bank", "flows"], "index": 1, "lemma": "bank", "sense": "bank%1:17:01::"}
 
@@ -55,8 +55,8 @@ class Words(NamedTuple):
     """Words in context.
 
     sequences (list): Lists of tokens, as the biLM reads them.
-    positions (list): Which tokens of each sequence are meant.
-    words, labels (list): Of the tokens meant, one after the other.
+    positions (list): The selected tokens of each sequence.
+    words, labels (list): Of the selected tokens, in order.
     """
 
     sequences: list[list[str]]
@@ -136,7 +136,7 @@ def read_words(path: Path, attribute: str, max_tokens: Optional[int] = None) -> 
         docs = DocBin().from_disk(path).get_docs(spacy.blank("xx").vocab)
     except OSError:
         raise
-    except Exception as error:  # Whatever the unpacking of other bytes comes to.
+    except Exception as error:  # Unpacking other bytes raises many kinds of errors.
         raise ValueError(f"{path} is no .spacy file: make one with `spacy convert`") from error
     segment = sentences()
     found = Words([], [], [], [])
@@ -164,7 +164,7 @@ def untrained(bilm: BiLM) -> BiLM:
 
 
 def embed(bilm: BiLM, sequences: Sequence[list[str]], positions: Sequence[Sequence[int]]) -> Tensor:
-    """Embed a batch at a time and keep the tokens meant.
+    """Embed one batch at a time and keep the selected tokens.
 
     RETURNS (Tensor): Shape (tokens, L+1, 2P), float16.
     """

@@ -105,7 +105,7 @@ class VectorWriter:
             **_describe_pipeline(nlp, elmo),
         }
         self._journal.open(settings, discard=force)
-        if self.n_records and elmo.bilm.stateful:
+        if self.n_records and elmo.model.attrs["settings"].stateful:
             raise ValueError(
                 f"{self._journal.path} is of an interrupted run, but the component is stateful: "
                 "its vectors depend on all docs before; start afresh with --force"
@@ -150,7 +150,7 @@ class VectorWriter:
         return self.n_records
 
     def _split(self, docs: Iterable[Doc]) -> Iterator[list[Doc]]:
-        max_tokens = _PORTION_BATCHES * self.elmo.bilm.max_tokens
+        max_tokens = _PORTION_BATCHES * self.elmo.model.attrs["settings"].max_tokens_per_batch
         portion: list[Doc] = []
         n_tokens = 0
         for doc in docs:
