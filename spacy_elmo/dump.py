@@ -32,6 +32,7 @@ from thinc.api import to_numpy
 
 from .component import Elmo, pipe_settings
 from .files import atomic_file, clear_temporary, locked_output, sha256
+from .layers.encoder import get_session
 from .pretraining.reading import decompressed, find_files, read_errors
 
 # A part has the tokens of so many batches: the more, the more alike in length are the sequences of
@@ -264,7 +265,7 @@ class Dump:
                 f"{self.folder} holds parts of a run that differs in {told}: "
                 "start afresh with --force"
             )
-        if self.elmo.bilm.stateful:
+        if self.elmo.model.attrs["settings"].stateful:
             raise ValueError(
                 f"{self.folder} holds parts of an earlier run, but the component is stateful: its "
                 "vectors depend on all records before; start afresh with --force"
@@ -284,7 +285,7 @@ class Dump:
             texts = _checksum(docs)
             records: list[Any] = []
             # The last bits of a type's encoding depend on the types that it is computed with.
-            self.elmo.bilm.type_cache.clear()
+            get_session(self.elmo.model).type_cache.clear()
             for doc in self.nlp.pipe(docs, **settings):
                 vectors = self._vectors(doc)
                 records.append(doc if self.format == "spacy" else vectors)
@@ -344,7 +345,7 @@ class Dump:
 
     def _portions(self) -> Iterator[list[Doc]]:
         """The docs of each part that no earlier run has written."""
-        most_tokens = _PART_BATCHES * self.elmo.bilm.max_tokens
+        most_tokens = _PART_BATCHES * self.elmo.model.attrs["settings"].max_tokens_per_batch
         docs: list[Doc] = []
         n_tokens = 0
         for doc in self._unwritten():
@@ -462,7 +463,7 @@ class Dump:
             "input": None if self._is_stream else self._checksum_of_files(),
             "weights": weights.hexdigest(),
             "pipeline": pipeline.hexdigest(),
-            "precision": bilm.precision,
+            "precision": get_session(self.elmo.model).settings.precision,
             "layers": self.layers.value,
             "format": self.format,
             "whitespace": self._whitespace,

@@ -11,7 +11,8 @@ import numpy
 import torch
 
 from .bilm.formats import load
-from .bilm.precision import Precision, check_precision
+from .inference import Settings, current_session
+from .inference.settings import Precision, check_precision
 from .resolve import DEFAULT, load_weights
 
 
@@ -50,9 +51,8 @@ class Embedder:
             raise ValueError(
                 f"device {device!r}: {error}; give 'cpu', 'cuda' or 'cuda:1'"
             ) from error
+        self._settings = Settings(precision=precision, stateful=stateful)
         check_precision(precision, self.bilm.device)
-        self.bilm.precision = precision
-        self.bilm.stateful = stateful
 
     def embed_sentence(self, tokens: Iterable[str]) -> numpy.ndarray:
         """RETURNS (ndarray): All layers of one sentence, shape (L+1, tokens, 2P)."""
@@ -75,7 +75,7 @@ class Embedder:
                         f"sentence {number} has a token of type {type(token).__name__} ({token!r}):"
                         " give strings, such as [token.text for token in doc]"
                     )
-        found = self.bilm.embed(tokens)
+        found = current_session(self.bilm, self._settings).embed(tokens)
         if found and self.bilm.device.type != "cpu":  # One transfer, not one for each sentence.
             found = list(torch.cat(found, dim=1).cpu().split([len(s) for s in tokens], dim=1))
         # Copies: a view would keep the whole batch in memory.

@@ -10,8 +10,9 @@ import typer
 from tqdm import tqdm
 from wasabi import msg
 
-from ..bilm.precision import Precision, check_precision
 from ..dump import Dump, Layers, locked_dump
+from ..inference.settings import Precision
+from ..layers.encoder import set_precision
 from ..resolve import load_pipeline
 from ._util import check_free, clear_errors, find_elmo, require_gpu
 
@@ -55,8 +56,7 @@ def embed_cli(
         nlp = load_pipeline(model)
         elmo = find_elmo(nlp, name)
         if precision is not None:
-            check_precision(precision, elmo.bilm.device)
-            elmo.bilm.precision = cast(Precision, precision)
+            set_precision(elmo.model, cast(Precision, precision))
         file = None if str(source) == "-" else source
         dump = Dump(out, file, nlp, elmo, layers, whitespace=whitespace)
         done = dump.start(force=force)
