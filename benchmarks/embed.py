@@ -18,16 +18,18 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from itertools import chain
 from statistics import median
 
+import numpy
 import plain
 import texts
 import torch
 from torch.nn import functional as F
 
 from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
-from spacy_elmo.bilm.batches import pack_batches
-from spacy_elmo.bilm.precision import CPU_PRECISIONS, GPU_PRECISIONS
+from spacy_elmo.inference import Session, Settings, current_session
+from spacy_elmo.inference.settings import CPU_PRECISIONS, GPU_PRECISIONS
 
 FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 # Cells, projection, highway layers of the published models.
@@ -87,62 +89,58 @@ def matmul_rate(device: str, dtype: torch.dtype) -> float:
     return 2 * n**3 / seconds(lambda: torch.mm(a, b), repeats=9) / 1e9
 
 
-def lstm_rate(bilm: BiLM, sentences: list[list[str]]) -> float:
-    """GFLOP/s of the LSTMs alone, counting the products of every packed row."""
-    config = bilm.config.lstm
+def lstm_rate(session: Session, config: LSTMConfig, sentences: list[list[str]]) -> float:
+    """GFLOP/s of everything but the encoding of types, counting the LSTMs' products alone."""
     p, dim = config.projection_dim, config.dim
-    batches = list(pack_batches([len(tokens) for tokens in sentences], bilm.max_tokens))
-    inputs = [torch.randn(2, batch.inputs.shape[1], p, device=bilm.device) for batch in batches]
     per_row = 2 * config.n_layers * 2 * ((p + p) * 4 * dim + dim * p)
-    n_rows = sum(batch.inputs.shape[1] for batch in batches)
+    n_rows = sum(len(tokens) + 2 for tokens in sentences)
+    types = {token: i for i, token in enumerate(dict.fromkeys(chain.from_iterable(sentences)))}
+    index = numpy.array([types[token] for tokens in sentences for token in tokens])
+    lengths = [len(tokens) for tokens in sentences]
 
     def run() -> None:
-        for batch, x in zip(batches, inputs):
-            bilm.lstm.infer(x, batch.sizes, bilm.precision)
+        for _ in session.batches(list(types), index, lengths):
+            pass
 
     run()
     return n_rows * per_row / seconds(run) / 1e9
 
 
-def min_cosine(bilm: BiLM, sentences: list[list[str]]) -> float:
+def min_cosine(session: Session, bilm: BiLM, sentences: list[list[str]]) -> float:
     """The worst token and layer against float32."""
-    outputs = bilm.embed(sentences)
-    precision, bilm.precision = bilm.precision, "float32"
-    exact = bilm.embed(sentences)
-    bilm.precision = precision
-    return min(float(F.cosine_similarity(a, b, dim=-1).min()) for a, b in zip(outputs, exact))
+    pairs = zip(session.embed(sentences), current_session(bilm).embed(sentences))
+    return min(float(F.cosine_similarity(a, b, dim=-1).min()) for a, b in pairs)
 
 
 def measure_speed(args: argparse.Namespace) -> dict:
     bilm = build(args.shape, args.device)
-    bilm.precision, bilm.max_tokens = args.precision, args.max_tokens
+    session = Session(bilm, Settings(args.precision, args.max_tokens))
     _, sentences = texts.sentences(args.sentences)
     n_tokens = sum(map(len, sentences))
 
     def cold() -> None:
-        bilm.type_cache.clear()
-        bilm.embed(sentences)
+        session.type_cache.clear()
+        session.embed(sentences)
 
-    bilm.embed(sentences[:32])
+    session.embed(sentences[:32])
     row: dict = {"cold": n_tokens / seconds(cold), "warm": None}
-    row["warm"] = n_tokens / seconds(lambda: bilm.embed(sentences))
+    row["warm"] = n_tokens / seconds(lambda: session.embed(sentences))
     row["warm/cold"] = row["warm"] / row["cold"]
-    row["LSTM GFLOP/s"] = lstm_rate(bilm, sentences)
+    row["LSTM GFLOP/s"] = lstm_rate(session, bilm.config.lstm, sentences)
     dtype = torch.bfloat16 if args.precision == "bfloat16" else torch.float32
     row["mm GFLOP/s"] = matmul_rate(args.device, dtype)
     row["LSTM/mm"] = row["LSTM GFLOP/s"] / row["mm GFLOP/s"]
     sentence = min(sentences, key=lambda tokens: abs(len(tokens) - LATENCY_TOKENS))
-    row["latency ms"] = 1000 * seconds(lambda: bilm.embed([sentence]), repeats=15)
+    row["latency ms"] = 1000 * seconds(lambda: session.embed([sentence]), repeats=15)
     few = sentences[:: len(sentences) // N_PLAIN_SENTENCES]
     if args.precision == "float32" and args.device == "cpu":
-        difference = max(
-            float((a - b).abs().max()) for a, b in zip(plain.embed(bilm, few[:32]), bilm.embed(few))
-        )
+        pairs = zip(plain.embed(bilm, few[:32]), session.embed(few))
+        difference = max(float((a - b).abs().max()) for a, b in pairs)
         assert difference < 1e-4, f"the plain biLM differs by {difference}"
         row["plain"] = sum(map(len, few)) / seconds(lambda: plain.embed(bilm, few), repeats=3)
         row["cold/plain"] = row["cold"] / row["plain"]
     else:
-        row["min cosine"] = min_cosine(bilm, few)
+        row["min cosine"] = min_cosine(session, bilm, few)
     return row
 
 

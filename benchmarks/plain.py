@@ -47,7 +47,8 @@ def _encode(encoder: CharCNN, batch: list[list[str]], longest: int) -> Tensor:
     x = F.embedding(ids.view(-1, most), encoder.char_embedding.weight).transpose(1, 2)
     y = torch.cat([F.relu(conv(x).amax(2)) for conv in encoder.convolutions], dim=1)
     for highway in encoder.highways:
-        y = highway(y)
+        gate = torch.sigmoid(highway.carry(y))
+        y = gate * F.relu(highway.transform(y)) + (1 - gate) * y
     return encoder.projection(y).view(len(batch), longest, -1)
 
 

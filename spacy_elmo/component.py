@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,15 +21,15 @@ from thinc.types import Floats3d
 
 from . import extensions
 from .bilm import BiLM
-from .bilm.derived import Derived, fingerprint
 from .layers.activation_cache import ActivationCache
 from .layers.encoder import (
-    Activations,
-    DocLayers,
+    BatchLayers,
+    DocVectors,
     encode,
     encode_layers,
     get_bilm,
-    get_no_weights,
+    get_lazy_bilm,
+    get_session,
     set_bilm,
 )
 from .layers.listener import (
@@ -87,9 +86,6 @@ _BATCHES_PER_BUFFER = 3
 # A doc of more tokens is hardly one sentence.
 _LONG_SENTENCE = 100
 
-# Numbers of each weight tensor that go into a checksum.
-_CHECKSUM_SAMPLE = 1024
-
 
 @Language.factory(
     "elmo",
@@ -99,7 +95,7 @@ _CHECKSUM_SAMPLE = 1024
 def make_elmo(
     nlp: Language,
     name: str,
-    model: Model[list[Doc], DocLayers],
+    model: Model[list[Doc], BatchLayers],
     mix: Mix,
     keep_layers: bool,
     set_vectors: bool,
@@ -108,11 +104,11 @@ def make_elmo(
     optimizer: Optional[Optimizer],
     activation_cache: Optional[ActivationCache],
 ) -> Elmo:
-    no_weights = get_no_weights(model)
-    if no_weights is not None and no_weights.language not in (None, nlp.lang) and nlp.lang != "xx":
+    lazy_bilm = get_lazy_bilm(model)
+    if lazy_bilm is not None and lazy_bilm.language not in (None, nlp.lang) and nlp.lang != "xx":
         # A saved pipeline has its own weights: these may never be needed.
-        no_weights.warning = (
-            f"the weights of {name!r} were trained on text in {no_weights.language!r}, but the "
+        lazy_bilm.warning = (
+            f"the weights of {name!r} were trained on text in {lazy_bilm.language!r}, but the "
             f"pipeline's language is {nlp.lang!r}: name others in the config (model.weights)"
         )
     elmo = Elmo(
@@ -200,7 +196,7 @@ class Elmo(Tok2Vec):
     def __init__(
         self,
         vocab: Vocab,
-        model: Model[list[Doc], DocLayers],
+        model: Model[list[Doc], BatchLayers],
         name: str = "elmo",
         *,
         mix: Mix,
@@ -229,7 +225,6 @@ class Elmo(Tok2Vec):
         self.activation_cache = activation_cache
         self.listener_map = {}
         self._training = _Training()
-        self._checksum = Derived()
         self._warned = False
         self.frozen = frozen
         model.attrs["replace_listener"] = replace_listener
@@ -250,12 +245,10 @@ class Elmo(Tok2Vec):
     def checksum(self) -> Optional[str]:
         """A checksum of the present weights, by which listeners tell whose layers are on a doc. It
         is the same in every process and for a saved pipeline. None if there are no weights."""
-        no_weights = get_no_weights(self.model)
-        if no_weights is not None and no_weights.load is None:
+        lazy_bilm = get_lazy_bilm(self.model)
+        if lazy_bilm is not None and lazy_bilm.load is None:
             return None
-        bilm = self.bilm
-        key = (weakref.ref(bilm), fingerprint(bilm))
-        return self._checksum.get(key, lambda: _checksum(bilm))
+        return get_session(self.model).checksum
 
     def set_pipeline(self, nlp: Language) -> None:
         """Remember the pipeline, to notice when the component is removed from it."""
@@ -315,7 +308,7 @@ class Elmo(Tok2Vec):
 
     def predict(
         self, docs: Iterable[Doc], *, keep_layers: Optional[bool] = None
-    ) -> list[Activations]:
+    ) -> list[DocVectors]:
         """Run the biLM.
 
         docs (Iterable[Doc]): The docs.
@@ -332,7 +325,7 @@ class Elmo(Tok2Vec):
             cache=self._cache(docs),
         )
 
-    def set_annotations(self, docs: Iterable[Doc], scores: Sequence[Activations]) -> None:
+    def set_annotations(self, docs: Iterable[Doc], scores: Sequence[DocVectors]) -> None:
         """Write activations to the docs."""
         checksum = self.checksum
         assert checksum is not None
@@ -473,10 +466,10 @@ class Elmo(Tok2Vec):
             self.finish_update(sgd)
         return losses
 
-    def layers_on_demand(self, docs: Sequence[Doc]) -> Optional[DocLayers]:
+    def layers_on_demand(self, docs: Sequence[Doc]) -> Optional[BatchLayers]:
         """For a listener that is trained without an update of this component.
 
-        RETURNS (Optional[DocLayers]): None if the component is fine-tuned, was removed from the
+        RETURNS (Optional[BatchLayers]): None if the component is fine-tuned, was removed from the
             pipeline, or was not initialised (it is in `training.frozen_components`, and must then
             be in `training.annotating_components`).
         """
@@ -525,7 +518,6 @@ class Elmo(Tok2Vec):
 
     def _apply_gradients(self, sgd: Optimizer) -> None:
         self.model.finish_update(self.optimizer or sgd)
-        self._checksum.clear()  # thinc's optimizers write to the weights unnoticed by PyTorch.
         if self.optimizer is not None:
             self.optimizer.step_schedules()
 
@@ -541,14 +533,3 @@ class Elmo(Tok2Vec):
             numbers = {id(doc) for doc in trained}
             return cache if all(id(doc) in numbers for doc in docs) else None
         return cache if trained else None
-
-
-def _checksum(bilm: BiLM) -> str:
-    """A checksum of evenly spaced samples of all weights: whatever trains a biLM changes nearly all
-    of them, and reading all would take as long as a batch of text."""
-    checksum = hashlib.blake2b(digest_size=16)
-    for name, weight in bilm.named_parameters():
-        flat = weight.detach().reshape(-1)
-        sample = flat[:: max(1, len(flat) // _CHECKSUM_SAMPLE)].float().cpu().numpy()
-        checksum.update(f"{name} {tuple(weight.shape)}".encode() + sample.tobytes())
-    return checksum.hexdigest()

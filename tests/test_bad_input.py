@@ -11,7 +11,8 @@ from spacy.tokens import Doc
 from thinc.api import Model
 
 from spacy_elmo.bilm.formats import native
-from spacy_elmo.bilm.model import DEFAULT_MAX_TOKENS
+from spacy_elmo.inference import Session, Settings
+from spacy_elmo.weights import load_bilm
 
 from .conftest import TINY, elmo_pipeline, max_difference, random_bilm
 
@@ -95,8 +96,8 @@ SPACES = [10, 5000, N_LONG - 1]
 
 @pytest.fixture(scope="module")
 def long_run(tmp_path_factory):
-    """A doc without sentence boundaries, its pipeline, and the sizes of what passed through the
-    LSTMs and through the mix. Read once, because that takes seconds."""
+    """A doc without sentence boundaries, its biLM, and the tokens of the batches that passed
+    through the biLM and through the mix. Read once, because that takes seconds."""
     folder = tmp_path_factory.mktemp("long") / "weights"
     native.write(random_bilm(), folder)
     nlp = elmo_pipeline(folder, keep_layers=False)
@@ -104,32 +105,32 @@ def long_run(tmp_path_factory):
     words = [f"w{i * 7919 % 1009}" for i in range(N_LONG)]
     for at in SPACES:
         words[at] = "\n"
-    rows, mixed = [], []
-    infer, mix = elmo.bilm.lstm.infer, elmo.mix
+    computed, mixed = [], []
+    batches, mix = Session.batches, elmo.mix
 
-    def spy_on_lstm(x, sizes, *args):
-        rows.append(x.shape[1])
-        return infer(x, sizes, *args)
+    def spy_on_batches(*args):
+        for tokens, layers in batches(*args):
+            computed.append(layers.shape[1])
+            yield tokens, layers
 
     def spy_on_mix(model, X, is_train):
         mixed.append(X.shape[1])
         return mix(X, is_train)
 
-    elmo.bilm.lstm.infer = spy_on_lstm
     elmo.mix = Model("spy", spy_on_mix)
-    doc = nlp(Doc(nlp.vocab, words=words))
-    del elmo.bilm.lstm.infer
-    return doc, elmo.bilm, rows, mixed
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Session, "batches", spy_on_batches)
+        doc = nlp(Doc(nlp.vocab, words=words))
+    return doc, elmo.bilm, computed, mixed
 
 
 def test_a_long_doc_runs_in_bounded_batches(long_run):
-    _, bilm, rows, mixed = long_run
-    # The budget counts the boundaries of the windows, too.
-    assert max(rows) <= bilm.max_tokens == DEFAULT_MAX_TOKENS
+    _, _, computed, mixed = long_run
+    assert max(computed) <= Settings().max_tokens_per_batch
     # Every token at least once, those in overlaps twice.
-    assert N_LONG < sum(rows) < 1.2 * N_LONG
-    # All layers stand side by side for one batch at a time only.
-    assert max(mixed) <= bilm.max_tokens
+    assert N_LONG < sum(computed) < 1.2 * N_LONG
+    # All layers exist side by side for one batch at a time only.
+    assert max(mixed) <= Settings().max_tokens_per_batch
     assert sum(mixed) == N_LONG - len(SPACES)
 
 
@@ -163,7 +164,7 @@ def test_unknown_weights_in_a_pipeline(tmp_path):
         with pytest.raises(ValueError, match=r"no weights .*absent"):
             use()
     with pytest.raises(ValueError, match="no weights 'nonsense'"):
-        nlp.get_pipe("elmo").load_weights("nonsense")
+        nlp.get_pipe("elmo").load_bilm("nonsense")
 
 
 def test_a_failed_load_keeps_the_old_weights(nlp, tmp_path):
@@ -172,7 +173,7 @@ def test_a_failed_load_keeps_the_old_weights(nlp, tmp_path):
     (tmp_path / "broken" / "weights.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{broken")
     for wrong in ("nonsense", tmp_path / "broken"):
         with pytest.raises(ValueError):
-            nlp.get_pipe("elmo").load_weights(wrong)
+            nlp.get_pipe("elmo").load_bilm(wrong)
         assert max_difference(nlp("bank")._.elmo_layers, before) < 1e-6
 
 

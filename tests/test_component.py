@@ -14,6 +14,7 @@ from spacy.util import registry
 
 from spacy_elmo import Elmo
 from spacy_elmo.bilm.formats import native
+from spacy_elmo.layers.encoder import get_session
 
 from .conftest import TINY, elmo_pipeline, listener, max_difference, random_bilm
 
@@ -364,25 +365,24 @@ def test_a_long_text_with_sentences_is_not_warned_of(nlp):
 @pytest.mark.parametrize("precision, bound", [("float16", 5e-3), ("int8", 0.1)])
 def test_precision(weights_folder, nlp, precision, bound):
     low = elmo_pipeline(weights_folder, model={"precision": precision})
-    assert low.get_pipe("elmo").bilm.precision == precision
     difference = max_difference(low(TEXTS[0])._.elmo_layers, nlp(TEXTS[0])._.elmo_layers)
     # Not zero, or the setting would have done nothing.
     assert 0 < difference < bound
 
 
-def test_settings_reach_the_bilm(weights_folder):
+def test_settings_reach_the_session(weights_folder):
     settings = {"max_tokens_per_batch": 33, "type_cache_mb": 0.5, "stateful": True}
-    bilm = elmo_pipeline(weights_folder, model=settings).get_pipe("elmo").bilm
-    assert bilm.max_tokens == 33
-    assert bilm.type_cache.max_bytes == 2**19
-    assert bilm.stateful
+    session = get_session(elmo_pipeline(weights_folder, model=settings).get_pipe("elmo").model)
+    assert session.settings.max_tokens_per_batch == 33
+    assert session.settings.stateful
+    assert session.type_cache.max_bytes == 2**19
 
 
 def test_the_type_cache_can_be_off(weights_folder, nlp):
     uncached = elmo_pipeline(weights_folder, model={"type_cache_mb": 0})
     for text in (TEXTS[0], TEXTS[0]):
         assert max_difference(uncached(text)._.elmo_layers, nlp(text)._.elmo_layers) < 1e-6
-    assert len(uncached.get_pipe("elmo").bilm.type_cache) == 0
+    assert len(get_session(uncached.get_pipe("elmo").model).type_cache) == 0
 
 
 def test_stateless_by_default_stateful_on_request(weights_folder, nlp):

@@ -18,6 +18,7 @@ from spacy.language import Language
 from thinc.api import Adam, NumpyOps, get_current_ops, set_current_ops
 
 from spacy_elmo.bilm import BiLM
+from spacy_elmo.layers.encoder import get_session, set_precision
 
 from .conftest import add_tagger, elmo_pipeline, max_difference, random_bilm, tagged
 
@@ -69,6 +70,10 @@ def in_a_thread(function: Callable[[], object]) -> None:
 
 def bilm_of(nlp: Language) -> BiLM:
     return nlp.get_pipe("elmo").bilm
+
+
+def precision_of(nlp: Language) -> str:
+    return get_session(nlp.get_pipe("elmo").model).settings.precision
 
 
 def named(folder: Path) -> Language:
@@ -150,11 +155,11 @@ def test_a_pipeline_runs_on_its_device(
     if make is named:
         nlp = elmo_pipeline(weights_folder, model={"precision": precision})
     else:
-        bilm_of(nlp).precision = precision
+        set_precision(nlp.get_pipe("elmo").model, precision)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         docs = list(nlp.pipe(TEXTS))
-    assert bilm_of(nlp).precision == precision
+    assert precision_of(nlp) == precision
     for doc in docs:
         assert doc._.elmo_layers.shape == (3, len(doc), 12)
         assert doc._.elmo_tokens.shape == (len(doc), 12)
@@ -202,7 +207,7 @@ def test_a_pipeline_saved_on_a_cpu_runs_on_a_gpu(
     with pytest.warns(UserWarning, match=f"'{precision}' is not for the device 'meta'.*float32"):
         bilm_of(nlp)
     nlp("the bank")
-    assert bilm_of(nlp).precision == "float32"
+    assert precision_of(nlp) == "float32"
 
 
 # What the caller has set for PyTorch

@@ -21,6 +21,9 @@ from thinc.api import Adam, CupyOps, get_current_ops, to_numpy, use_ops
 from thinc.compat import has_cupy_gpu
 from torch.nn import functional as F
 
+from spacy_elmo.inference import Session, Settings, current_session
+from spacy_elmo.layers.encoder import get_session
+
 from .conftest import add_tagger, elmo_pipeline, max_difference, random_bilm, tagged
 
 pytestmark = [
@@ -135,7 +138,7 @@ def test_to_gpu_takes_up_the_precision_of_the_config(weights_folder: Path):
         with pytest.warns(UserWarning, match="'tf32' is not for the device 'cpu'"):
             nlp("the bank")
     nlp.get_pipe("elmo").model.to_gpu(0)
-    assert nlp.get_pipe("elmo").bilm.precision == "tf32"
+    assert get_session(nlp.get_pipe("elmo").model).settings.precision == "tf32"
     nlp("the bank")
 
 
@@ -163,8 +166,8 @@ def test_embed_in_every_precision(precision: str, least: float):
     bilm = random_bilm()
     sentences = [text.split() for text in TEXTS]
     exact = bilm.embed(sentences)
-    bilm.cuda().precision = precision
-    for a, b in zip(bilm.embed(sentences), exact):
+    session = current_session(bilm.cuda(), Settings(precision))
+    for a, b in zip(session.embed(sentences), exact):
         assert a.device.type == "cuda"
         assert (F.cosine_similarity(a.cpu(), b, dim=-1) >= least).all()
 
@@ -201,19 +204,17 @@ def test_a_pipeline_saved_on_a_gpu_runs_on_a_cpu(weights_folder: Path, tmp_path:
 
 
 def test_cpu_precision_is_refused():
-    bilm = random_bilm().cuda()
-    bilm.precision = "int8"
     with pytest.raises(ValueError, match="not for the device"):
-        bilm.embed([["the"]])
+        current_session(random_bilm().cuda(), Settings("int8"))
 
 
 def test_no_synchronisation_in_the_time_loop():
-    bilm = random_bilm().cuda()
-    x = torch.randn(2, 6, 6, device="cuda")
-    bilm.lstm.infer(x, [3, 2, 1])
+    session = current_session(random_bilm().cuda())
+    inputs = ["the", "bank"], numpy.array([0, 1, 0, 0, 1, 1]), [3, 2, 1]
+    list(session.batches(*inputs))
     torch.cuda.set_sync_debug_mode("error")
     try:
-        bilm.lstm.infer(x, [3, 2, 1])
+        list(session.batches(*inputs))
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -255,7 +256,7 @@ def test_gradients_are_the_cpus(weights_folder: Path):
 
 @pytest.mark.parametrize("memory_mb", [64, 0])
 def test_the_activation_cache_is_in_main_memory(
-    weights_folder: Path, tmp_path: Path, memory_mb: int
+    weights_folder: Path, tmp_path: Path, memory_mb: int, monkeypatch: pytest.MonkeyPatch
 ):
     block = {"@misc": "spacy-elmo.ActivationCache.v1", "memory_mb": memory_mb}
     nlp = elmo_pipeline(weights_folder, activation_cache={**block, "folder": str(tmp_path)})
@@ -281,10 +282,8 @@ def test_the_activation_cache_is_in_main_memory(
     n_bytes = cache.bytes_in_memory + cache.bytes_on_disk
     assert n_bytes == 20 * 20 * 50 * 3 * 12 * 4
     assert allocated[-1] - allocated[0] < n_bytes / 4
-    n_runs = []
-    nlp.get_pipe("elmo").bilm.register_forward_pre_hook(lambda *args: n_runs.append(1))
+    monkeypatch.setattr(Session, "batches", None)  # The biLM does not run.
     epoch()
-    assert n_runs == []
 
 
 def test_cached_activations_train_the_same(weights_folder: Path, tmp_path: Path):

@@ -15,6 +15,9 @@ import time
 import numpy
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from spacy_elmo.inference import Settings, current_session
 
 from .conftest import elmo_pipeline, max_difference, random_bilm
 
@@ -354,12 +357,28 @@ def test_iterators_of_sentences_may_wait_for_forks():
     assert max_difference(layers, random_bilm().embed([["the", "bank"]])[0]) <= 1e-6
 
 
-def embed(reduce, n_batches=1):
-    """Run a biLM, and call a function with the activations of each batch."""
-    bilm = random_bilm()
-    bilm.max_tokens = 3
-    with torch.no_grad():
-        bilm(["the"], numpy.zeros(n_batches, dtype=int), [1] * n_batches, reduce=reduce)
+class InTheMiddle(TorchDispatchMode):
+    """Calls a function at each batch, while it runs."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        if operator.overloadpacket is torch.ops.aten.index_select:
+            self.function()
+        return operator(*args, **(kwargs or {}))
+
+
+def embed(inside, n_batches=1):
+    """Run a biLM, and call a function in the middle of each batch."""
+    session = current_session(random_bilm(), Settings(max_tokens_per_batch=3))
+    types, index = ["the"], numpy.zeros(n_batches, dtype=int)
+    for _ in session.batches(types, index, [1] * n_batches):
+        pass
+    with InTheMiddle(inside):
+        for _ in session.batches(types, index, [1] * n_batches):
+            pass
 
 
 @needs_fork
@@ -367,10 +386,9 @@ def test_a_fork_waits_for_one_batch_only():
     started, forked = threading.Event(), threading.Event()
     before = []
 
-    def wait_a_little(layers):
+    def wait_a_little():
         started.set()
         before.append(not forked.wait(0 if forked.is_set() else 0.01))
-        return layers[0]
 
     def fork_meanwhile():
         assert started.wait(TIMEOUT)
@@ -379,7 +397,7 @@ def test_a_fork_waits_for_one_batch_only():
 
     thread = threading.Thread(target=fork_meanwhile)
     thread.start()
-    embed(wait_a_little, n_batches=600)
+    embed(wait_a_little, n_batches=100)
     thread.join()
     assert before[0] and not before[-1]
 
@@ -388,10 +406,20 @@ def test_a_fork_waits_for_one_batch_only():
 def test_threads_may_fork_while_they_run_the_bilm():
     """They wait neither for themselves nor for each other."""
     barrier = threading.Barrier(3)
+    numbers = threading.local()
 
-    def fork_inside(layers):
-        barrier.wait(TIMEOUT)
-        assert fork()
-        return layers[0]
+    def fork_inside():
+        if not hasattr(numbers, "forked"):  # Once in each thread.
+            numbers.forked = True
+            barrier.wait(TIMEOUT)
+            assert fork()
 
     in_threads(lambda: embed(fork_inside), 3)
+
+
+@needs_fork
+def test_a_fork_need_not_wait_for_the_reader_of_batches():
+    """Between two batches, the biLM does not run."""
+    session = current_session(random_bilm(), Settings(max_tokens_per_batch=3))
+    for _ in session.batches(["the"], numpy.zeros(2, dtype=int), [1, 1]):
+        assert in_threads(fork) == [True]

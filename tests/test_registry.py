@@ -12,7 +12,7 @@ from spacy.util import registry
 from spacy.vocab import Vocab
 from thinc.api import Config, Model
 
-from spacy_elmo.layers.encoder import DocLayers
+from spacy_elmo.layers.encoder import BatchLayers
 from spacy_elmo.layers.listener import NAME as LISTENER
 
 from .conftest import SCALAR_MIX, max_difference, tok2vec
@@ -100,7 +100,7 @@ def test_models_round_trip(name):
 
 
 def arrays(output: object) -> list:
-    if isinstance(output, DocLayers):
+    if isinstance(output, BatchLayers):
         return [output.layers]
     return output if isinstance(output, list) else [output]
 

@@ -10,6 +10,8 @@ import psutil
 import pytest
 from spacy.tokens import Doc
 
+from spacy_elmo.layers.encoder import get_session
+
 from .test_component import elmo_pipeline
 
 MEGABYTE = 2**20
@@ -72,9 +74,9 @@ def test_memory_does_not_grow_with_a_million_tokens(nlp):
 
 
 def test_the_type_cache_stays_within_its_bound(weights_folder):
-    """More types than fit: the least recently used go."""
+    """More types than fit."""
     nlp = elmo_pipeline(weights_folder, keep_layers=False, model={"type_cache_mb": 0.25})
-    cache = nlp.get_pipe("elmo").bilm.type_cache
+    cache = get_session(nlp.get_pipe("elmo").model).type_cache
     types = set()
     for doc in nlp.pipe(stream(nlp, 20_000), batch_size=50):
         types.update(token.text for token in doc)

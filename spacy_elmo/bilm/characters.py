@@ -35,19 +35,13 @@ def character_ids(
     RETURNS (tuple): Shifted ids, shape (tokens, longest), and the number of ids that are not
         padding, shape (tokens,).
     """
-    spelled = [_spell(token, max_characters - 2) for token in tokens]
-    lengths = numpy.array([len(ids) + 2 for ids in spelled], dtype=numpy.int64)
+    special = {BOS: [BEGIN_SENTENCE], EOS: [END_SENTENCE]}
+    spelled = [
+        special.get(token) or list(token.encode("utf8", "ignore")[: max_characters - 2])
+        for token in tokens
+    ]
+    lengths = numpy.array([len(characters) + 2 for characters in spelled], dtype=numpy.int64)
     ids = numpy.full((len(tokens), int(lengths.max(initial=2))), PADDING, dtype=numpy.int64)
     for row, characters, length in zip(ids, spelled, lengths.tolist()):
-        row[0] = BEGIN_WORD
-        row[1 : length - 1] = characters
-        row[length - 1] = END_WORD
+        row[:length] = BEGIN_WORD, *characters, END_WORD
     return ids + SHIFT, lengths
-
-
-def _spell(token: str, limit: int) -> numpy.ndarray:
-    if token == BOS:
-        return numpy.array([BEGIN_SENTENCE])
-    if token == EOS:
-        return numpy.array([END_SENTENCE])
-    return numpy.frombuffer(token.encode("utf8", "ignore")[:limit], dtype=numpy.uint8)

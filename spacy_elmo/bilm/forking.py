@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from typing import Any
 
 import torch
 
@@ -33,7 +32,7 @@ class ForkGate(contextlib.ContextDecorator):
         thread = threading.get_ident()
         with self._changed:
             if thread not in self._inside:
-                self._wait_for_forks(thread)
+                self._changed.wait_for(lambda: not self._forking or self._forking[0] == thread)
             self._inside[thread] = self._inside.get(thread, 0) + 1
         # GNU OpenMP would wait for ever for threads that a forked process does not have. The number
         # is a setting of each thread.
@@ -48,20 +47,6 @@ class ForkGate(contextlib.ContextDecorator):
             if not self._inside[thread]:
                 del self._inside[thread]
                 self._changed.notify_all()
-
-    def let_forks_pass(self) -> None:
-        """Called between steps of long work, by a thread that holds no lock: whoever wants to fork
-        waits for one step only."""
-        thread = threading.get_ident()
-        if not self._forking or thread not in self._inside:
-            return
-        with self._changed:
-            depth = self._inside.pop(thread)
-            self._changed.notify_all()
-            try:
-                self._wait_for_forks(thread)
-            finally:
-                self._inside[thread] = depth
 
     def before_fork(self) -> None:
         thread = threading.get_ident()
@@ -86,9 +71,6 @@ class ForkGate(contextlib.ContextDecorator):
         self._forking = []
         self._in_child = True
 
-    def _wait_for_forks(self, thread: int) -> None:
-        self._changed.wait_for(lambda: not self._forking or self._forking[0] == thread)
-
 
 FORK_GATE = ForkGate()
 
@@ -98,25 +80,3 @@ if hasattr(os, "register_at_fork"):
         after_in_parent=FORK_GATE.after_fork_in_parent,
         after_in_child=FORK_GATE.after_fork_in_child,
     )
-
-
-class Lock:
-    """A lock that no other thread holds when the process forks. A copy or a pickle is a new one."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> None:
-        FORK_GATE.__enter__()
-        try:
-            self._lock.acquire()
-        except BaseException:  # Ctrl-C while waiting.
-            FORK_GATE.__exit__()
-            raise
-
-    def __exit__(self, *error: object) -> None:
-        self._lock.release()
-        FORK_GATE.__exit__()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Lock, ()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Optional
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Optional, cast
 
 import numpy
 import torch
@@ -13,20 +13,21 @@ from torch.nn import functional as F
 
 from .characters import BOS, EOS, PADDING, SHIFT, character_ids
 from .config import N_CHARACTERS, BiLMConfig, CharCNNConfig
-from .derived import Derived, fingerprint
-from .forking import FORK_GATE
-from .module_list import ModuleList
-from .precision import Precision, Product, compiles_per_size, pack, product_dtype
-from .transfer import to_device
+from .mixed_precision import compiles_per_size, product_dtype
+from .packing import to_device
 
 UNK = "<UNK>"
 SPECIAL_WORDS = (BOS, EOS, UNK)
 # Word types per run of the convolutions: their windows should stay in the processor's cache.
 _TYPES_PER_CHUNK = {"cpu": 128, "cuda": 8192}
 
+# Computes `x @ weight.T + bias`. The result may be overwritten.
+Product = Callable[[Tensor], Tensor]
+
 
 class Highway(nn.Module):
-    """`g * relu(transform(x)) + (1 - g) * x` with `g = sigmoid(carry(x))` (Srivastava et al. 2015).
+    """Weights of `g * relu(transform(x)) + (1 - g) * x` with `g = sigmoid(carry(x))` (Srivastava et
+    al. 2015), which `CharCNN.encode` computes.
 
     The names are bilm-tf's, where "carry" gates the transformed input.
 
@@ -41,10 +42,6 @@ class Highway(nn.Module):
             nn.init.normal_(linear.weight, std=width**-0.5)
         nn.init.constant_(self.carry.bias, -2.0)
         nn.init.zeros_(self.transform.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        gate = torch.sigmoid(self.carry(x))
-        return x + gate * (torch.relu(self.transform(x)) - x)
 
 
 class CharCNN(nn.Module):
@@ -67,15 +64,13 @@ class CharCNN(nn.Module):
         self.config = config
         self.output_dim = output_dim
         self.char_embedding = nn.Embedding(N_CHARACTERS, config.embedding_dim, padding_idx=0)
-        self.convolutions: ModuleList[nn.Conv1d] = ModuleList(
-            nn.Conv1d(config.embedding_dim, number, width) for width, number in config.filters
-        )
-        self.highways: ModuleList[Highway] = ModuleList(
-            Highway(config.n_filters) for _ in range(config.n_highway)
-        )
+        convolutions = (nn.Conv1d(config.embedding_dim, n, width) for width, n in config.filters)
+        self.convolutions = cast("list[nn.Conv1d]", nn.ModuleList(convolutions))
+        highways = (Highway(config.n_filters) for _ in range(config.n_highway))
+        self.highways = cast("list[Highway]", nn.ModuleList(highways))
         self.projection = nn.Linear(config.n_filters, output_dim) if has_projection else None
         self.reset_parameters()
-        self._packed = Derived()
+        self._max_width = config.max_width
 
     def reset_parameters(self) -> None:
         nn.init.uniform_(self.char_embedding.weight, -1.0, 1.0)
@@ -92,153 +87,88 @@ class CharCNN(nn.Module):
             nn.init.normal_(self.projection.weight, std=self.config.n_filters**-0.5)
             nn.init.zeros_(self.projection.bias)
 
-    def forward(self, types: Sequence[str]) -> Tensor:
-        """Encode word types with autograd.
+    def forward(self, types: Sequence[str], products: Optional[Sequence[Product]] = None) -> Tensor:
+        """Encode word types.
 
         types (Sequence[str]): Their texts.
+        products (Optional[Sequence]): What to compute `linears` with. None: with autograd.
         RETURNS (Tensor): Shape (types, P).
         """
-        return self.encode(*character_ids(types, self.config.max_characters_per_token))
+        spelled = character_ids(types, self.config.max_characters_per_token)
+        return self.encode(*spelled, products)
 
-    def encode(self, ids: numpy.ndarray, lengths: numpy.ndarray) -> Tensor:
-        """The same for types whose characters are known already.
+    def encode(
+        self,
+        ids: numpy.ndarray,
+        lengths: numpy.ndarray,
+        products: Optional[Sequence[Product]] = None,
+    ) -> Tensor:
+        """The same for types that are spelled already.
 
-        ids (ndarray): Shifted character ids (see `characters`), shape (types, characters).
-        lengths (ndarray): Ids per type that are not padding.
-        RETURNS (Tensor): Shape (types, P).
+        ids, lengths (ndarray): See `character_ids`.
+        products (Optional[Sequence]): See `forward`.
         """
         weight = self.char_embedding.weight
-        device, n = weight.device, len(ids)
-        size = _TYPES_PER_CHUNK.get(device.type, 8192)
-        few_sizes = compiles_per_size(device, product_dtype(weight))
+        size = _TYPES_PER_CHUNK.get(weight.device.type, 8192)
+        few_sizes = products is None and compiles_per_size(weight.device, product_dtype(weight))
+        n_types = len(ids)
         if few_sizes:
             # Full chunks only, with types that are nothing but padding.
-            more = -n % size
-            ids = numpy.pad(ids, ((0, more), (0, 0)), constant_values=PADDING + SHIFT)
-            lengths = numpy.pad(lengths, (0, more))
+            added = -n_types % size
+            ids = numpy.pad(ids, ((0, added), (0, 0)), constant_values=PADDING + SHIFT)
+            lengths = numpy.pad(lengths, (0, added))
+        if products is None:
+            products = [partial(F.linear, weight=w, bias=b) for w, b in self.linears()]
         # In order of length, so that each chunk is as narrow as it can be.
         order = numpy.argsort(lengths, kind="stable")
-        chunks = [order[start : start + size] for start in range(0, len(order), size)]
-        pooled = [self._pool(self._pad(ids[chunk], lengths[chunk], few_sizes)) for chunk in chunks]
-        y = torch.cat(pooled) if pooled else weight.new_empty(0, self.config.n_filters)
-        for highway in self.highways:
-            y = highway(y)
-        if self.projection is not None:
-            y = self.projection(y)
-        return y[to_device(numpy.argsort(order)[:n], device)]
-
-    def _pool(self, ids: Tensor) -> Tensor:
-        """Convolutions, max over time, activation."""
-        embedded = self.char_embedding(ids)
-        n, length, _ = embedded.shape
         pooled = []
-        for conv, (width, number) in zip(self.convolutions, self.config.filters):
-            # All windows as rows of one matrix: the gradient of a small convolution is slow.
-            windows = embedded.unfold(1, width, 1).reshape(n * (length - width + 1), -1)
-            scores = F.linear(windows, conv.weight.flatten(1), conv.bias)
-            pooled.append(self._activate(scores.view(n, -1, number).amax(1)))
-        return torch.cat(pooled, dim=1)
-
-    @torch.inference_mode()
-    def infer(self, types: Sequence[str], precision: Precision = "float32") -> Tensor:
-        """The same without autograd: short types together, everything in place, and weights packed
-        where the precision asks for it. A type's vector does not depend on the others.
-
-        types (Sequence[str]): Their texts.
-        precision (str): Arithmetic of the products. "int8" is computed like "float16".
-        RETURNS (Tensor): Shape (types, P).
-        """
-        key = (precision, fingerprint(self))
-        packed: _PackedCharCNN = self._packed.get(key, lambda: self._pack(precision))
-        device = self.char_embedding.weight.device
-        # In order of length, so that each chunk is as narrow as it can be.
-        order = numpy.argsort([len(text) for text in types], kind="stable")
-        result = self.char_embedding.weight.new_empty(len(types), self.output_dim)
-        size = _TYPES_PER_CHUNK.get(device.type, 8192)
-        for start in range(0, len(types), size):
-            FORK_GATE.let_forks_pass()
+        for start in range(0, max(len(order), 1), size):
             chunk = order[start : start + size]
-            y = self._convolve(packed, self._padded_ids([types[i] for i in chunk]))
-            for carry, transform in packed.highways:
-                y = torch.lerp(y, transform(y, None).relu_(), carry(y, None).sigmoid_())
-            if packed.projection is not None:
-                y = packed.projection(y, None)
-            result[to_device(chunk, device)] = y
-        return result
+            # Every filter sees one window of nothing but padding, if it would see any at full
+            # length: all such windows have the same value.
+            width = int(lengths[chunk].max(initial=0)) + self._max_width
+            if few_sizes:
+                step = 4 if width <= 16 else 16
+                width = -(-width // step) * step
+            width = min(width, self.config.max_characters_per_token)
+            padded = numpy.full((len(chunk), width), PADDING + SHIFT)
+            padded[:, : ids.shape[1]] = ids[chunk, :width]
+            pooled.append(self._pool(to_device(padded, weight.device), products))
+        y = torch.cat(pooled)
+        linears = iter(products[len(self.convolutions) :])
+        for _ in self.highways:
+            gate = next(linears)(y).sigmoid_()
+            y = torch.lerp(y, next(linears)(y).relu_(), gate)
+        if self.projection is not None:
+            y = next(linears)(y)
+        return y[to_device(numpy.argsort(order)[:n_types], weight.device)]
 
-    def invalidate(self) -> None:
-        """Forget the packed weights."""
-        self._packed.clear()
+    def linears(self) -> list[tuple[Tensor, Optional[Tensor]]]:
+        """RETURNS (list): Weight, shape (out, in), and bias of each matrix product of a forward
+        pass, in the order of use. The convolutions come first, without a bias."""
+        linears = [linear for one in self.highways for linear in (one.carry, one.transform)]
+        if self.projection is not None:
+            linears.append(self.projection)
+        return [
+            *((conv.weight.permute(0, 2, 1).flatten(1), None) for conv in self.convolutions),
+            *((linear.weight, linear.bias) for linear in linears),
+        ]
 
-    def _convolve(self, packed: _PackedCharCNN, ids: Tensor) -> Tensor:
+    def _pool(self, ids: Tensor, products: Sequence[Product]) -> Tensor:
+        """Convolutions, max over time, activation. RETURNS (Tensor): Shape (types, filters)."""
         embedded = F.embedding(ids, self.char_embedding.weight)
-        n, length, dim = embedded.shape
-        y = embedded.new_empty(n, self.config.n_filters)
-        column = 0
-        for product, conv, (width, number) in zip(
-            packed.convolutions, self.convolutions, self.config.filters
-        ):
-            # All windows as rows of one matrix, which is faster here than a small convolution.
-            windows = embedded.as_strided(
-                (n, length - width + 1, width * dim), (length * dim, dim, 1)
-            )
-            scores = product(windows.reshape(-1, width * dim), None)
-            assert conv.bias is not None
-            pooled = scores.view(n, -1, number).amax(1).add_(conv.bias)
-            y[:, column : column + number] = self._activate(pooled)
-            column += number
-        return y
-
-    def _padded_ids(self, types: Sequence[str]) -> Tensor:
-        """Character ids padded so far that every filter sees one window of padding alone, if it
-        would have seen any at full length: all such windows have the same value."""
-        return self._pad(*character_ids(types, self.config.max_characters_per_token))
-
-    def _pad(self, ids: numpy.ndarray, lengths: numpy.ndarray, few_sizes: bool = False) -> Tensor:
-        most = self.config.max_characters_per_token
-        longest = int(lengths.max(initial=0)) + self.config.max_width
-        if few_sizes:
-            step = 4 if longest <= 16 else 16
-            longest = -(-longest // step) * step
-        longest = min(longest, most)
-        padded = numpy.full((len(ids), longest), PADDING + SHIFT)
-        padded[:, : ids.shape[1]] = ids[:, :longest]
-        return to_device(padded, self.char_embedding.weight.device)
-
-    def _activate(self, x: Tensor) -> Tensor:
-        return torch.relu(x) if self.config.activation == "relu" else torch.tanh(x)
-
-    def _pack(self, precision: Precision) -> _PackedCharCNN:
-        # 8-bit products quantise all rows of a call with one scale: a type's vector, which the type
-        # cache keeps, would depend on the types that happened to be new at the same time. Products
-        # with half-precision weights are as fast here.
-        arithmetic: Precision = "float16" if precision == "int8" else precision
-
-        def product(weight: Tensor, bias: Optional[Tensor]) -> Product:
-            return pack(weight, bias, arithmetic, many_rows=True)
-
-        return _PackedCharCNN(
-            convolutions=[
-                product(conv.weight.permute(0, 2, 1).flatten(1), None) for conv in self.convolutions
-            ],
-            highways=[
-                (
-                    product(highway.carry.weight, highway.carry.bias),
-                    product(highway.transform.weight, highway.transform.bias),
-                )
-                for highway in self.highways
-            ],
-            projection=None
-            if self.projection is None
-            else product(self.projection.weight, self.projection.bias),
-        )
-
-
-@dataclass
-class _PackedCharCNN:
-    convolutions: list[Product]
-    highways: list[tuple[Product, Product]]
-    projection: Optional[Product]
+        n_types, length, dim = embedded.shape
+        pooled = []
+        for conv, product in zip(self.convolutions, products):
+            [width] = conv.kernel_size
+            # All windows as rows of one matrix: this is faster than a small convolution, above all
+            # in the backward pass.
+            windows = embedded.unfold(1, width, 1).transpose(2, 3).reshape(-1, width * dim)
+            scores = product(windows).view(n_types, length - width + 1, conv.out_channels)
+            most = scores.amax(1)
+            pooled.append(most + cast(Tensor, conv.bias).to(most.dtype))
+        y = torch.cat(pooled, dim=1)
+        return torch.relu_(y) if self.config.activation == "relu" else torch.tanh_(y)
 
 
 class WordEmbedding(nn.Module):
@@ -269,13 +199,6 @@ class WordEmbedding(nn.Module):
         return self.embedding(
             to_device(numpy.array(ids, dtype=numpy.int64), self.embedding.weight.device)
         )
-
-    def infer(self, types: Sequence[str], precision: Precision = "float32") -> Tensor:
-        """The same; a look-up is exact in every precision."""
-        return self.forward(types)
-
-    def invalidate(self) -> None:
-        """Nothing is derived from the weights."""
 
 
 def build_token_encoder(

@@ -10,7 +10,8 @@ import typer
 from tqdm import tqdm
 from wasabi import msg
 
-from ..bilm.precision import Precision, check_precision
+from ..inference.settings import Precision
+from ..layers.encoder import set_precision
 from ..tools.texts import find_files, read_docs, total_size
 from ..tools.vector_writer import Layers, VectorWriter, locked_vectors
 from ..weights import load_pipeline
@@ -57,8 +58,7 @@ def embed_cli(
         nlp = load_pipeline(model)
         elmo = get_component(nlp, name)
         if precision is not None:
-            check_precision(precision, elmo.bilm.device)
-            elmo.bilm.precision = cast(Precision, precision)
+            set_precision(elmo.model, cast(Precision, precision))
         # An output of an earlier run may be below the folder of texts.
         paths = find_files([source], any_suffix=True)
         paths = [path for path in paths if path.resolve() != out.resolve()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import IO, Any, NamedTuple, Optional, Union
 import numpy
 from spacy.util import registry
 
-from ..bilm.forking import Lock
+from ..bilm.forking import FORK_GATE
 
 
 @registry.misc("spacy-elmo.ActivationCache.v1")
@@ -45,18 +46,18 @@ class _OnDisk(NamedTuple):
 
 
 class ActivationCache:
-    """Activations by sequence. What was there first stays: training comes back to every sequence
-    once per epoch, an order in which throwing out the oldest would throw out what is needed next.
+    """Activations by sequence. Entries are never evicted: every sequence recurs once per epoch, so
+    that throwing out the oldest would always throw out the one needed next.
 
-    Everything is in NumPy arrays, so that the bound holds for main memory also where the biLM is on
-    a GPU, whose memory it needs itself. What does not fit goes to a file that has no name and is
-    gone with the process. A copy, or a pickle, of a cache is empty; a forked process has what was
-    in memory.
+    Everything is in NumPy arrays, so that the bound is one of main memory also if the biLM is on a
+    GPU, whose memory it needs itself. What does not fit goes to a file that has no name and
+    vanishes with the process. A copy, or a pickle, of a cache is empty. A forked process has what
+    was in memory.
 
     memory_bytes (int): Bound of what is kept in memory.
     half_precision (bool): Keep float16.
-    folder (Optional[Union[str, Path]]): Where what does not fit goes; None for nowhere. It is
-        looked at when it is needed first: a pipeline loads also where there is no such folder.
+    folder (Optional[Union[str, Path]]): Where what does not fit goes; None for nowhere. It is not
+        used before it is needed: a pipeline loads also if there is no such folder.
     folder_bytes (Optional[int]): Bound of what goes there; None for none.
     """
 
@@ -71,35 +72,50 @@ class ActivationCache:
         self.half_precision = half_precision
         self.folder = folder
         self.folder_bytes = folder_bytes
-        self._lock = Lock()
-        self._process = os.getpid()
-        self._entries: dict[Any, Union[numpy.ndarray, _OnDisk]] = {}
+        self._lock = threading.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._in_memory: dict[Any, numpy.ndarray] = {}
+        self._on_disk: dict[Any, _OnDisk] = {}
         self._file: Optional[IO[bytes]] = None
+        self._process = os.getpid()
         self._source: Any = None
-        self.bytes_in_memory = 0
-        self.bytes_on_disk = 0
+        self.bytes_in_memory = self.bytes_on_disk = 0
 
     def __reduce__(self) -> tuple:
         settings = (self.memory_bytes, self.half_precision, self.folder, self.folder_bytes)
         return type(self), settings
 
-    def bind(self, source: Any) -> None:
-        """Say what computes the activations, and forget those of anything else.
+    def __len__(self) -> int:
+        return len(self._in_memory) + len(self._on_disk)
 
-        source (Any): Compared for equality: the weights and how they are used.
+    def bind(self, source: Any) -> None:
+        """Name what computes the activations, and forget those of anything else.
+
+        source (Any): An object that is replaced when its results change.
         """
-        if source != self._source:
+        if source is not self._source:
             self.clear()
             self._source = source
 
-    def __len__(self) -> int:
-        return len(self._entries)
+    def clear(self) -> None:
+        """Forget everything, and free memory and disk."""
+        with FORK_GATE, self._lock:
+            if self._file is not None:
+                self._file.close()
+            self._forget()
 
     def get(self, key: Any) -> Optional[numpy.ndarray]:
         """RETURNS (Optional[ndarray]): What was put, perhaps as float16. Must not be changed."""
-        with self._own():
-            entry = self._entries.get(key)
-            return self._read(entry) if isinstance(entry, _OnDisk) else entry
+        with self._exclusive():
+            if key not in self._on_disk:
+                return self._in_memory.get(key)
+            entry = self._on_disk[key]
+            assert self._file is not None
+            self._file.seek(entry.offset)
+            data = self._file.read(int(numpy.prod(entry.shape)) * entry.dtype.itemsize)
+        return numpy.frombuffer(data, dtype=entry.dtype).reshape(entry.shape)
 
     def put(self, key: Any, activations: numpy.ndarray) -> numpy.ndarray:
         """Keep activations if there is room for them.
@@ -111,66 +127,46 @@ class ActivationCache:
         """
         if self.half_precision:
             activations = activations.astype("float16")
-        with self._own():
-            if key in self._entries:
+        n_bytes = activations.nbytes
+        with self._exclusive():
+            if key in self._in_memory or key in self._on_disk:
                 return activations
-            n_bytes = activations.nbytes
             if self.bytes_in_memory + n_bytes <= self.memory_bytes:
                 # A copy: a view would keep the whole batch.
-                self._entries[key] = activations.copy()
+                self._in_memory[key] = activations.copy()
                 self.bytes_in_memory += n_bytes
             elif self.folder is not None and (
                 self.folder_bytes is None or self.bytes_on_disk + n_bytes <= self.folder_bytes
             ):
-                try:
-                    self._entries[key] = self._write(activations)
-                except OSError as error:
-                    warnings.warn(
-                        f"activation cache: cannot write to {self.folder} ({error}); training "
-                        "goes on, and computes what does not fit into memory",
-                        stacklevel=2,
-                    )
-                    self.folder = None
-            return activations
+                self._write(key, activations)
+        return activations
+
+    def _write(self, key: Any, activations: numpy.ndarray) -> None:
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(  # noqa: SIM115 (open as long as the cache)
+                    dir=self.folder, prefix="spacy-elmo-"
+                )
+            self._file.seek(self.bytes_on_disk)
+            self._file.write(activations.tobytes())
+            self._file.flush()  # A forked process must not write it a second time.
+        except OSError as error:
+            warnings.warn(
+                f"activation cache: cannot write to {self.folder} ({error}); training continues, "
+                "and computes again what does not fit into memory",
+                stacklevel=2,
+            )
+            self.folder = None
+            return
+        self._on_disk[key] = _OnDisk(self.bytes_on_disk, activations.shape, activations.dtype)
+        self.bytes_on_disk += activations.nbytes
 
     @contextlib.contextmanager
-    def _own(self) -> Iterator[None]:
-        """One thread at a time; and a forked process, which shares its parent's file and the place
-        in it, begins with its own file."""
-        with self._lock:
+    def _exclusive(self) -> Iterator[None]:
+        """Hold the lock. A forked process starts without the file, whose position it would share
+        with its parent."""
+        with FORK_GATE, self._lock:
             if self._process != os.getpid():
                 self._process, self._file = os.getpid(), None
-                self._entries = {
-                    key: entry
-                    for key, entry in self._entries.items()
-                    if not isinstance(entry, _OnDisk)
-                }
-                self.bytes_on_disk = 0
+                self._on_disk, self.bytes_on_disk = {}, 0
             yield
-
-    def clear(self) -> None:
-        """Forget everything, and free memory and disk."""
-        with self._own():
-            self._entries = {}
-            self.bytes_in_memory = self.bytes_on_disk = 0
-            if self._file is not None:
-                self._file.close()
-                self._file = None
-
-    def _write(self, activations: numpy.ndarray) -> _OnDisk:
-        if self._file is None:
-            self._file = tempfile.TemporaryFile(  # noqa: SIM115 (lives as long as the cache)
-                dir=self.folder, prefix="spacy-elmo-"
-            )
-        data = activations.tobytes()
-        entry = _OnDisk(self.bytes_on_disk, activations.shape, activations.dtype)
-        self._file.seek(entry.offset)
-        self._file.write(data)
-        self.bytes_on_disk += len(data)
-        return entry
-
-    def _read(self, entry: _OnDisk) -> numpy.ndarray:
-        assert self._file is not None
-        self._file.seek(entry.offset)
-        size = int(numpy.prod(entry.shape)) * entry.dtype.itemsize
-        return numpy.frombuffer(self._file.read(size), dtype=entry.dtype).reshape(entry.shape)

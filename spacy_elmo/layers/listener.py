@@ -47,7 +47,7 @@ from thinc.types import Floats2d, Floats3d
 
 from ..extensions import layers_of
 from .encoder import NAME as ENCODER
-from .encoder import DocLayers, FrozenLayers, get_bilm, split_tokens
+from .encoder import BatchLayers, FrozenLayers, get_bilm, split_tokens
 from .mixes import Mix, begin_mix
 from .not_serialized import NotSerialized
 
@@ -75,14 +75,14 @@ class Upstream(Protocol):
     @property
     def layer_shape(self) -> tuple[int, int]: ...
 
-    def layers_on_demand(self, docs: Sequence[Doc]) -> Optional[DocLayers]: ...
+    def layers_on_demand(self, docs: Sequence[Doc]) -> Optional[BatchLayers]: ...
 
 
 class TrainingBatch:
     """The layers of one batch on their way to the listeners, and the gradients on their way back.
 
     docs (Sequence[Doc]): The docs.
-    layers (DocLayers): What the upstream computed for them.
+    layers (BatchLayers): What the upstream computed for them.
     links (Sequence[Link]): The listeners that may take them, and send a gradient.
     backprop (Optional[Callable]): Takes the sum of the gradients (L+1, tokens, 2P). None if the
         biLM is frozen.
@@ -91,7 +91,7 @@ class TrainingBatch:
     def __init__(
         self,
         docs: Sequence[Doc],
-        layers: DocLayers,
+        layers: BatchLayers,
         links: Sequence[Link],
         backprop: Optional[Callable[[Floats3d], Any]] = None,
     ) -> None:
@@ -259,7 +259,7 @@ class ListenerSettings(NotSerialized):
     grad_factor: float
 
 
-def LayersListener(upstream: str = ANY, grad_factor: float = 1.0) -> Model[list[Doc], DocLayers]:
+def LayersListener(upstream: str = ANY, grad_factor: float = 1.0) -> Model[list[Doc], BatchLayers]:
     """The layers that an "elmo" component computes for the docs.
 
     upstream (str): Its name, or "*" for any.
@@ -299,15 +299,17 @@ def replace_listener_cfg(upstream: dict, listener: dict, *, frozen: bool) -> dic
 
 
 def replace_listener(
-    encoder: Model[list[Doc], DocLayers], listener: Model[list[Doc], DocLayers], upstream: Upstream
-) -> Model[list[Doc], DocLayers]:
+    encoder: Model[list[Doc], BatchLayers],
+    listener: Model[list[Doc], BatchLayers],
+    upstream: Upstream,
+) -> Model[list[Doc], BatchLayers]:
     """What `nlp.replace_listeners` puts where the listener was: a copy of the upstream's model."""
     factor = listener.attrs["settings"].grad_factor
     encoder.attrs["grad_factor"] = 0.0 if upstream.frozen else factor
     return encoder
 
 
-def init(model: Model[list[Doc], DocLayers], X: Any = None, Y: Any = None) -> None:
+def init(model: Model[list[Doc], BatchLayers], X: Any = None, Y: Any = None) -> None:
     if X is None:
         return
     link: Link = model.attrs["link"]
@@ -321,12 +323,12 @@ def init(model: Model[list[Doc], DocLayers], X: Any = None, Y: Any = None) -> No
     n_layers, width = link.upstream.layer_shape
     lengths = [len(doc) for doc in X]
     layers = model.ops.alloc3f(n_layers, sum(lengths), width)
-    link.sample = TrainingBatch(X, DocLayers(layers, lengths), [link])
+    link.sample = TrainingBatch(X, BatchLayers(layers, lengths), [link])
 
 
 def forward(
-    model: Model[list[Doc], DocLayers], docs: Sequence[Doc], is_train: bool
-) -> tuple[DocLayers, Callable]:
+    model: Model[list[Doc], BatchLayers], docs: Sequence[Doc], is_train: bool
+) -> tuple[BatchLayers, Callable]:
     link: Link = model.attrs["link"]
     if not is_train:
         return _join(model, _layers_of_docs(model, docs, is_train)), lambda d_layers: []
@@ -354,7 +356,7 @@ def forward(
 
 
 def _layers_of_docs(
-    model: Model[list[Doc], DocLayers], docs: Sequence[Doc], is_train: bool
+    model: Model[list[Doc], BatchLayers], docs: Sequence[Doc], is_train: bool
 ) -> list[Floats3d]:
     """What is on the docs. At prediction, also what the upstream has just handed over for them,
     because a component may annotate during training with an upstream that does not."""
@@ -379,7 +381,7 @@ def _layers_of_docs(
     return found
 
 
-def _no_layers(model: Model[list[Doc], DocLayers], doc: Doc, is_train: bool) -> str:
+def _no_layers(model: Model[list[Doc], BatchLayers], doc: Doc, is_train: bool) -> str:
     link: Link = model.attrs["link"]
     name = _described(model)
     listener = "a listener" if link.component is None else f"the listener of {link.component!r}"
@@ -420,7 +422,7 @@ def _no_layers_kept(link: Link, upstream: Upstream) -> str:
     )
 
 
-def _described(model: Model[list[Doc], DocLayers]) -> str:
+def _described(model: Model[list[Doc], BatchLayers]) -> str:
     link: Link = model.attrs["link"]
     name = model.attrs["settings"].upstream
     if link.upstream is not None:
@@ -428,13 +430,13 @@ def _described(model: Model[list[Doc], DocLayers]) -> str:
     return "elmo component" if name == ANY else f"elmo component {name!r}"
 
 
-def _join(model: Model[list[Doc], DocLayers], layers: Sequence[Floats3d]) -> DocLayers:
+def _join(model: Model[list[Doc], BatchLayers], layers: Sequence[Floats3d]) -> BatchLayers:
     if not layers:
         upstream = model.attrs["link"].upstream
         n_layers, width = (0, 0) if upstream is None else upstream.layer_shape
-        return DocLayers(model.ops.alloc3f(n_layers, 0, width), [])
+        return BatchLayers(model.ops.alloc3f(n_layers, 0, width), [])
     lengths = [array.shape[1] for array in layers]
-    return DocLayers(model.ops.xp.concatenate(layers, axis=1), lengths)
+    return BatchLayers(model.ops.xp.concatenate(layers, axis=1), lengths)
 
 
 def _key(doc: Doc) -> bytes:
@@ -442,7 +444,7 @@ def _key(doc: Doc) -> bytes:
     return doc.to_array(ORTH).tobytes()
 
 
-def mix_docs(mix: Mix) -> Model[DocLayers, list[Floats2d]]:
+def mix_docs(mix: Mix) -> Model[BatchLayers, list[Floats2d]]:
     """Apply a mix to a batch of docs."""
     return Model(
         _MIX_DOCS,
@@ -454,7 +456,7 @@ def mix_docs(mix: Mix) -> Model[DocLayers, list[Floats2d]]:
     )
 
 
-def _mix_init(model: Model, X: Optional[DocLayers] = None, Y: Any = None) -> None:
+def _mix_init(model: Model, X: Optional[BatchLayers] = None, Y: Any = None) -> None:
     mix = model.layers[0]
     if X is None:
         mix.initialize()
@@ -464,7 +466,7 @@ def _mix_init(model: Model, X: Optional[DocLayers] = None, Y: Any = None) -> Non
 
 
 def _mix_forward(
-    model: Model[DocLayers, list[Floats2d]], X: DocLayers, is_train: bool
+    model: Model[BatchLayers, list[Floats2d]], X: BatchLayers, is_train: bool
 ) -> tuple[list[Floats2d], Callable]:
     check: GradientCheck = model.attrs["gradient_check"]
     if not is_train:

@@ -1,7 +1,7 @@
 """How the activations of all layers become one vector per token (Peters et al. 2018, section 3.2).
 
-Each mix maps (L+1, tokens, 2P) to (tokens, width), token by token. Their twins for plain PyTorch
-are in `bilm.mixes`.
+Each mix maps (L+1, tokens, 2P) to (tokens, width), token by token. A twin of `ScalarMix` for plain
+PyTorch is in `bilm.mixes`.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ..bilm.lstm import LayerState
+from ..bilm.lstm_function import LayerState
 from ..files import atomic_folder, clear_temporary, save_tensors, sha256
 
 _STATE, _CHECKSUMS = "state.json", "checksums.json"

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..bilm import BiLM
-from ..bilm.lstm import LayerState
+from ..bilm.lstm_function import LayerState
+from ..bilm.packing import to_device
 from ..bilm.token_encoder import CharCNN
-from ..bilm.transfer import to_device
 from .batches import Batch
 from .corpus import Corpus
 from .losses import LossConfig, Rows, Samples, build_output_layer

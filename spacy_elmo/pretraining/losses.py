@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from ..bilm.precision import autocast, operand, product_dtype, product_rows
-from ..bilm.transfer import to_device
+from ..bilm.mixed_precision import autocast, operand, product_dtype, product_rows
+from ..bilm.packing import to_device
 
 LossName = Literal["sampled", "full", "adaptive"]
 # Bounds the logits that exist at a time, in bytes: they should stay near the processor.

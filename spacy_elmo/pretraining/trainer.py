@@ -19,8 +19,8 @@ import torch
 from torch import nn
 
 from ..bilm import BiLMConfig
-from ..bilm.lstm import LayerState
-from ..bilm.precision import autocast
+from ..bilm.lstm_function import LayerState
+from ..bilm.mixed_precision import autocast
 from ..files import atomic_file, exclusive_lock
 from . import checkpoint as checkpoints
 from .adagrad import update_rows

@@ -11,7 +11,8 @@ import torch
 from spacy.util import minibatch
 
 from ..bilm.formats import load
-from ..bilm.precision import Precision, check_precision
+from ..inference import Settings, current_session
+from ..inference.settings import Precision, check_precision
 from ..weights import DEFAULT, load_bilm
 
 
@@ -50,9 +51,8 @@ class Embedder:
             raise ValueError(
                 f"device {device!r}: {error}; give 'cpu', 'cuda' or 'cuda:1'"
             ) from error
+        self._settings = Settings(precision=precision, stateful=stateful)
         check_precision(precision, self.bilm.device)
-        self.bilm.precision = precision
-        self.bilm.stateful = stateful
 
     def embed_sentence(self, tokens: Iterable[str]) -> numpy.ndarray:
         """RETURNS (ndarray): All layers of one sentence, shape (L+1, tokens, 2P)."""
@@ -74,7 +74,7 @@ class Embedder:
                         f"sentence {number} has a token of type {type(token).__name__} ({token!r}):"
                         " give strings, such as [token.text for token in doc]"
                     )
-        embedded = self.bilm.embed(tokens)
+        embedded = current_session(self.bilm, self._settings).embed(tokens)
         if embedded and self.bilm.device.type != "cpu":  # One transfer, not one per sentence.
             lengths = [len(sentence) for sentence in tokens]
             embedded = list(torch.cat(embedded, dim=1).cpu().split(lengths, dim=1))

@@ -30,6 +30,7 @@ from thinc.api import to_numpy
 
 from ..component import Elmo, pipe_settings
 from ..files import atomic_file, locked_output
+from ..layers.encoder import get_session
 from .journal import Journal
 
 # Batches per portion. With more, sequences of similar length are batched together more often; with
@@ -101,7 +102,7 @@ class VectorWriter:
         settings = {
             "layers": layers.value,
             "format": "spacy" if self._is_docs else "arrays",
-            "precision": elmo.bilm.precision,
+            "precision": get_session(elmo.model).settings.precision,
             **_describe_pipeline(nlp, elmo),
         }
         self._journal.open(settings, discard=force)
@@ -133,7 +134,7 @@ class VectorWriter:
                     raise self._other_docs(n_read, n_read + len(portion))
             else:
                 # The last bits of a type's encoding depend on the types that it is computed with.
-                self.elmo.bilm.type_cache.clear()
+                get_session(self.elmo.model).type_cache.clear()
                 records = map(self._encode, self.nlp.pipe(portion, **settings))
                 with self._resumable(self._journal.path):
                     self._journal.append(records, checksum)

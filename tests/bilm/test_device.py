@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
 from spacy_elmo.bilm.mixes import ScalarMix
+from spacy_elmo.inference import Settings, current_session
 
 from ..conftest import TINY, TINY_WORDS, WORDS
 
@@ -29,43 +30,40 @@ SENTENCES = [["The", "bank", "of", "the", "river"], [], ["</S>"], ["money"] * 40
 PRECISIONS = ("float32", "tf32", "bfloat16")
 
 
-def on_device(config: BiLMConfig, precision: str = "float32") -> BiLM:
+def on_device(config: BiLMConfig) -> BiLM:
     with torch.device("meta"):
-        bilm = BiLM(config, WORDS if config.char_cnn is None else None)
-    bilm.precision = precision
-    return bilm
+        return BiLM(config, WORDS if config.char_cnn is None else None)
 
 
 @pytest.mark.parametrize("stateful", [False, True])
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("config", [ORIGINAL, TINY_WORDS], ids=["original", "words"])
 def test_inference_stays_on_the_device(config: BiLMConfig, precision: str, stateful: bool):
-    bilm = on_device(config, precision)
-    bilm.stateful = stateful
-    width = config.output_dim
+    bilm = on_device(config)
     for max_tokens in (2048, 7):
-        bilm.max_tokens = max_tokens
-        for tokens, layers in zip(SENTENCES, bilm.embed(SENTENCES), strict=True):
-            assert layers.shape == (3, len(tokens), width)
+        session = current_session(bilm, Settings(precision, max_tokens, stateful=stateful))
+        for tokens, layers in zip(SENTENCES, session.embed(SENTENCES), strict=True):
+            assert layers.shape == (3, len(tokens), config.output_dim)
             assert (layers.device.type, layers.dtype) == ("meta", torch.float32)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_mixes_stay_on_the_device(precision: str):
-    bilm, mix = on_device(ORIGINAL, precision), ScalarMix(3).to("meta")
-    targets = numpy.array([0, -1, 3])
-    with torch.no_grad():
-        for index in ([0, 1, 0], [1, 1, 1]):
-            layers, features = bilm(
-                ["the", "bank"],
-                numpy.array(index),
-                [2, 0, 1],
-                targets=targets,
-                n_rows=5,
-                reduce=mix,
-            )
-            assert (layers.shape, features.shape) == ((3, 5, 1024), (5, 1024))
-            assert layers.device.type == features.device.type == "meta"
+    session = current_session(on_device(ORIGINAL), Settings(precision))
+    mix = ScalarMix(3).to("meta")
+    for _, layers in session.batches(["the", "bank"], numpy.array([0, 1, 0]), [2, 0, 1]):
+        mixed = mix(layers)
+        assert (layers.shape, mixed.shape) == ((3, 3, 1024), (3, 1024))
+        assert layers.device.type == mixed.device.type == "meta"
+
+
+@pytest.mark.parametrize("config", [ORIGINAL, TINY_WORDS], ids=["original", "words"])
+def test_training_stays_on_the_device(config: BiLMConfig):
+    bilm = on_device(config)
+    layers = bilm(["the", "bank"], numpy.array([0, 1, 0]), [2, 0, 1])
+    layers.sum().backward()
+    assert layers.device.type == "meta"
+    assert all(weight.grad.device.type == "meta" for weight in bilm.parameters())
 
 
 class LargestTensor(TorchDispatchMode):
@@ -80,10 +78,9 @@ class LargestTensor(TorchDispatchMode):
 
 
 def test_memory_for_the_gates_is_bounded():
-    bilm = on_device(ORIGINAL)
-    bilm.max_tokens = 10**6
+    session = current_session(on_device(ORIGINAL), Settings(max_tokens_per_batch=10**6))
     with LargestTensor() as largest:
-        bilm.embed([["the"]] * 8000)
+        session.embed([["the"]] * 8000)
     assert 500 << 20 < largest.n_bytes <= 1 << 30
 
 
@@ -110,21 +107,34 @@ def settings() -> Iterator[None]:
         torch.backends.mkldnn.matmul.fp32_precision = "none"
 
 
-def run(bilm: BiLM, inside) -> None:
+aten = torch.ops.aten
+PRODUCTS = (aten.mm, aten.addmm, aten.bmm, aten.matmul, aten.linear)
+
+
+class InTheMiddle(TorchDispatchMode):
+    """Calls a function once, at the first matrix product."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        if operator.overloadpacket in PRODUCTS:
+            function, self.function = self.function, lambda: None
+            function()
+        return operator(*args, **(kwargs or {}))
+
+
+def run(bilm: BiLM, precision: str, inside) -> None:
     """Call a function in the middle of inference."""
-
-    def reduce(layers: torch.Tensor) -> torch.Tensor:
-        inside()
-        return layers[0]
-
-    with torch.no_grad():
-        bilm(["the"], numpy.array([0]), [1], reduce=reduce)
+    with InTheMiddle(inside):
+        current_session(bilm, Settings(precision)).embed([["the"]])
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_tf32_is_on_inside_only(precision: str):
     before, states = state(), []
-    run(on_device(TINY, precision), lambda: states.append(state()))
+    run(on_device(TINY), precision, lambda: states.append(state()))
     assert [allowed for allowed, *_ in states] == [precision == "tf32"]
     assert state() == before
 
@@ -133,7 +143,7 @@ def test_tf32_is_on_inside_only(precision: str):
 def test_the_users_own_precision_stays(user: str):
     torch.set_float32_matmul_precision(user)
     before, states = state(), []
-    run(on_device(TINY, "tf32"), lambda: states.append(state()))
+    run(on_device(TINY), "tf32", lambda: states.append(state()))
     assert states == [before] and state() == before
 
 
@@ -144,7 +154,7 @@ def test_the_users_own_precision_stays_in_the_new_interface(user: str, everywher
     matmul = torch.backends.cuda.matmul
     (torch.backends if everywhere else matmul).fp32_precision = user
     found = []
-    run(on_device(TINY, "tf32"), lambda: found.append(matmul.fp32_precision))
+    run(on_device(TINY), "tf32", lambda: found.append(matmul.fp32_precision))
     assert found == ["tf32"] and matmul.fp32_precision == user
     if everywhere:
         torch.backends.fp32_precision = "tf32" if user == "ieee" else "ieee"
@@ -155,7 +165,7 @@ def test_tf32_in_two_threads():
     """The first one that enters is the first one that leaves."""
     before, states = state(), []
     first_in, second_in, first_out = (threading.Event() for _ in range(3))
-    bilm = on_device(TINY, "tf32")
+    bilm = on_device(TINY)
 
     def second_enters():
         first_in.set()
@@ -167,12 +177,12 @@ def test_tf32_in_two_threads():
         states.append(state())
 
     def first():
-        run(bilm, second_enters)
+        run(bilm, "tf32", second_enters)
         first_out.set()
 
     thread = threading.Thread(target=first)
     thread.start()
     assert first_in.wait(60)
-    run(bilm, first_leaves)
+    run(bilm, "tf32", first_leaves)
     thread.join()
     assert states[0][0] and state() == before

@@ -10,15 +10,18 @@ import spacy
 import torch
 from spacy.tokens import Doc
 from spacy.vocab import Vocab
-from thinc.api import Adam
+from thinc.api import Adam, Model
 
 from spacy_elmo.layers.encoder import (
     ElmoEncoder,
-    NoWeights,
+    LazyBiLM,
     Settings,
     encode,
     get_bilm,
+    get_lazy_bilm,
+    get_session,
     set_bilm,
+    set_precision,
 )
 from spacy_elmo.layers.mixes import ConcatLayers, FrozenMix
 from spacy_elmo.segmenters import docs as whole_docs
@@ -97,7 +100,7 @@ def test_backprop_is_that_of_plain_pytorch(encoder, bilm):
             types = [doc[i].text for i in tokens.tolist()]
             distinct = sorted(set(types))
             index = numpy.array([distinct.index(text) for text in types])
-            layers, _ = plain(distinct, index, [len(types)])
+            layers = plain(distinct, index, [len(types)])
             kept = torch.from_numpy(tokens[start:end])
             loss = loss + (layers[:, start:end] * d_output[:, kept]).sum()
     loss.backward()
@@ -196,10 +199,13 @@ def test_encode_leaves_out_what_is_not_asked_for(encoder):
 
 def test_without_layers_the_mix_sees_one_batch_at_a_time(bilm):
     encoder = ElmoEncoder(bilm, sentences(), Settings(max_tokens_per_batch=8))
-    mix = FrozenMix()
     seen = []
-    inner = mix._func
-    mix._func = lambda model, X, is_train: (seen.append(X.shape[1]), inner(model, X, is_train))[1]
+
+    def forward(model, X, is_train):
+        seen.append(X.shape[1])
+        return X[0], lambda dY: dY
+
+    mix = Model("spy", forward)
     docs = make_docs([["The", "bank", "flows"]] * 10)
     encode(encoder, docs, mix=mix, keep_layers=False)
     assert sum(seen) == 30
@@ -209,45 +215,39 @@ def test_without_layers_the_mix_sees_one_batch_at_a_time(bilm):
 # Weights
 
 
-def test_weights_are_read_at_first_use(weights_folder, bilm):
+def test_weights_are_read_at_first_use(weights_folder):
     encoder = ElmoEncoder(
-        NoWeights(partial(load_bilm, weights_folder)), sentences(), Settings(precision="float16")
+        LazyBiLM(partial(load_bilm, weights_folder)), sentences(), Settings(precision="float16")
     )
-    assert not isinstance(encoder.layers[0].shims[0]._model, type(bilm))
+    assert get_lazy_bilm(encoder) is not None
     encoder.predict(make_docs())
+    assert get_lazy_bilm(encoder) is None
     assert get_bilm(encoder) is get_bilm(encoder)
-    assert get_bilm(encoder).precision == "float16"
+    assert get_session(encoder).settings.precision == "float16"
 
 
 def test_without_weights_every_use_says_so():
-    encoder = ElmoEncoder(NoWeights(None), sentences(), Settings())
+    encoder = ElmoEncoder(LazyBiLM(None), sentences(), Settings())
     for use in (encoder.predict, encoder.begin_update, lambda docs: encoder.initialize()):
         with pytest.raises(ValueError, match="no weights yet"):
             use(make_docs())
 
 
-def test_set_bilm_applies_the_settings(encoder):
+def test_another_bilm_runs_with_the_same_settings(bilm):
+    encoder = ElmoEncoder(bilm, sentences(), Settings(precision="float16"))
     other = random_bilm(seed=1)
-    other.max_tokens, other.stateful = 3, True
     set_bilm(encoder, other)
     assert get_bilm(encoder) is other
-    assert (other.max_tokens, other.stateful) == (Settings().max_tokens_per_batch, False)
+    assert get_session(encoder).settings.precision == "float16"
     layers = encoder.predict(make_docs([["bank"]])).layers
-    assert max_difference(layers, random_bilm(seed=1).embed([["bank"]])[0]) < 1e-5
+    assert max_difference(layers, random_bilm(seed=1).embed([["bank"]])[0]) < 1e-2
 
 
-@pytest.mark.parametrize(
-    "settings, message",
-    [
-        ({"max_tokens_per_batch": 0}, "max_tokens_per_batch must be 1 or more"),
-        ({"type_cache_mb": -1}, "type_cache_mb must be 0 or more"),
-    ],
-)
-def test_impossible_settings(settings, message):
-    with pytest.raises(ValueError, match=message):
-        Settings(**settings)
-
-
-def test_an_unknown_precision():
+def test_another_precision(encoder):
+    exact = encoder.predict(make_docs()).layers
+    set_precision(encoder, "int8")
+    assert 1e-6 < max_difference(encoder.predict(make_docs()).layers, exact) < 0.1
+    with pytest.raises(ValueError, match="'bfloat16' is not for the device 'cpu'"):
+        set_precision(encoder, "bfloat16")
     with pytest.raises(ValueError, match="unknown precision 'float8': choose one of float32"):
-        Settings(precision="float8")
+        set_precision(encoder, "float8")

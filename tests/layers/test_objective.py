@@ -15,7 +15,7 @@ from spacy.vocab import Vocab
 from thinc.api import NumpyOps, Ops
 from typer.testing import CliRunner
 
-from spacy_elmo.layers.encoder import ElmoEncoder, Settings
+from spacy_elmo.layers.encoder import ElmoEncoder, Settings, get_bilm
 from spacy_elmo.layers.objective import loss, make_objective
 from spacy_elmo.segmenters import sentences
 
@@ -106,7 +106,7 @@ def test_gradient():
     _, gradient = loss(ops, docs, scores)
     backprop(gradient)
     n = 2 * (2 + 1)  # Three words and two words, in both directions.
-    parameter = encoder.layers[0].shims[0]._model.lstm.backward_layers[1].projection_weight
+    parameter = get_bilm(encoder).lstm.backward_layers[1].projection_weight
     found = parameter.grad.clone()
     for at in ((0, 0), (3, 5)):
         values = []

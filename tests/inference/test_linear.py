@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from spacy_elmo.bilm.precision import _few_sizes, pack
+from spacy_elmo.inference.linear import pack_linear
 
 # Relative to values of about 4.
 TOLERANCE = {"float32": 1e-5, "float16": 1e-2, "int8": 0.3}
@@ -21,7 +21,7 @@ def test_product_with_any_number_of_rows(precision: str, many_rows: bool, room: 
     read into the result or to write."""
     torch.manual_seed(0)
     weight, bias = torch.randn(40, 24) * 0.2, torch.randn(40)
-    product = pack(weight, bias, precision, many_rows=many_rows)
+    product = pack_linear(weight, bias, precision, many_rows=many_rows)
     for n in ROWS:
         memory = torch.randn(n + room, 24)
         addends = torch.randn(n + room, 40)
@@ -34,10 +34,3 @@ def test_product_with_any_number_of_rows(precision: str, many_rows: bool, room: 
         assert (result - expected - before[:n]).abs().max() <= TOLERANCE[precision]
         assert (product(memory[:n], None) - expected).abs().max() <= TOLERANCE[precision]
         assert torch.allclose(addends, before, equal_nan=True)
-
-
-def test_kernels_see_few_sizes():
-    sizes = {_few_sizes(n) for n in range(1, 2049)}
-    assert len(sizes) <= 40
-    assert all(n <= _few_sizes(n) <= max(2 * n, n + 15) for n in range(1, 2049))
-    assert all(_few_sizes(n) <= 1.25 * n for n in range(64, 2049))

@@ -1,0 +1,330 @@
+"""The steps of one LSTM layer: for inference, and for training with the gradient written out.
+
+Autograd would record a dozen operations per step, and allocate memory for each. Here the forward
+pass keeps the gates and the cells. The backward pass does per step what depends on the next step,
+and everything else for all steps at once: above all the gradients of the weights, which are one
+large product each.
+
+Rows are packed (see `packing`). All tensors may have leading dimensions for several directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Optional
+
+import numpy
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .config import LSTMConfig
+from .mixed_precision import operand, product_dtype, product_rows
+from .packing import to_device
+
+# Added to the forget gate's bias at run time (bilm-tf stores it without).
+FORGET_BIAS = 1.0
+
+# Outputs and cells of one layer, shapes (..., sequences, P) and (..., sequences, H).
+LayerState = tuple[Tensor, Tensor]
+
+# Computes `x @ weight.T + bias (+ addend)`. The result may be overwritten.
+Linear = Callable[..., Tensor]
+
+
+class LayerProducts(NamedTuple):
+    """The matrix products of one layer, for inference.
+
+    input, recurrent (Linear): From inputs and from outputs to gates, width 4H.
+    projection (Optional[Linear]): From width H to P.
+    max_rows (int): Rows of gates to compute from inputs at once.
+    """
+
+    input: Linear
+    recurrent: Linear
+    projection: Optional[Linear]
+    max_rows: int
+
+
+def lstm_step(
+    gates: Tensor, c_previous: Tensor, c: Tensor, hidden: Tensor, cell_clip: Optional[float]
+) -> Tensor:
+    """One step without the projection. Writes the activations over the gates.
+
+    gates (Tensor): Before the activation, in the order i, j (candidate), f, o; shape (..., n, 4H).
+    c_previous (Tensor): The cells before the step, shape (..., n, H).
+    c (Tensor): Takes the cells after it. If this is `c_previous`, the activation of i is lost.
+    hidden (Tensor): Takes the output, shape (..., n, H).
+    RETURNS (Tensor): The output.
+    """
+    i, j, f, o = gates.chunk(4, dim=-1)
+    # tanh(j) = 2 sigmoid(2j) - 1: PyTorch's sigmoid is several times as fast as its tanh, and one
+    # call serves all gates. The values differ by 1e-7 at most.
+    j *= 2
+    gates.sigmoid_()
+    j.mul_(2).sub_(1)
+    candidate = torch.mul(i, j, out=i if c is c_previous else c)
+    torch.addcmul(candidate, c_previous, f, out=c)
+    if cell_clip is not None:
+        c.clamp_(-cell_clip, cell_clip)
+    return torch.mul(c, 2, out=hidden).sigmoid_().mul_(2).sub_(1).mul_(o)
+
+
+def run_layer(
+    x: Tensor,
+    batch_sizes: Sequence[int],
+    products: LayerProducts,
+    config: LSTMConfig,
+    y: Tensor,
+    state: Optional[LayerState] = None,
+) -> None:
+    """Run one layer without autograd.
+
+    x (Tensor): Packed inputs, shape (..., rows, in).
+    batch_sizes (Sequence[int]): Sequences that are active at each step; falling.
+    y (Tensor): Takes the outputs, packed like x, shape (..., rows, P).
+    state (Optional[LayerState]): Before the first step, changed in place to that after each
+        sequence's last step. None: zeros.
+    """
+    h, c = state or (None, x.new_zeros(*x.shape[:-2], batch_sizes[0], config.dim))
+    hidden = torch.empty_like(c)
+    previous = h
+    start = 0
+    for sizes in _split_steps(batch_sizes, products.max_rows):
+        input_gates = products.input(x[..., start : start + sum(sizes), :], None)
+        chunk_start = start
+        for n in sizes:
+            gates = input_gates[..., start - chunk_start : start - chunk_start + n, :]
+            if previous is not None:
+                gates = products.recurrent(previous[..., :n, :], gates)
+            cells = c[..., :n, :]
+            output = lstm_step(gates, cells, cells, hidden[..., :n, :], config.cell_clip)
+            if products.projection is not None:
+                output = products.projection(output, None)
+                if config.proj_clip is not None:
+                    output.clamp_(-config.proj_clip, config.proj_clip)
+            previous = y[..., start : start + n, :]
+            previous.copy_(output)
+            start += n
+            if h is not None:
+                h[..., :n, :] = previous
+        del input_gates, gates  # Free them before those of the next chunk are computed.
+
+
+def _split_steps(batch_sizes: Sequence[int], max_rows: int) -> Iterator[Sequence[int]]:
+    """Cut steps into runs of at most `max_rows` rows, but at least one step."""
+    start = rows = 0
+    for step, n in enumerate(batch_sizes):
+        if step > start and rows + n > max_rows:
+            yield batch_sizes[start:step]
+            start, rows = step, 0
+        rows += n
+    if batch_sizes:
+        yield batch_sizes[start:]
+
+
+class _Settings(NamedTuple):
+    batch_sizes: list[int]
+    config: LSTMConfig
+    state: Optional[LayerState]
+    dtype: torch.dtype  # Of products.
+
+
+def train_layer(
+    x: Tensor,
+    batch_sizes: Sequence[int],
+    gate_weight: Tensor,
+    gate_bias: Tensor,
+    projection_weight: Optional[Tensor],
+    config: LSTMConfig,
+    state: Optional[LayerState] = None,
+) -> Tensor:
+    """Run one layer with autograd. Products are in the type that `torch.autocast` asks for, if it
+    is on; everything else is in that of the weights.
+
+    x (Tensor): Packed inputs, shape (..., rows, in).
+    batch_sizes (Sequence[int]): Sequences that are active at each step; falling.
+    gate_weight (Tensor): Shape (..., 4H, in + P), gates in the order i, j (candidate), f, o.
+    gate_bias (Tensor): Shape (..., 4H).
+    projection_weight (Optional[Tensor]): Shape (..., P, H).
+    config (LSTMConfig): The hyper-parameters.
+    state (Optional[LayerState]): Before the first step, changed in place to that after the last
+        one: then all sequences must be of one length. No gradient flows into it. None: zeros.
+    RETURNS (Tensor): The outputs, packed like x, shape (..., rows, P).
+    """
+    settings = _Settings(list(batch_sizes), config, state, product_dtype(x))
+    return _LSTMFunction.apply(settings, x, gate_weight, gate_bias, projection_weight)
+
+
+class _LSTMFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, settings: _Settings, x: Tensor, *weights: Any) -> Tensor:
+        gate_weight, gate_bias, projection_weight = weights
+        batch_sizes, config, state, dtype = settings
+        width, dim = x.shape[-1], config.dim
+        weight = gate_weight.to(dtype)
+        bias = gate_bias.clone()
+        bias[..., 2 * dim : 3 * dim] += FORGET_BIAS
+        gates = torch.matmul(operand(x, dtype), weight[..., :width].transpose(-1, -2))
+        gates = gates[..., : x.shape[-2], :].to(x.dtype)
+        gates += bias.unsqueeze(-2)
+        recurrent = weight[..., width:].transpose(-1, -2).contiguous()
+        projection = None
+        if projection_weight is not None:
+            projection = projection_weight.to(dtype).transpose(-1, -2).contiguous()
+        cells = x.new_empty(*x.shape[:-1], dim)
+        y = x.new_empty(*x.shape[:-1], config.projection_dim)
+        h0, c0 = None, x.new_zeros(*x.shape[:-2], batch_sizes[0], dim)
+        if state is not None:
+            h0, c0 = state[0].clone(), state[1].clone()
+        hidden = torch.empty_like(c0)
+        h, c, start = h0, c0, 0
+        for n in batch_sizes:
+            rows = slice(start, start + n)
+            step_gates = gates[..., rows, :]
+            if h is not None:
+                low = operand(h[..., :n, :], dtype)
+                step_gates += torch.matmul(low, recurrent)[..., :n, :]
+            c_previous, c, h = c[..., :n, :], cells[..., rows, :], y[..., rows, :]
+            output = lstm_step(step_gates, c_previous, c, hidden[..., :n, :], config.cell_clip)
+            if projection is None:
+                h.copy_(output)
+            else:
+                h.copy_(torch.matmul(operand(output, dtype), projection)[..., :n, :])
+                if config.proj_clip is not None:
+                    h.clamp_(-config.proj_clip, config.proj_clip)
+            start += n
+        if state is not None and h is not None:
+            state[0].copy_(h)
+            state[1].copy_(c)
+        ctx.save_for_backward(x, gate_weight, projection_weight, gates, cells, y, h0, c0)
+        ctx.settings = settings
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Optional[Tensor], ...]:
+        x, gate_weight, projection_weight, gates, cells, y, h0, c0 = ctx.saved_tensors
+        batch_sizes, dtype = ctx.settings.batch_sizes, ctx.settings.dtype
+        width, n_rows = x.shape[-1], x.shape[-2]
+        weight = gate_weight.to(dtype)
+        recurrent = weight[..., width:].contiguous()
+        projection = None if projection_weight is None else projection_weight.to(dtype)
+        previous = _previous_rows(batch_sizes, x.device)
+        factors = _derivatives(gates, cells, c0, previous, ctx.settings.config.cell_clip)
+        d_out = dy.clone()
+        low = _backward_steps(ctx.settings, factors, d_out, y, recurrent, projection)
+        h_previous = torch.empty_like(y)
+        h_previous[..., : batch_sizes[0], :] = 0 if h0 is None else h0
+        h_previous[..., batch_sizes[0] :, :] = y[..., previous, :]
+        d_weight = torch.empty_like(gate_weight)
+        for columns, inputs in ((slice(width), x), (slice(width, None), h_previous)):
+            inputs = operand(inputs, dtype)
+            d_gates = low[..., : inputs.shape[-2], :]
+            d_weight[..., columns] = torch.matmul(d_gates.transpose(-1, -2), inputs)
+        d_projection = None
+        if projection is not None:
+            d_low = operand(d_out, dtype).transpose(-1, -2)
+            d_projection = torch.matmul(d_low, operand(factors.hidden, dtype)).to(x.dtype)
+        d_x = None
+        if ctx.needs_input_grad[1]:  # That of x.
+            rows = low[..., : product_rows(n_rows, x.device, dtype), :]
+            d_x = torch.matmul(rows, weight[..., :width])[..., :n_rows, :].to(x.dtype)
+        return None, d_x, d_weight, factors.gates.sum(-2), d_projection
+
+
+class _Derivatives(NamedTuple):
+    """What does not depend on later steps, for all rows at once.
+
+    gates (Tensor): Of i, j and f with respect to the cell, and of o with respect to the output,
+        through the activations. `_backward_steps` makes them the gradients of the gates.
+    forget (Tensor): The forget gates.
+    hidden (Tensor): The outputs before the projection.
+    cell (Tensor): Of the output with respect to the cell.
+    inside (Optional[Tensor]): 1 where a cell is not clipped, else 0.
+    """
+
+    gates: Tensor
+    forget: Tensor
+    hidden: Tensor
+    cell: Tensor
+    inside: Optional[Tensor]
+
+
+def _derivatives(
+    gates: Tensor, cells: Tensor, c0: Tensor, previous: Tensor, cell_clip: Optional[float]
+) -> _Derivatives:
+    first = c0.shape[-2]
+    i, j, f, o = gates.chunk(4, dim=-1)
+    tanh_c = (cells * 2).sigmoid_().mul_(2).sub_(1)
+    hidden = tanh_c * o
+    d_gates = torch.empty_like(gates)
+    d_i, d_j, d_f, d_o = d_gates.chunk(4, dim=-1)
+    torch.mul(j, i, out=d_i).addcmul_(d_i, i, value=-1)
+    torch.mul(j, j, out=d_j).neg_().add_(1).mul_(i)
+    d_f[..., :first, :] = c0
+    d_f[..., first:, :] = cells[..., previous, :]
+    d_f.mul_(f).addcmul_(d_f, f, value=-1)
+    torch.mul(hidden, o, out=d_o).neg_().add_(hidden)
+    d_cell = tanh_c.square_().neg_().add_(1).mul_(o)
+    inside = None
+    if cell_clip is not None:
+        inside = (cells.abs() < cell_clip).to(cells.dtype)
+    return _Derivatives(d_gates, f, hidden, d_cell, inside)
+
+
+def _backward_steps(
+    settings: _Settings,
+    factors: _Derivatives,
+    d_out: Tensor,
+    y: Tensor,
+    recurrent: Tensor,
+    projection: Optional[Tensor],
+) -> Tensor:
+    """Go back through time. Turns `factors.gates` into the gradients of the gates, and `d_out` into
+    those of the outputs before the clipping.
+
+    RETURNS (Tensor): The gradients of the gates in `dtype`, as operands of products: in a type that
+        rounds the number of rows up, with rows of zeros behind them.
+    """
+    batch_sizes, config, _, dtype = settings
+    d_gates = low = factors.gates
+    device, n_rows, first = y.device, y.shape[-2], batch_sizes[0]
+    if dtype != y.dtype:
+        most = product_rows(n_rows, device, dtype) + product_rows(first, device, dtype)
+        low = d_gates.new_empty(*y.shape[:-2], most, d_gates.shape[-1], dtype=dtype)
+        low[..., n_rows:, :] = 0
+    d_cells = y.new_zeros(*y.shape[:-2], first, factors.cell.shape[-1])
+    d_h_next: Optional[Tensor] = None
+    start = n_rows
+    for n in reversed(batch_sizes):
+        start -= n
+        rows = slice(start, start + n)
+        d_h = d_out[..., rows, :]
+        if d_h_next is not None:
+            d_h[..., : d_h_next.shape[-2], :] += d_h_next
+        if projection is not None:
+            if config.proj_clip is not None:
+                d_h.mul_(y[..., rows, :].abs() < config.proj_clip)
+            d_h = torch.matmul(operand(d_h, dtype), projection)[..., :n, :].to(y.dtype)
+        d_c = d_cells[..., :n, :]
+        d_c.addcmul_(d_h, factors.cell[..., rows, :])
+        if factors.inside is not None:
+            d_c *= factors.inside[..., rows, :]
+        by_gate = d_gates[..., rows, :].unflatten(-1, (4, -1))
+        by_gate[..., :3, :] *= d_c.unsqueeze(-2)
+        by_gate[..., 3, :] *= d_h
+        d_c *= factors.forget[..., rows, :]
+        if low is not d_gates:
+            low[..., rows, :] = d_gates[..., rows, :]
+        if start:
+            operands = low[..., start : start + product_rows(n, device, dtype), :]
+            d_h_next = torch.matmul(operands, recurrent)[..., :n, :]
+    return low
+
+
+def _previous_rows(batch_sizes: list[int], device: torch.device) -> Tensor:
+    """For each row but those of the first step, the row of the same sequence one step before."""
+    counts = numpy.array([0, *batch_sizes[:-1]], dtype=numpy.int64)
+    rows = numpy.arange(sum(batch_sizes)) - numpy.repeat(counts, batch_sizes)
+    return to_device(rows[batch_sizes[0] :], device)

@@ -1,0 +1,55 @@
+"""Matrix products in bfloat16 during training, as `torch.autocast` asks for them."""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+from torch import Tensor
+
+from .packing import round_up
+
+
+def autocast(device: torch.device, enabled: bool) -> contextlib.AbstractContextManager:
+    """RETURNS (ContextManager): `torch.autocast` with bfloat16; nothing on PyTorch's meta device,
+    which has no autocast."""
+    if not torch.amp.is_autocast_available(device.type):
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, torch.bfloat16, enabled=enabled)
+
+
+def product_dtype(x: Tensor) -> torch.dtype:
+    """RETURNS (dtype): What `torch.autocast` asks for in products; that of x if it is off."""
+    kind = x.device.type
+    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+        return x.dtype
+    return torch.get_autocast_dtype(kind)
+
+
+def compiles_per_size(device: torch.device, dtype: torch.dtype) -> bool:
+    """RETURNS (bool): Whether a product in training compiles and keeps a kernel for every number of
+    rows, as oneDNN does in bfloat16 on a CPU (see `round_up`)."""
+    return device.type == "cpu" and dtype == torch.bfloat16
+
+
+def product_rows(n: int, device: torch.device, dtype: torch.dtype) -> int:
+    """RETURNS (int): How many rows a product of n rows should have in training."""
+    if not compiles_per_size(device, dtype):
+        return n
+    # Most products of more rows are those of a whole batch, of which there are few sizes anyway.
+    return round_up(n, 4 if n <= 256 else 8)
+
+
+def operand(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """RETURNS (Tensor): For a product in training: x in `dtype`, with rows of zeros up to
+    `product_rows`."""
+    if x.dtype == dtype:
+        return x
+    n = x.shape[-2]
+    rows = product_rows(n, x.device, dtype)
+    if rows == n:
+        return x.to(dtype)
+    padded = x.new_empty(*x.shape[:-2], rows, x.shape[-1], dtype=dtype)
+    padded[..., :n, :] = x
+    padded[..., n:, :] = 0
+    return padded

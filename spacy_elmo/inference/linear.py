@@ -1,0 +1,189 @@
+"""Matrix products with weights packed once for inference.
+
+A plain float32 product with the few rows of one LSTM step reads its weights in an order that
+wastes most of the machine. PyTorch ships operators that keep the weights in the order the kernels
+want: oneDNN's for float32, FBGEMM's for half-precision and 8-bit weights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, Optional, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..bilm.forking import FORK_GATE
+from ..bilm.packing import round_up
+from .settings import Precision
+
+# The number of rows oneDNN arranges the weights for. A layout made for 64 rows is within a few
+# percent of the best one for 1 to 1,000 rows; one made for a single row is half as fast.
+_PACKING_ROWS = 64
+
+
+class PackedLinear(Protocol):
+    """Computes `x @ weight.T + bias (+ addend)`; x and addend have as many leading dimensions as
+    the weight that was packed. The result is a new float32 tensor that the caller may overwrite."""
+
+    def __call__(self, x: Tensor, addend: Optional[Tensor] = None) -> Tensor: ...
+
+
+def pack_linear(
+    weight: Tensor, bias: Optional[Tensor], precision: Precision, *, many_rows: bool = False
+) -> PackedLinear:
+    """Prepare a weight for many products.
+
+    weight (Tensor): Shape (out, in), or (directions, out, in) for a batched product (GPU).
+    bias (Optional[Tensor]): Shape (out,) or (directions, out).
+    precision (str): See `Settings`.
+    many_rows (bool): The product will mostly see hundreds of rows. In float32 on a CPU, such a
+        product gains little by packing, and uses the weight as it is: a second copy of all
+        weights would cost more than it brings.
+    """
+    weight = weight.detach()
+    bias = None if bias is None else bias.detach()
+    if weight.dim() == 3 or weight.device.type != "cpu":
+        return _dense(weight, bias, torch.bfloat16 if precision == "bfloat16" else torch.float32)
+    if precision == "float16":
+        packed = _prepack("float16", torch.ops.quantized.linear_prepack_fp16, weight, bias)
+        return _with_addend(lambda x: torch.ops.quantized.linear_dynamic_fp16(x, packed))
+    if precision == "int8":
+        return _int8(weight, bias)
+    if many_rows:
+        return _with_addend(lambda x: F.linear(x, weight, bias))
+    if weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
+        return _onednn(weight, bias)
+    return _dense(weight, bias, weight.dtype)
+
+
+def _with_addend(linear: Callable[[Tensor], Tensor]) -> PackedLinear:
+    return lambda x, addend=None: linear(x) if addend is None else linear(x).add_(addend)
+
+
+def _dense(weight: Tensor, bias: Optional[Tensor], dtype: torch.dtype) -> PackedLinear:
+    result = torch.float32 if dtype == torch.bfloat16 else dtype
+    transposed = weight.to(dtype).transpose(-1, -2).contiguous()
+    row = None if bias is None else bias.to(result).unsqueeze(-2)
+
+    def product(x: Tensor, addend: Optional[Tensor] = None) -> Tensor:
+        y = torch.matmul(x.to(dtype), transposed).to(result)
+        for term in (row, addend):
+            if term is not None:
+                y += term
+        return y
+
+    return product
+
+
+def _onednn(weight: Tensor, bias: Optional[Tensor]) -> PackedLinear:
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _PACKING_ROWS)
+    linear = torch.ops.mkldnn._linear_pointwise
+
+    def product(x: Tensor, addend: Optional[Tensor] = None) -> Tensor:
+        n = len(x)
+        if addend is None:
+            return linear(_pad_rows(x), packed, bias, "none", [], "")[:n]
+        return linear(_pad_rows(x), _pad_rows(addend), packed, bias, "add")[:n]
+
+    return product
+
+
+def _pad_rows(x: Tensor) -> Tensor:
+    """Add rows, whatever they hold, up to one of the few sizes for which oneDNN keeps kernels: the
+    memory behind x if there is enough, else a copy."""
+    n, width = x.shape
+    rows = round_up(n)
+    if rows == n:
+        return x
+    stride = x.stride(0)
+    available = x.untyped_storage().nbytes() // x.element_size() - x.storage_offset()
+    if (rows - 1) * stride + width <= available:
+        return x.as_strided((rows, width), (stride, 1))
+    longer = x.new_zeros(rows, width)
+    longer[:n] = x
+    return longer
+
+
+def _int8(weight: Tensor, bias: Optional[Tensor]) -> PackedLinear:
+    # One scale per output row. Symmetric, so that a zero weight stays zero.
+    scales = weight.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny) / 127
+    zeros = torch.zeros_like(scales, dtype=torch.int64)
+    with warnings.catch_warnings():
+        # PyTorch 2.13 announces that its quantized tensors will move; the operators stay.
+        warnings.filterwarnings("ignore", message=".*quantize.*", category=UserWarning)
+        quantized = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
+        packed = _prepack("int8", torch.ops.quantized.linear_prepack, quantized, bias)
+    # reduce_range: 8-bit products saturate 16-bit sums on CPUs without VNNI.
+    return _with_addend(lambda x: torch.ops.quantized.linear_dynamic(x, packed, True))
+
+
+def _prepack(precision: str, prepack: Callable, weight: Tensor, bias: Optional[Tensor]) -> object:
+    try:
+        return prepack(weight, bias)
+    except RuntimeError as error:
+        raise ValueError(
+            f"precision {precision!r} needs PyTorch's FBGEMM operators, which this build for this "
+            f"processor lacks ({str(error).splitlines()[0]}): use precision 'float32'"
+        ) from error
+
+
+class _TF32:
+    """A context in which float32 products on a GPU use TF32.
+
+    PyTorch has one setting for the whole process. The first thread that enters sets it, and the
+    last one that leaves restores it: products of other threads use TF32 in between.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._before = ""
+
+    def __enter__(self) -> None:
+        with self._lock:
+            matmul = torch.backends.cuda.matmul
+            if not self._users:
+                if hasattr(matmul, "fp32_precision"):  # Since PyTorch 2.9.
+                    self._before = matmul.fp32_precision
+                else:
+                    self._before = "tf32" if matmul.allow_tf32 else "ieee"
+                if self._before != "tf32":
+                    # Unlike its successor `fp32_precision`, this sets what both PyTorch's old and
+                    # new interfaces read. They must not contradict each other.
+                    matmul.allow_tf32 = True
+            self._users += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users or self._before == "tf32":
+                return
+            matmul = torch.backends.cuda.matmul
+            matmul.allow_tf32 = False
+            if hasattr(matmul, "fp32_precision"):
+                # "none" means the setting of all backends.
+                matmul.fp32_precision = "none"
+                if matmul.fp32_precision != self._before:
+                    matmul.fp32_precision = self._before
+
+
+_TF32_PRODUCTS = _TF32()
+
+
+@contextlib.contextmanager
+def inference(precision: Precision, device: torch.device) -> Iterator[None]:
+    """A context in which a biLM runs: without autograd, with products of the precision that was
+    asked for, whatever `torch.autocast` or the process's settings say around it. No other thread
+    forks the process meanwhile."""
+    no_context = contextlib.nullcontext()
+    autocast: Any = no_context
+    if torch.amp.is_autocast_available(device.type):  # Not on PyTorch's meta device.
+        autocast = torch.autocast(device.type, enabled=False)
+    tf32: Any = _TF32_PRODUCTS if precision == "tf32" and device.type != "cpu" else no_context
+    with FORK_GATE, torch.inference_mode(), autocast, tf32:
+        yield

@@ -1,0 +1,88 @@
+"""All weights of a biLM, packed for inference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..bilm.lstm import BiLSTM, LSTMLayer
+from ..bilm.lstm_function import FORGET_BIAS, LayerProducts
+from ..bilm.token_encoder import CharCNN, WordEmbedding
+from .linear import PackedLinear, pack_linear
+from .settings import Precision
+
+# Bytes of gate pre-activations computed at once: enough rows for a fast product, and little enough
+# memory for the allocator to use again. FBGEMM is fastest at about 64 rows; int8 also allocates an
+# int32 accumulator of the same size.
+_GATE_BYTES = {"float32": 8 << 20, "float16": 4 << 20, "int8": 4 << 20}
+_GATE_BYTES_UNPACKED = 16 << 20
+_GATE_BYTES_GPU = 1 << 30
+
+# Input weights per layer and direction of which float32 keeps a packed copy.
+_MAX_PACKED_INPUT_WEIGHTS = 4 << 20
+
+
+class PackedBiLM(NamedTuple):
+    """The matrix products of a biLM.
+
+    token_encoder (list): See `CharCNN.linears`; empty for word input.
+    lstm (list): For each layer, the products of each direction, or one set for both.
+    """
+
+    token_encoder: list[PackedLinear]
+    lstm: list[list[LayerProducts]]
+
+
+def pack_bilm(
+    token_encoder: CharCNN | WordEmbedding, lstm: BiLSTM, precision: Precision
+) -> PackedBiLM:
+    """Pack the present weights."""
+    # 8-bit products quantise all rows of a call with one scale: a type's vector, which the type
+    # cache keeps, would depend on the types that are computed with it. Products with half-precision
+    # weights are as fast here.
+    char_precision: Precision = "float16" if precision == "int8" else precision
+    linears = token_encoder.linears() if isinstance(token_encoder, CharCNN) else []
+    char_products = [
+        pack_linear(weight, bias, char_precision, many_rows=True) for weight, bias in linears
+    ]
+    layers = []
+    for pair in zip(lstm.forward_layers, lstm.backward_layers):
+        # On a GPU, both directions in one batched product.
+        groups = zip(pair) if pair[0].gate_weight.device.type == "cpu" else [pair]
+        layers.append([_pack_layer(group, precision) for group in groups])
+    return PackedBiLM(char_products, layers)
+
+
+def _pack_layer(layers: Sequence[LSTMLayer], precision: Precision) -> LayerProducts:
+    """Pack one direction, or both for batched products."""
+    weight = _gather([layer.gate_weight for layer in layers])
+    bias = _gather([layer.gate_bias for layer in layers]).clone()
+    dim = weight.shape[-2] // 4
+    bias[..., 2 * dim : 3 * dim] += FORGET_BIAS
+    projections = [one.projection_weight for one in layers if one.projection_weight is not None]
+    projection = _gather(projections) if projections else None
+    output_dim = dim if projection is None else projection.shape[-2]
+    width = weight.shape[-1] - output_dim
+    # Packing helps the inputs' product, too, though less than the recurrent one: it sees the rows
+    # of many steps at once. It is worth a second copy of the weights while they are small.
+    many_rows = 4 * dim * width > _MAX_PACKED_INPUT_WEIGHTS
+    if weight.device.type != "cpu":
+        gate_bytes = _GATE_BYTES_GPU
+    elif precision == "float32" and many_rows:
+        gate_bytes = _GATE_BYTES_UNPACKED
+    else:
+        gate_bytes = _GATE_BYTES[precision]
+    return LayerProducts(
+        pack_linear(weight[..., :width], bias, precision, many_rows=many_rows),
+        pack_linear(weight[..., width:], None, precision),
+        None if projection is None else pack_linear(projection, None, precision),
+        gate_bytes // (4 * dim * weight.element_size() * len(layers)),
+    )
+
+
+def _gather(weights: Sequence[Tensor]) -> Tensor:
+    values = [weight.detach() for weight in weights]
+    return values[0] if len(values) == 1 else torch.stack(values)

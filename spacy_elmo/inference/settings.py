@@ -1,0 +1,56 @@
+"""How to run a biLM; not part of its weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+
+Precision = Literal["float32", "float16", "int8", "tf32", "bfloat16"]
+CPU_PRECISIONS = ("float32", "float16", "int8")
+GPU_PRECISIONS = ("float32", "tf32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a `Session`.
+
+    precision (str): Arithmetic of the products: float32, float16 or int8 on a CPU, float32, tf32 or
+        bfloat16 on a GPU. In int8, all rows of an LSTM's product share one scale: every layer but
+        the token encoder's depends slightly on the sentences of the same batch. While tf32 runs,
+        float32 products of other threads use TF32, too.
+    max_tokens_per_batch (int): Tokens that are computed at once, sentence boundaries included.
+    type_cache_mb (float): Bound of the encodings of word types that are kept, in MiB.
+    stateful (bool): Carry each row's LSTM state from one call to the next, as older
+        implementations do: row i continues from row i of the last call. For comparisons only.
+    RAISES (ValueError): If a value is impossible on any device.
+    """
+
+    precision: Precision = "float32"
+    max_tokens_per_batch: int = 2048
+    type_cache_mb: float = 64.0
+    stateful: bool = False
+
+    def __post_init__(self) -> None:
+        if self.precision not in get_args(Precision):
+            raise ValueError(
+                f"unknown precision {self.precision!r}: choose one of "
+                f"{', '.join(get_args(Precision))}"
+            )
+        if self.max_tokens_per_batch < 1:
+            raise ValueError(
+                f"max_tokens_per_batch must be 1 or more, found {self.max_tokens_per_batch}"
+            )
+        if self.type_cache_mb < 0:
+            raise ValueError(f"type_cache_mb must be 0 or more, found {self.type_cache_mb}")
+
+
+def check_precision(precision: Precision, device: torch.device) -> None:
+    """RAISES (ValueError): If the precision is not for this kind of device."""
+    allowed = CPU_PRECISIONS if device.type == "cpu" else GPU_PRECISIONS
+    if precision not in allowed:
+        raise ValueError(
+            f"precision {precision!r} is not for the device {str(device)!r}: "
+            f"choose one of {', '.join(allowed)}"
+        )

@@ -1,0 +1,381 @@
+"""Sessions against the plain reference: batches, states, precisions, and changes of weights."""
+
+import copy
+import dataclasses
+import gc
+import pickle
+import weakref
+
+import numpy
+import pytest
+import torch
+
+from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
+from spacy_elmo.inference import Session, Settings, current_session
+
+from ..bilm.test_model import SEEDS, SENTENCES, arguments, random_case
+from ..conftest import TINY, TINY_WORDS, max_difference, random_bilm
+from ..reference import reference_layers
+
+
+def embed(bilm, sentences, **settings):
+    return current_session(bilm, Settings(**settings)).embed(sentences)
+
+
+def assert_equals_reference(bilm):
+    for tokens, layers in zip(SENTENCES, bilm.embed(SENTENCES)):
+        assert max_difference(layers, reference_layers(bilm, tokens).layers) <= 1e-5
+
+
+# ------------------------------------------------------------------------------------------ batches
+
+
+@pytest.mark.parametrize("max_tokens", [1, 8, 1000])
+@pytest.mark.parametrize("seed", SEEDS[::6])
+def test_batches(seed, max_tokens):
+    """Each token is in one batch, with the layers that the network gives it."""
+    bilm = random_case(seed).bilm
+    inputs = arguments(SENTENCES)
+    session = current_session(bilm, Settings(max_tokens_per_batch=max_tokens))
+    batches = list(session.batches(*inputs))
+    tokens = numpy.concatenate([numbers for numbers, _ in batches])
+    assert sorted(tokens) == list(range(len(inputs[1])))
+    layers = torch.cat([layers for _, layers in batches], dim=1)
+    assert max_difference(layers, bilm(*inputs).detach()[:, tokens]) <= 1e-5
+    if max_tokens == 1:
+        assert len(batches) == sum(map(bool, SENTENCES))
+
+
+def test_no_tokens_make_no_batch():
+    assert list(current_session(random_bilm()).batches([], numpy.array([], dtype=int), [0])) == []
+
+
+def test_a_batch_may_be_run_beside_another():
+    """What was yielded stays, and several iterations of one session may be open."""
+    session = current_session(random_bilm(), Settings(max_tokens_per_batch=6))
+    inputs = arguments(SENTENCES)
+    expected = [layers.clone() for _, layers in session.batches(*inputs)]
+    pairs = list(zip(session.batches(*inputs), session.batches(*inputs)))
+    for (first, second), layers in zip(pairs, expected, strict=True):
+        assert torch.equal(first[1], layers) and torch.equal(second[1], layers)
+
+
+@pytest.mark.parametrize("bad", [{"max_tokens_per_batch": 0}, {"type_cache_mb": -1}])
+def test_impossible_settings(bad):
+    [name] = bad
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        Settings(**bad)
+
+
+@pytest.mark.parametrize("inference_mode", [False, True])
+def test_what_the_caller_has_set_is_left_alone(inference_mode):
+    session = current_session(random_bilm())
+    with torch.inference_mode(inference_mode), torch.autocast("cpu", torch.bfloat16):
+        for _ in session.batches(*arguments(SENTENCES)):
+            assert torch.is_inference_mode_enabled() == inference_mode
+            assert torch.is_grad_enabled() != inference_mode
+            assert torch.is_autocast_enabled("cpu")
+
+
+# ----------------------------------------------------------------------------------------- stateful
+
+
+@pytest.fixture
+def bilm():
+    return random_bilm(scale=2.0)
+
+
+@pytest.fixture
+def stateful(bilm):
+    return Session(bilm, Settings(stateful=True, max_tokens_per_batch=3))
+
+
+CALLS = (
+    (("the", "bank"), ("money", "is", "time", "."), ("x",)),
+    (("one", "more", "time", "again"), ("a",), ("b", "c")),
+    (("d",), (), ("e", "f", "g")),
+    (("h", "i"), ("j",)),
+)
+
+
+def history(row, n_calls):
+    """The sentences that a row has seen; an empty one leaves its state alone."""
+    return [call[row] for call in CALLS[:n_calls] if row < len(call) and call[row]]
+
+
+def test_a_row_continues_from_the_same_row_of_the_last_call(stateful, bilm):
+    for n_calls, sentences in enumerate(CALLS):
+        for row, layers in enumerate(stateful.embed(sentences)):
+            reference = reference_layers(bilm, sentences[row], before=history(row, n_calls))
+            assert max_difference(layers, reference.layers) <= 1e-5
+
+
+def test_a_row_that_is_missing_from_a_call_keeps_its_state(stateful, bilm):
+    for sentences in CALLS:
+        stateful.embed(sentences)
+    layers = stateful.embed([["y"], ["y"], ["y"]])[2]
+    reference = reference_layers(bilm, ["y"], before=history(2, len(CALLS)))
+    assert max_difference(layers, reference.layers) <= 1e-5
+
+
+def test_a_new_row_starts_from_zero(stateful, bilm):
+    stateful.embed([["the", "bank"]])
+    layers = stateful.embed([["a"], ["b"]])[1]
+    assert max_difference(layers, reference_layers(bilm, ["b"]).layers) <= 1e-5
+
+
+def test_reset_states_starts_again(stateful):
+    first = stateful.embed(CALLS[0])
+    second = stateful.embed(CALLS[0])
+    stateful.reset_states()
+    third = stateful.embed(CALLS[0])
+    assert max_difference(first[0], second[0]) > 1e-3
+    assert all(max_difference(x, y) <= 1e-6 for x, y in zip(first, third))
+
+
+def test_the_stateless_model_has_no_memory():
+    bilm = random_bilm()
+    first = bilm.embed(CALLS[0])
+    bilm.embed(CALLS[1])
+    assert all(torch.equal(x, y) for x, y in zip(first, bilm.embed(CALLS[0])))
+
+
+# ---------------------------------------------------------------------------------------- precision
+
+WIDER = BiLMConfig(
+    LSTMConfig(dim=64, projection_dim=32),
+    CharCNNConfig(filters=((1, 8), (2, 16), (3, 32)), n_highway=1, embedding_dim=8),
+)
+
+
+def test_float16_is_exact_for_weights_stored_in_half_precision():
+    bilm = random_bilm(WIDER)
+    with torch.no_grad():
+        for parameter in bilm.parameters():
+            parameter.copy_(parameter.half())
+    exact = bilm.embed(SENTENCES)
+    for layers, other in zip(exact, embed(bilm, SENTENCES, precision="float16")):
+        assert max_difference(layers, other) <= 1e-5
+
+
+def test_float16_is_close_for_other_weights():
+    bilm = random_bilm(WIDER)
+    exact = bilm.embed(SENTENCES)
+    rounded = embed(bilm, SENTENCES, precision="float16")
+    differences = [max_difference(x, y) for x, y in zip(exact, rounded)]
+    assert 0 < max(differences) <= 1e-2
+
+
+def test_int8_points_the_same_way():
+    bilm = random_bilm(WIDER)
+    exact = bilm.embed(SENTENCES)
+    for layers, other in zip(exact, embed(bilm, SENTENCES, precision="int8")):
+        cosine = torch.cosine_similarity(layers, other, dim=-1)
+        assert (cosine >= 0.99).all()
+        assert not len(layers[0]) or not torch.equal(layers, other)
+
+
+def test_sessions_of_several_precisions_share_a_network():
+    bilm = random_bilm(WIDER)
+    precisions = ("float16", "float32", "int8", "float32")
+    for precision, layers in zip(
+        precisions, [embed(bilm, SENTENCES, precision=precision) for precision in precisions]
+    ):
+        fresh = embed(random_bilm(WIDER), SENTENCES, precision=precision)
+        assert all(torch.equal(x, y) for x, y in zip(layers, fresh))
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("n_highway", [0, 1])
+def test_autocast_around_inference_changes_nothing(precision, n_highway):
+    config = dataclasses.replace(
+        WIDER, char_cnn=dataclasses.replace(WIDER.char_cnn, n_highway=n_highway)
+    )
+    bilm, fresh = random_bilm(config), random_bilm(config)
+    expected = embed(fresh, SENTENCES, precision=precision)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = embed(bilm, SENTENCES, precision=precision)
+        assert torch.is_autocast_enabled("cpu")
+    for found in (inside, embed(bilm, SENTENCES, precision=precision)):
+        assert all(torch.equal(x, y) for x, y in zip(found, expected))
+
+
+def test_in_int8_the_token_encoder_does_not_depend_on_what_came_before():
+    """The type cache keeps what it computes: a dependence would last."""
+    bilm, fresh = random_bilm(WIDER), random_bilm(WIDER)
+    # The widest values that there are set the scale of what is encoded with them.
+    embed(bilm, [["bank", *(letter * 49 for letter in "abcdefghijklmnop")]], precision="int8")
+    [layers] = embed(bilm, [["the", "bank"]], precision="int8")
+    [expected] = embed(fresh, [["the", "bank"]], precision="int8")
+    assert max_difference(layers[0], expected[0]) <= 1e-6
+
+
+def test_sentences_may_be_iterators():
+    bilm = random_bilm()
+    expected = bilm.embed(SENTENCES)
+    for sentences in (iter(SENTENCES), (iter(tokens) for tokens in SENTENCES)):
+        found = bilm.embed(sentences)
+        assert len(found) == len(expected)
+        assert all(torch.equal(x, y) for x, y in zip(found, expected))
+
+
+@pytest.mark.parametrize("sentences", [SENTENCES, SENTENCES[:1], SENTENCES[2:3]])
+@pytest.mark.parametrize("inference_mode", [False, True])
+def test_each_sentence_has_memory_of_its_own(sentences, inference_mode):
+    with torch.inference_mode(inference_mode):
+        result = random_bilm().embed(sentences)
+    for layers in result:
+        assert layers.is_contiguous() and not layers.is_inference()
+        assert layers.untyped_storage().nbytes() == layers.numel() * layers.element_size()
+
+
+def test_sentences_must_be_cut_into_tokens():
+    with pytest.raises(ValueError, match=r"sentence 1 is a string \('The bank'\)"):
+        random_bilm(TINY).embed([["The", "bank"], "The bank"])
+
+
+@pytest.mark.parametrize("precision", ["float64", "", None])
+def test_unknown_precisions_are_refused_with_the_known_ones(precision):
+    with pytest.raises(ValueError, match=r"unknown precision .*float32.*int8.*bfloat16"):
+        Settings(precision=precision)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
+def test_precisions_of_a_gpu_are_refused_on_a_cpu(precision):
+    with pytest.raises(ValueError, match=rf"{precision}.*'cpu'.*float32, float16, int8"):
+        embed(random_bilm(), [["the"]], precision=precision)
+
+
+# ----------------------------------------------------------------------------------- weight changes
+
+
+def step(bilm):
+    optimizer = torch.optim.SGD(bilm.parameters(), lr=0.1)
+    layers = bilm(*arguments(SENTENCES))
+    layers.square().mean().backward()
+    bilm.embed(SENTENCES)  # Fills the caches between gradient and step.
+    optimizer.step()
+
+
+def load_in_place(bilm):
+    bilm.load_state_dict(random_bilm(bilm.config, seed=1).state_dict())
+
+
+def load_assigned(bilm):
+    bilm.load_state_dict(random_bilm(bilm.config, seed=1).state_dict(), assign=True)
+
+
+def write_through_data(bilm):
+    for parameter in bilm.parameters():
+        parameter.data *= 1.1
+    bilm.invalidate()
+
+
+def write_in_place(bilm):
+    with torch.no_grad():
+        for parameter in bilm.parameters():
+            parameter.mul_(1.1)
+
+
+@pytest.mark.parametrize(
+    "change", [step, load_in_place, load_assigned, write_through_data, write_in_place]
+)
+@pytest.mark.parametrize("config", [TINY, TINY_WORDS], ids=["characters", "words"])
+def test_changed_weights_change_the_output(change, config):
+    bilm = random_bilm(config)
+    before = bilm.embed(SENTENCES)
+    change(bilm)
+    assert_equals_reference(bilm)
+    assert max_difference(before[0][0], bilm.embed(SENTENCES)[0][0]) > 1e-4
+
+
+def test_a_change_of_inference_tensors_is_noticed():
+    """PyTorch does not count the changes of weights that were made in inference mode."""
+    with torch.inference_mode():
+        bilm = random_bilm()
+    bilm.embed(SENTENCES)
+    with torch.inference_mode():
+        write_in_place(bilm)
+    assert_equals_reference(bilm)
+
+
+def test_a_parameter_that_replaces_another_in_the_same_memory_is_noticed():
+    bilm = random_bilm()
+    layer = bilm.lstm.forward_layers[0]
+    memory = layer.gate_weight.detach().numpy().copy()
+    for _ in range(2):
+        memory *= 1.1
+        layer.gate_weight = torch.nn.Parameter(torch.from_numpy(memory))
+        assert_equals_reference(bilm)
+
+
+@pytest.mark.parametrize("part", ["token_encoder", "lstm"])
+def test_a_change_of_either_part_is_noticed(part):
+    bilm = random_bilm()
+    bilm.embed(SENTENCES)
+    with torch.no_grad():
+        for parameter in getattr(bilm, part).parameters():
+            parameter.mul_(1.1)
+    assert_equals_reference(bilm)
+
+
+# ------------------------------------------------------------------------------------------- copies
+
+
+def pickled(bilm):
+    return pickle.loads(pickle.dumps(bilm))
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, pickled])
+@pytest.mark.parametrize("config", [TINY, TINY_WORDS], ids=["characters", "words"])
+def test_a_copy_gives_the_same_output(duplicate, config):
+    bilm = random_bilm(config)
+    original = bilm.embed(SENTENCES)
+    other = duplicate(bilm)
+    assert len(current_session(other).type_cache) == 0
+    assert (other.config, other.vocabulary) == (config, bilm.vocabulary)
+    assert all(torch.equal(x, y) for x, y in zip(original, other.embed(SENTENCES)))
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, pickled])
+def test_a_copy_goes_its_own_way(duplicate):
+    bilm = random_bilm()
+    original = bilm.embed(SENTENCES)
+    other = duplicate(bilm)
+    write_in_place(other)
+    assert_equals_reference(other)
+    assert all(torch.equal(x, y) for x, y in zip(original, bilm.embed(SENTENCES)))
+
+
+def test_caches_and_packed_weights_are_not_pickled():
+    bilm = random_bilm()
+    before = len(pickle.dumps(bilm))
+    bilm.embed(SENTENCES)
+    assert len(current_session(bilm).type_cache) > 0
+    assert len(pickle.dumps(bilm)) == before
+
+
+def test_a_session_is_no_part_of_the_state_dict():
+    bilm = random_bilm()
+    names = dict(bilm.named_parameters())
+    bilm.embed(SENTENCES)
+    assert set(bilm.state_dict()) == set(names)
+
+
+def test_a_session_lasts_until_the_weights_change():
+    bilm = random_bilm()
+    session = current_session(bilm)
+    assert current_session(bilm) is session
+    assert current_session(bilm, Settings(precision="float16")) is not session
+    assert current_session(bilm) is session
+    write_in_place(bilm)
+    assert current_session(bilm) is not session
+
+
+def test_sessions_do_not_keep_a_network_alive():
+    bilm = random_bilm()
+    bilm.embed(SENTENCES)
+    alive = weakref.ref(bilm)
+    del bilm
+    gc.collect()
+    assert alive() is None
