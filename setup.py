@@ -68,11 +68,11 @@ setup(
             "spacy-elmo.ElmoTok2Vec.v1 = spacy_elmo.architectures:build_elmo_tok2vec",
         ],
         "thinc_layers": [
-            "spacy-elmo.ScalarMix.v1 = spacy_elmo.layers.mixes:ScalarMix",
-            "spacy-elmo.FrozenMix.v1 = spacy_elmo.layers.mixes:FrozenMix",
-            "spacy-elmo.LearnedMix.v1 = spacy_elmo.layers.mixes:LearnedMix",
-            "spacy-elmo.SingleLayer.v1 = spacy_elmo.layers.mixes:SingleLayer",
-            "spacy-elmo.ConcatLayers.v1 = spacy_elmo.layers.mixes:ConcatLayers",
+            "spacy-elmo.ScalarMix.v1 = spacy_elmo.layers.mixes.scalar:ScalarMix",
+            "spacy-elmo.FrozenMix.v1 = spacy_elmo.layers.mixes.frozen:FrozenMix",
+            "spacy-elmo.LearnedMix.v1 = spacy_elmo.layers.mixes.learned:LearnedMix",
+            "spacy-elmo.SingleLayer.v1 = spacy_elmo.layers.mixes.single:SingleLayer",
+            "spacy-elmo.ConcatLayers.v1 = spacy_elmo.layers.mixes.concat:ConcatLayers",
         ],
         "spacy_misc": [
             "spacy-elmo.sentences.v1 = spacy_elmo.segmenters:sentences",
@@ -82,10 +82,10 @@ setup(
             " = spacy_elmo.layers.activation_cache:make_activation_cache",
         ],
         "spacy_callbacks": [
-            "spacy-elmo.gradual_unfreezing.v1 = spacy_elmo.training:gradual_unfreezing",
+            "spacy-elmo.gradual_unfreezing.v1 = spacy_elmo.callbacks:gradual_unfreezing",
         ],
         "spacy_loggers": [
-            "spacy-elmo.MixLogger.v1 = spacy_elmo.training:mix_logger",
+            "spacy-elmo.MixLogger.v1 = spacy_elmo.mix_logger:mix_logger",
             "spacy-elmo.PretrainConsoleLogger.v1 = spacy_elmo.pretraining.loggers:console_logger",
             "spacy-elmo.TensorBoardLogger.v1 = spacy_elmo.pretraining.loggers:tensorboard_logger",
         ],

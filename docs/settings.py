@@ -13,7 +13,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from spacy_elmo import architectures, segmenters, training
+from spacy_elmo import architectures, callbacks, mix_logger, segmenters
 from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
 from spacy_elmo.component import DEFAULT_CONFIG, Elmo, make_elmo
 from spacy_elmo.layers import activation_cache, mixes
@@ -189,8 +189,8 @@ def blocks() -> list[str]:
             )
         ),
         section("`spacy-elmo.ActivationCache.v1`", activation_cache.make_activation_cache),
-        section("`spacy-elmo.gradual_unfreezing.v1`", training.gradual_unfreezing, about=True),
-        section("`spacy-elmo.MixLogger.v1`", training.mix_logger, about=True),
+        section("`spacy-elmo.gradual_unfreezing.v1`", callbacks.gradual_unfreezing, about=True),
+        section("`spacy-elmo.MixLogger.v1`", mix_logger.mix_logger, about=True),
         section("`spacy-elmo.PretrainConsoleLogger.v1`", loggers.console_logger, about=True),
         section("`spacy-elmo.TensorBoardLogger.v1`", loggers.tensorboard_logger, about=True),
     ]  # fmt: skip

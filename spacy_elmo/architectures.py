@@ -16,9 +16,10 @@ from thinc.types import Floats2d
 from .bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
 from .bilm.config import Activation
 from .bilm.formats import read_vocabulary
-from .bilm.model import DEFAULT_CACHE_BYTES, DEFAULT_MAX_TOKENS
 from .bilm.precision import Precision
-from .layers.encoder import DocLayers, ElmoEncoder, NoWeights, Settings
+from .layers.encoder import DocLayers as BatchLayers
+from .layers.encoder import ElmoEncoder, Settings
+from .layers.encoder import NoWeights as LazyBiLM
 from .layers.listener import ANY, LayersListener, mix_docs
 from .layers.mixes import Mix
 from .layers.objective import make_objective
@@ -26,19 +27,17 @@ from .layers.tok2vec import ElmoTok2Vec
 from .resolve import DEFAULT, absolute, language_of, load_weights
 from .segmenters import Segmenter, sentences
 
-_CACHE_MB = DEFAULT_CACHE_BYTES / 2**20
-
 
 @registry.architectures("spacy-elmo.PretrainedBiLM.v1")
 def PretrainedBiLM(
     weights: Optional[str] = DEFAULT,
     segmenter: Optional[Segmenter] = None,
-    precision: Precision = "float32",
-    max_tokens_per_batch: int = DEFAULT_MAX_TOKENS,
-    type_cache_mb: float = _CACHE_MB,
-    stateful: bool = False,
-    mixed_precision: bool = False,
-) -> Model[list[Doc], DocLayers]:
+    precision: Precision = Settings.precision,
+    max_tokens_per_batch: int = Settings.max_tokens_per_batch,
+    type_cache_mb: float = Settings.type_cache_mb,
+    stateful: bool = Settings.stateful,
+    mixed_precision: bool = Settings.mixed_precision,
+) -> Model[list[Doc], BatchLayers]:
     """A biLM with weights from elsewhere. They are read at first use and saved with the pipeline,
     which then never looks for the original file again.
 
@@ -55,7 +54,7 @@ def PretrainedBiLM(
     """
     settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful, mixed_precision)
     load = None if weights is None else partial(load_weights, absolute(weights))
-    return ElmoEncoder(NoWeights(load, language_of(weights)), segmenter or sentences(), settings)
+    return ElmoEncoder(LazyBiLM(load, language_of(weights)), segmenter or sentences(), settings)
 
 
 @registry.architectures("spacy-elmo.BiLM.v1")
@@ -73,12 +72,12 @@ def build_bilm(
     max_characters_per_token: int = 50,
     vocabulary: Optional[Union[str, Path]] = None,
     segmenter: Optional[Segmenter] = None,
-    precision: Precision = "float32",
-    max_tokens_per_batch: int = DEFAULT_MAX_TOKENS,
-    type_cache_mb: float = _CACHE_MB,
-    stateful: bool = False,
-    mixed_precision: bool = False,
-) -> Model[list[Doc], DocLayers]:
+    precision: Precision = Settings.precision,
+    max_tokens_per_batch: int = Settings.max_tokens_per_batch,
+    type_cache_mb: float = Settings.type_cache_mb,
+    stateful: bool = Settings.stateful,
+    mixed_precision: bool = Settings.mixed_precision,
+) -> Model[list[Doc], BatchLayers]:
     """A biLM with random weights, to be trained from scratch. Give either `filters` (character
     input) or `vocabulary` (word input). The settings are those of `PretrainedBiLM`.
 
@@ -107,7 +106,7 @@ def build_bilm(
             max_characters_per_token,
         )
         load = partial(BiLM, BiLMConfig(lstm, char_cnn))
-    return ElmoEncoder(NoWeights(load), segmenter or sentences(), settings)
+    return ElmoEncoder(LazyBiLM(load), segmenter or sentences(), settings)
 
 
 def _word_bilm(lstm: LSTMConfig, vocabulary: Path) -> BiLM:
@@ -118,7 +117,7 @@ def _word_bilm(lstm: LSTMConfig, vocabulary: Path) -> BiLM:
 @registry.architectures("spacy-elmo.ElmoListener.v1")
 def ElmoListener(
     mix: Mix,
-    upstream: Union[str, Model[list[Doc], DocLayers]] = ANY,
+    upstream: Union[str, Model[list[Doc], BatchLayers]] = ANY,
     grad_factor: float = 1.0,
 ) -> Model[list[Doc], list[Floats2d]]:
     """ELMo vectors for a component that takes a tok2vec.
@@ -137,7 +136,7 @@ def build_elmo_tok2vec(
     encode: Model[list[Floats2d], list[Floats2d]],
     elmo_input: Optional[Mix] = None,
     elmo_output: Optional[Mix] = None,
-    upstream: Union[str, Model[list[Doc], DocLayers]] = ANY,
+    upstream: Union[str, Model[list[Doc], BatchLayers]] = ANY,
     grad_factor: float = 1.0,
 ) -> Model[list[Doc], list[Floats2d]]:
     """`[x; ELMo] -> encode -> [h; ELMo]` (Peters et al. 2018, section 3.3), over any of spaCy's
@@ -169,8 +168,8 @@ def BiLMObjective(rows: int = 5000) -> Callable[[Vocab, Model], Model[list[Doc],
 
 
 def _source(
-    upstream: Union[str, Model[list[Doc], DocLayers]], grad_factor: float
-) -> Model[list[Doc], DocLayers]:
+    upstream: Union[str, Model[list[Doc], BatchLayers]], grad_factor: float
+) -> Model[list[Doc], BatchLayers]:
     if isinstance(upstream, str):
         return LayersListener(upstream, grad_factor)
     upstream.attrs["grad_factor"] = grad_factor

@@ -9,8 +9,8 @@ import typer
 from wasabi import msg
 
 from ..files import atomic_file
+from ..mix_logger import TaskMix, find_mixes
 from ..resolve import load_pipeline
-from ..training import TaskMix, task_mixes
 from ._util import clear_errors
 
 _FORMATS = (".png", ".svg", ".pdf")
@@ -29,7 +29,7 @@ def weights_cli(
     with clear_errors():
         if plot is not None and plot.suffix.lower() not in _FORMATS:
             raise ValueError(f"--plot {plot}: give a file that ends in {', '.join(_FORMATS)}")
-        mixes = list(task_mixes(load_pipeline(pipeline)))
+        mixes = list(find_mixes(load_pipeline(pipeline)))
         if not mixes:
             raise ValueError(f"the pipeline {pipeline} has no component that listens to ELMo")
         n_layers = max(len(mix.state.weights or ()) for mix in mixes)

@@ -18,13 +18,13 @@ from thinc.api import Model, Ops, Softmax
 from thinc.types import Floats2d
 
 from .encoder import NAME as ENCODER
-from .encoder import DocLayers
+from .encoder import DocLayers as BatchLayers
 
 
 def make_objective(rows: int) -> Callable[[Vocab, Model], Model[list[Doc], Floats2d]]:
     """See `architectures.BiLMObjective`."""
 
-    def create(vocab: Vocab, tok2vec: Model[list[Doc], DocLayers]) -> Model[list[Doc], Floats2d]:
+    def create(vocab: Vocab, tok2vec: Model[list[Doc], BatchLayers]) -> Model[list[Doc], Floats2d]:
         if tok2vec.name != ENCODER:
             raise ValueError(
                 "spacy-elmo.BiLMObjective.v1 trains an elmo component: set pretraining.component "

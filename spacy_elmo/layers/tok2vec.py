@@ -8,7 +8,7 @@ from spacy.tokens import Doc
 from thinc.api import Maxout, Model, with_array
 from thinc.types import Floats2d
 
-from .encoder import DocLayers
+from .encoder import DocLayers as BatchLayers
 from .listener import mix_docs
 from .mixes import Mix
 
@@ -23,7 +23,7 @@ def ElmoTok2Vec(
     encode: Model[Vectors, Vectors],
     elmo_input: Optional[Mix],
     elmo_output: Optional[Mix],
-    source: Model[list[Doc], DocLayers],
+    source: Model[list[Doc], BatchLayers],
 ) -> Model[list[Doc], Vectors]:
     """See `architectures.build_elmo_tok2vec`.
 
