@@ -8,15 +8,16 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from spacy_elmo import architectures, callbacks, mix_logger, segmenters
 from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
 from spacy_elmo.component import DEFAULT_CONFIG, Elmo, make_elmo
-from spacy_elmo.layers import activation_cache, mixes
+from spacy_elmo.layers import activation_cache
 from spacy_elmo.pretraining import loggers
 from spacy_elmo.pretraining.config import OptimizerConfig, PretrainingConfig, RunConfig
 from spacy_elmo.pretraining.language_model import LanguageModel
@@ -166,6 +167,12 @@ def pretraining() -> list[str]:
     ]  # fmt: skip
 
 
+def mixes() -> list[Callable]:
+    """RETURNS (list): The functions that `setup.py` registers as mixes."""
+    mine = [one for one in entry_points(group="thinc_layers") if one.name.startswith("spacy-elmo.")]
+    return [one.load() for one in mine]
+
+
 def blocks() -> list[str]:
     """The component and everything registered that its block and a task's can name."""
     bilm = architectures.PretrainedBiLM
@@ -184,8 +191,7 @@ def blocks() -> list[str]:
                 f"`spacy-elmo.{function.__name__}.v1`", function, segmenters.Segmenter, about=True
             )
             for function in (
-                mixes.ScalarMix, mixes.FrozenMix, mixes.LearnedMix, mixes.SingleLayer,
-                mixes.ConcatLayers, segmenters.sentences, segmenters.docs, segmenters.strided,
+                *mixes(), segmenters.sentences, segmenters.docs, segmenters.strided,
             )
         ),
         section("`spacy-elmo.ActivationCache.v1`", activation_cache.make_activation_cache),

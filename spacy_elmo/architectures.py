@@ -1,4 +1,5 @@
-"""The names a config can say in a `model` block."""
+"""The registered functions for the `model` block of a component, and for the objective of `spacy
+pretrain`."""
 
 from __future__ import annotations
 
@@ -38,16 +39,17 @@ def PretrainedBiLM(
     stateful: bool = Settings.stateful,
     mixed_precision: bool = Settings.mixed_precision,
 ) -> Model[list[Doc], BatchLayers]:
-    """A biLM with weights from elsewhere. They are read at first use and saved with the pipeline,
-    which then never looks for the original file again.
+    """A biLM with existing weights. They are read at first use and saved with the pipeline, which
+    then does not need the original file again.
 
     weights (Optional[str]): The name of weights that come with the package or of an installed
-        pipeline package, or a path; None if they are yet to come.
+        pipeline package, or a path; None if they are given later.
     segmenter (Optional[Segmenter]): How docs are cut into sequences; the default is sentences.
     precision (str): Arithmetic of inference: float32, float16 or int8 on a CPU, float32, tf32 or
-        bfloat16 on a GPU. One of the other kind of device runs in float32, with a warning.
-    max_tokens_per_batch (int): Tokens that go through the LSTMs at a time.
-    type_cache_mb (float): Bound of the cache of word types in MiB; 0 switches it off.
+        bfloat16 on a GPU. A precision that the device does not have becomes float32, with a
+        warning.
+    max_tokens_per_batch (int): Maximum number of tokens in a batch of the LSTMs.
+    type_cache_mb (float): Maximum size of the cache of word types in MiB; 0 switches it off.
     stateful (bool): Carry LSTM states from batch to batch, as older implementations do.
     mixed_precision (bool): Fine-tune with bfloat16 products.
     RAISES (ValueError): If a setting has an impossible value.
@@ -78,7 +80,7 @@ def build_bilm(
     stateful: bool = Settings.stateful,
     mixed_precision: bool = Settings.mixed_precision,
 ) -> Model[list[Doc], BatchLayers]:
-    """A biLM with random weights, to be trained from scratch. Give either `filters` (character
+    """A biLM with random weights, to train from scratch. Give either `filters` (character
     input) or `vocabulary` (word input). The settings are those of `PretrainedBiLM`.
 
     dim, projection_dim, n_layers, cell_clip, proj_clip, use_skip_connections: See `LSTMConfig`.
@@ -91,27 +93,33 @@ def build_bilm(
         raise ValueError(
             "spacy-elmo.BiLM.v1: give either filters (character input) or vocabulary (word input)"
         )
-    lstm = LSTMConfig(dim, projection_dim, n_layers, cell_clip, proj_clip, use_skip_connections)
-    settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful, mixed_precision)
+    lstm = LSTMConfig(
+        dim=dim,
+        projection_dim=projection_dim,
+        n_layers=n_layers,
+        cell_clip=cell_clip,
+        proj_clip=proj_clip,
+        use_skip_connections=use_skip_connections,
+    )
     load: Callable[[], BiLM]
-    if vocabulary is not None:
-        load = partial(_word_bilm, lstm, Path(vocabulary).expanduser().absolute())
+    if filters is None:
+        load = partial(_make_word_bilm, lstm, Path(str(vocabulary)).expanduser().absolute())
     else:
-        assert filters is not None
         char_cnn = CharCNNConfig(
-            tuple(tuple(pair) for pair in filters),  # type: ignore[misc]
-            activation,
-            n_highway,
-            char_embedding_dim,
-            max_characters_per_token,
+            filters=tuple(tuple(pair) for pair in filters),  # type: ignore[misc]
+            activation=activation,
+            n_highway=n_highway,
+            embedding_dim=char_embedding_dim,
+            max_characters_per_token=max_characters_per_token,
         )
-        load = partial(BiLM, BiLMConfig(lstm, char_cnn))
+        load = partial(BiLM, BiLMConfig(lstm=lstm, char_cnn=char_cnn))
+    settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful, mixed_precision)
     return ElmoEncoder(LazyBiLM(load), segmenter or sentences(), settings)
 
 
-def _word_bilm(lstm: LSTMConfig, vocabulary: Path) -> BiLM:
+def _make_word_bilm(lstm: LSTMConfig, vocabulary: Path) -> BiLM:
     words = read_vocabulary(vocabulary)
-    return BiLM(BiLMConfig(lstm, n_tokens_vocab=len(words)), words)
+    return BiLM(BiLMConfig(lstm=lstm, n_tokens_vocab=len(words)), words)
 
 
 @registry.architectures("spacy-elmo.ElmoListener.v1")
@@ -122,12 +130,12 @@ def ElmoListener(
 ) -> Model[list[Doc], list[Floats2d]]:
     """ELMo vectors for a component that takes a tok2vec.
 
-    mix (Mix): How it mixes the layers.
+    mix (Mix): From the layers to the vectors.
     upstream (Union[str, Model]): The name of the "elmo" component it listens to, or "*" for any.
         `nlp.replace_listeners` writes the block of an own biLM here.
     grad_factor (float): Scales the gradient that goes back to the biLM, if that is not frozen.
     """
-    return chain(_source(upstream, grad_factor), mix_docs(mix))
+    return chain(_make_source(upstream, grad_factor), mix_docs(mix))
 
 
 @registry.architectures("spacy-elmo.ElmoTok2Vec.v1")
@@ -143,14 +151,14 @@ def build_elmo_tok2vec(
     layers for embedding and encoding.
 
     embed (Model): From docs to vectors x.
-    encode (Model): From vectors to contextual vectors h. [x; ELMo] is brought to its width by a
-        maxout layer.
+    encode (Model): From vectors to contextual vectors h. A maxout layer maps [x; ELMo] to its
+        width.
     elmo_input (Optional[Mix]): The mix at the input; None for none.
     elmo_output (Optional[Mix]): The mix at the output; None for none.
     upstream, grad_factor: See `ElmoListener`.
     RAISES (ValueError): If there is no mix at all.
     """
-    return ElmoTok2Vec(embed, encode, elmo_input, elmo_output, _source(upstream, grad_factor))
+    return ElmoTok2Vec(embed, encode, elmo_input, elmo_output, _make_source(upstream, grad_factor))
 
 
 @registry.architectures("spacy-elmo.BiLMObjective.v1")
@@ -158,7 +166,7 @@ def BiLMObjective(rows: int = 5000) -> Callable[[Vocab, Model], Model[list[Doc],
     """For `[pretraining.objective]`: train an elmo component as a language model in the loop of
     `spacy pretrain`. Its weights load with `[initialize] init_tok2vec`.
 
-    rows (int): Words are hashed into so many rows.
+    rows (int): Number of rows that words are hashed into.
     RAISES (ValueError): If rows is not positive; at the start, if pretraining.component is not an
         elmo component.
     """
@@ -167,9 +175,10 @@ def BiLMObjective(rows: int = 5000) -> Callable[[Vocab, Model], Model[list[Doc],
     return make_objective(rows)
 
 
-def _source(
+def _make_source(
     upstream: Union[str, Model[list[Doc], BatchLayers]], grad_factor: float
 ) -> Model[list[Doc], BatchLayers]:
+    """RETURNS (Model): A listener, or the own biLM that `upstream` is."""
     if isinstance(upstream, str):
         return LayersListener(upstream, grad_factor)
     upstream.attrs["grad_factor"] = grad_factor

@@ -21,7 +21,7 @@ from .layers.encoder import get_no_weights as get_lazy_bilm
 from .layers.encoder import set_bilm
 from .layers.listener import replace_listener, replace_listener_cfg
 from .layers.mixes import Mix
-from .layers.upstream import Upstream
+from .layers.upstream import RunState, Upstream
 from .resolve import load_weights
 
 # The settings that are not here are filled in from the signatures of the registered functions.
@@ -108,25 +108,6 @@ def pipe_settings(nlp: Language, elmo: Elmo, *, keep_layers: bool = True) -> dic
     return {"disable": after, "component_cfg": {elmo.name: {"keep_layers": keep_layers}}}
 
 
-def batch_docs(docs: Iterable[Doc], max_docs: int, max_tokens: int) -> Iterator[list[Doc]]:
-    """Cut a stream of docs into batches.
-
-    max_docs (int): Docs in a batch at most.
-    max_tokens (int): A batch with this many tokens is full.
-    YIELDS (list[Doc]): The batches, none of them empty.
-    """
-    batch: list[Doc] = []
-    n_tokens = 0
-    for doc in docs:
-        batch.append(doc)
-        n_tokens += len(doc)
-        if len(batch) >= max_docs or n_tokens >= max_tokens:
-            yield batch
-            batch, n_tokens = [], 0
-    if batch:
-        yield batch
-
-
 @contextlib.contextmanager
 def _naming_component(name: str, source: Any) -> Iterator[None]:
     """Name the component and the source in what spaCy, thinc and msgpack raise for damaged data."""
@@ -139,17 +120,17 @@ def _naming_component(name: str, source: Any) -> Iterator[None]:
 
 class Elmo(Upstream):
     """Runs a biLM over docs and writes its activations to the docs (see `extensions`), for users
-    and for components that listen (see `layers.listener`).
+    and for components that listen (see `layers.listener`). What it does with docs is in `Upstream`.
 
     vocab (Vocab): The shared vocabulary.
     model (Model): An `ElmoEncoder`, as the architectures build it.
     name (str): The name of the component.
     mix (Mix): From all layers to the vectors of `doc._.elmo_tokens`.
     keep_layers (bool): Keep the activations of all layers on the doc, too.
-    set_vectors (bool): Make `.vector` and `.similarity()` use ELMo. These hooks live in the
-        process that made the doc: docs from `nlp.pipe(n_process=2)` come without them.
-    batch_size (int): Docs that `pipe` collects at most before it runs.
-    frozen (bool): Training the components that listen leaves the biLM as it is.
+    set_vectors (bool): Make `.vector` and `.similarity()` use ELMo. These hooks stay in
+        the process that made the doc: docs from `nlp.pipe(n_process=2)` come without them.
+    batch_size (int): Maximum number of docs in a batch of `pipe`.
+    frozen (bool): Do not change the biLM when the components that listen are trained.
     optimizer (Optional[Optimizer]): For the biLM, if it is not frozen; None for the pipeline's.
     activation_cache (Optional[ActivationCache]): Keeps what a frozen biLM computes while the
         components that listen are trained, until `end_training`.
@@ -177,7 +158,6 @@ class Elmo(Upstream):
                 f"{name}: nothing would train a {mix.name} as the component's own mix: choose "
                 "FrozenMix, SingleLayer or ConcatLayers, and give trained mixes to listeners"
             )
-        super().__init__()
         self.vocab = vocab
         self.model = model
         self.name = name
@@ -189,16 +169,18 @@ class Elmo(Upstream):
         self.frozen = frozen
         usable = frozen and not model.attrs["settings"].stateful
         self.activation_cache = activation_cache if usable else None
+        self.listener_map = {}
+        self._run = RunState()
         model.attrs["replace_listener"] = replace_listener
         model.attrs["replace_listener_cfg"] = partial(replace_listener_cfg, frozen=frozen)
-        # All settings are in the config; nothing here may override it when loading.
+        # Saved with the component. All settings are in the config, which nothing may override.
         self.cfg: dict[str, Any] = {}
 
     def load_weights(self, weights: Union[str, Path]) -> None:
         """Use other weights.
 
         weights (Union[str, Path]): A name, a folder, or a file of weights.
-        RAISES (ValueError): If there is no such thing, or it cannot be read.
+        RAISES (ValueError): If they do not exist, or cannot be read.
         """
         set_bilm(self.model, load_weights(weights))
 
@@ -223,10 +205,10 @@ class Elmo(Upstream):
         nlp: Optional[Language] = None,
         weights: Optional[str] = None,
     ) -> None:
-        """Read the weights, if that has not happened yet: what training has made of them stays,
-        until `load_weights`.
+        """Read the weights, if they are not there yet. Trained weights are kept, until
+        `load_weights`.
 
-        weights (Optional[str]): From `[initialize.components.elmo]`; goes before those that the
+        weights (Optional[str]): From `[initialize.components.elmo]`; overrides the weights that the
             `model` block names.
         RAISES (ValueError): If there are no weights.
         """
@@ -246,18 +228,38 @@ class Elmo(Upstream):
     ) -> Iterator[Doc]:
         """Process a stream, sequences of similar length together.
 
-        If a batch fails, its docs are tried one by one, so that the error handler sees only
-        those that fail alone.
+        If a batch fails, its docs are processed one by one, so that the error handler gets only the
+        docs that fail.
 
         stream (Iterable[Doc]): The docs.
-        batch_size (Optional[int]): Docs to collect at most, if less than the component's setting.
-        keep_layers (Optional[bool]): Goes before the component's setting.
-        YIELDS (Doc): The docs in order, without those the error handler took.
+        batch_size (Optional[int]): Docs in a batch, if less than the component's setting.
+        keep_layers (Optional[bool]): Overrides the component's setting.
+        YIELDS (Doc): The docs in order, without those that the error handler got.
+        """
+        for docs in self.batch_docs(stream, batch_size):
+            yield from self._annotate(docs, keep_layers)
+
+    def batch_docs(
+        self, docs: Iterable[Doc], batch_size: Optional[int] = None
+    ) -> Iterator[list[Doc]]:
+        """Cut a stream into batches that the biLM processes at once: at most `batch_size` docs, and
+        enough tokens for a few batches of the LSTMs.
+
+        batch_size (Optional[int]): Docs in a batch, if less than the component's setting.
+        YIELDS (list[Doc]): The batches, none of them empty.
         """
         max_docs = min(batch_size or self.batch_size, self.batch_size)
         max_tokens = _BATCHES_PER_BUFFER * self.model.attrs["settings"].max_tokens_per_batch
-        for docs in batch_docs(stream, max_docs, max_tokens):
-            yield from self._annotate(docs, keep_layers)
+        batch: list[Doc] = []
+        n_tokens = 0
+        for doc in docs:
+            batch.append(doc)
+            n_tokens += len(doc)
+            if len(batch) >= max_docs or n_tokens >= max_tokens:
+                yield batch
+                batch, n_tokens = [], 0
+        if batch:
+            yield batch
 
     def _annotate(self, docs: list[Doc], keep_layers: Optional[bool]) -> Iterator[Doc]:
         try:

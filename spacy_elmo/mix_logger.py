@@ -27,9 +27,9 @@ Logger = Callable[[Language, IO, IO], tuple[LogStep, Callable[[], None]]]
 class TaskMix(NamedTuple):
     """A mix in a pipeline.
 
-    task (str): The component, with "/input" or "/output" where it has two.
-    kind (str): Which mix.
-    state (MixState): What it makes of the layers.
+    task (str): The name of the component, with "/input" or "/output" if it can have two mixes.
+    kind (str): The name of the mix.
+    state (MixState): The weights of the layers.
     """
 
     task: str
@@ -74,11 +74,11 @@ def describe_state(state: MixState) -> str:
 
 @registry.loggers("spacy-elmo.MixLogger.v1")
 def mix_logger(logger: Optional[Logger] = None) -> Logger:
-    """Log each task's mix, next to what another logger logs. For `[training.logger]`.
+    """Log each task's mix, in addition to what another logger logs. For `[training.logger]`.
 
-    The mixes are printed below each evaluation. The other logger also finds them among the scores
-    (`info["other_scores"]`, as `elmo_TASK_layer0` and so on, and `elmo_TASK_gamma`), from where
-    those of spacy-loggers (Wandb, MLflow, ClearML, CuPy, a chain of them) send them on.
+    The mixes are printed below each evaluation. The other logger also gets them with the scores
+    (`info["other_scores"]`, as `elmo_TASK_layer0` and so on, and `elmo_TASK_gamma`). The loggers of
+    spacy-loggers (Wandb, MLflow, ClearML, CuPy, a chain of them) send all scores.
 
     logger (Optional[Logger]): The other logger; the default is spaCy's console logger.
     """
@@ -94,7 +94,7 @@ def mix_logger(logger: Optional[Logger] = None) -> Logger:
             if info is not None:
                 info["other_scores"].update(_scores(mixes))
             log_inner(info)
-            # The progress bar of the other logger is cleared meanwhile, and drawn again below.
+            # Clears the progress bar of the other logger, and draws it again below.
             with tqdm.external_write_mode(file=stdout):
                 for mix in mixes:
                     print(f"  {mix.task}: {mix.kind} {describe_state(mix.state)}", file=stdout)

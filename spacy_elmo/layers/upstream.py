@@ -35,27 +35,32 @@ _LONG_SENTENCE = 100
 _CHECKSUM_SAMPLE = 1024
 
 
-class _RunState:
+class RunState:
     """The part of a component that belongs to the running process. A copy and a pickle are empty.
 
     pipeline (Callable): Returns the pipeline of the component, or None.
     followers (WeakSet[Upstream]): The elmo components after it in a pipeline.
-    checksum (tuple): The last version of the weights that was summed up, and its checksum.
+    checksum (tuple): A version of the weights and its checksum.
+    has_warned (bool): Whether the warning of long sentences was shown.
+    docs (Sequence[Doc]): The docs of the last update. Empty: no training since `end_training`.
+    batch (Optional[SharedBatch]): The batch of the last update, if the biLM is fine-tuned.
+    gradient_check (GradientCheck): For the gradients that reach the biLM.
     """
 
     def __init__(self) -> None:
         self.pipeline: Callable[[], Optional[Language]] = lambda: None
         self.followers: weakref.WeakSet[Upstream] = weakref.WeakSet()
         self.checksum: tuple[Any, str] = (None, "")
+        self.has_warned = False
         self.end_training()
 
     def end_training(self) -> None:
-        self.docs: Sequence[Doc] = ()  # Of the last update.
-        self.batch: Optional[SharedBatch] = None  # Of the last update, if it fine-tunes.
+        self.docs: Sequence[Doc] = ()
+        self.batch: Optional[SharedBatch] = None
         self.gradient_check = GradientCheck()
 
     def __reduce__(self) -> tuple:
-        return _RunState, ()
+        return RunState, ()
 
 
 class Upstream(Tok2Vec):
@@ -69,11 +74,7 @@ class Upstream(Tok2Vec):
     frozen: bool
     optimizer: Optional[Optimizer]
     activation_cache: Optional[ActivationCache]
-
-    def __init__(self) -> None:
-        self.listener_map = {}
-        self._run = _RunState()
-        self._warned = False
+    _run: RunState
 
     @property
     def bilm(self) -> BiLM:
@@ -144,11 +145,11 @@ class Upstream(Tok2Vec):
 
     def _warn_of_long_sentences(self, docs: Sequence[Doc]) -> None:
         """Warn once, if a doc is so long that it should have sentence boundaries, but has none."""
-        if self._warned or not getattr(self.model.attrs["segmenter"], "by_sentence", False):
+        if self._run.has_warned or not getattr(self.model.attrs["segmenter"], "by_sentence", False):
             return
         for doc in docs:
             if len(doc) > _LONG_SENTENCE and not doc.has_annotation("SENT_START"):
-                self._warned = True
+                self._run.has_warned = True
                 warnings.warn(
                     f"{self.name!r} reads a text of {len(doc)} tokens without sentence boundaries, "
                     "not sentence by sentence: this can be several times slower, and gives other "

@@ -10,20 +10,11 @@ Two optional functions in the `attrs` of a mix serve others:
   the biLM is frozen. A mix without weights needs no such function.
 """
 
-from .concat import ConcatLayers
-from .frozen import FrozenMix
-from .learned import LearnedMix
-from .mix import Mix, MixState, mix_state
-from .scalar import ScalarMix
-from .single import SingleLayer
-
-__all__ = [
-    "ConcatLayers",
-    "FrozenMix",
-    "LearnedMix",
-    "Mix",
-    "MixState",
-    "ScalarMix",
-    "SingleLayer",
-    "mix_state",
-]
+from .concat import ConcatLayers as ConcatLayers
+from .frozen import FrozenMix as FrozenMix
+from .learned import LearnedMix as LearnedMix
+from .mix import Mix as Mix
+from .mix import MixState as MixState
+from .mix import mix_state as mix_state
+from .scalar import ScalarMix as ScalarMix
+from .single import SingleLayer as SingleLayer
