@@ -1,5 +1,4 @@
-"""The registered functions for the `model` block of a component, and for the objective of `spacy
-pretrain`."""
+"""The registered functions that make biLMs and listeners for the `model` block of a component."""
 
 from __future__ import annotations
 
@@ -10,7 +9,6 @@ from typing import Optional, Union
 
 from spacy.tokens import Doc
 from spacy.util import registry
-from spacy.vocab import Vocab
 from thinc.api import Model, chain
 from thinc.types import Floats2d
 
@@ -21,10 +19,9 @@ from .bilm.precision import Precision
 from .layers.encoder import DocLayers as BatchLayers
 from .layers.encoder import ElmoEncoder, Settings
 from .layers.encoder import NoWeights as LazyBiLM
-from .layers.listener import ANY, LayersListener, mix_docs
+from .layers.listener import make_source, mix_docs
+from .layers.listener_state import ANY
 from .layers.mixes import Mix
-from .layers.objective import make_objective
-from .layers.tok2vec import ElmoTok2Vec
 from .resolve import DEFAULT, absolute, language_of, load_weights
 from .segmenters import Segmenter, sentences
 
@@ -135,51 +132,4 @@ def ElmoListener(
         `nlp.replace_listeners` writes the block of an own biLM here.
     grad_factor (float): Scales the gradient that goes back to the biLM, if that is not frozen.
     """
-    return chain(_make_source(upstream, grad_factor), mix_docs(mix))
-
-
-@registry.architectures("spacy-elmo.ElmoTok2Vec.v1")
-def build_elmo_tok2vec(
-    embed: Model[list[Doc], list[Floats2d]],
-    encode: Model[list[Floats2d], list[Floats2d]],
-    elmo_input: Optional[Mix] = None,
-    elmo_output: Optional[Mix] = None,
-    upstream: Union[str, Model[list[Doc], BatchLayers]] = ANY,
-    grad_factor: float = 1.0,
-) -> Model[list[Doc], list[Floats2d]]:
-    """`[x; ELMo] -> encode -> [h; ELMo]` (Peters et al. 2018, section 3.3), over any of spaCy's
-    layers for embedding and encoding.
-
-    embed (Model): From docs to vectors x.
-    encode (Model): From vectors to contextual vectors h. A maxout layer maps [x; ELMo] to its
-        width.
-    elmo_input (Optional[Mix]): The mix at the input; None for none.
-    elmo_output (Optional[Mix]): The mix at the output; None for none.
-    upstream, grad_factor: See `ElmoListener`.
-    RAISES (ValueError): If there is no mix at all.
-    """
-    return ElmoTok2Vec(embed, encode, elmo_input, elmo_output, _make_source(upstream, grad_factor))
-
-
-@registry.architectures("spacy-elmo.BiLMObjective.v1")
-def BiLMObjective(rows: int = 5000) -> Callable[[Vocab, Model], Model[list[Doc], Floats2d]]:
-    """For `[pretraining.objective]`: train an elmo component as a language model in the loop of
-    `spacy pretrain`. Its weights load with `[initialize] init_tok2vec`.
-
-    rows (int): Number of rows that words are hashed into.
-    RAISES (ValueError): If rows is not positive; at the start, if pretraining.component is not an
-        elmo component.
-    """
-    if rows < 1:
-        raise ValueError(f"spacy-elmo.BiLMObjective.v1: rows must be 1 or more, found {rows}")
-    return make_objective(rows)
-
-
-def _make_source(
-    upstream: Union[str, Model[list[Doc], BatchLayers]], grad_factor: float
-) -> Model[list[Doc], BatchLayers]:
-    """RETURNS (Model): A listener, or the own biLM that `upstream` is."""
-    if isinstance(upstream, str):
-        return LayersListener(upstream, grad_factor)
-    upstream.attrs["grad_factor"] = grad_factor
-    return upstream
+    return chain(make_source(upstream, grad_factor), mix_docs(mix))

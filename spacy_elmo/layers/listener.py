@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Callable, Optional, cast
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union, cast
 
 from spacy.attrs import ORTH
 from spacy.tokens import Doc
@@ -106,12 +106,18 @@ class GradientCheck(NotSerialized):
         return total
 
 
-def LayersListener(upstream: str = ANY, grad_factor: float = 1.0) -> Model[list[Doc], BatchLayers]:
-    """The layers that an "elmo" component computes for the docs.
+def make_source(
+    upstream: Union[str, Model[list[Doc], BatchLayers]], grad_factor: float
+) -> Model[list[Doc], BatchLayers]:
+    """Make a layer that gives the layers of a biLM for docs.
 
-    upstream (str): Its name, or "*" for any.
+    upstream (Union[str, Model]): The name of an "elmo" component to listen to, or "*" for any; or
+        an `ElmoEncoder`, the task's own biLM.
     grad_factor (float): Scales the gradient that goes back to the biLM, if that is not frozen.
     """
+    if not isinstance(upstream, str):
+        upstream.attrs["grad_factor"] = grad_factor
+        return upstream
     settings = LayerSettings(upstream=upstream, grad_factor=float(grad_factor))
     return Model(NAME, forward, init=init, attrs={"settings": settings, "link": ListenerState()})
 

@@ -13,6 +13,7 @@ from typing import Any, Callable
 import numpy
 from spacy.attrs import IS_SPACE, ORTH
 from spacy.tokens import Doc
+from spacy.util import registry
 from spacy.vocab import Vocab
 from thinc.api import Model, Ops, Softmax
 from thinc.types import Floats2d
@@ -21,8 +22,17 @@ from .encoder import NAME as ENCODER
 from .encoder import DocLayers as BatchLayers
 
 
-def make_objective(rows: int) -> Callable[[Vocab, Model], Model[list[Doc], Floats2d]]:
-    """See `architectures.BiLMObjective`."""
+@registry.architectures("spacy-elmo.BiLMObjective.v1")
+def BiLMObjective(rows: int = 5000) -> Callable[[Vocab, Model], Model[list[Doc], Floats2d]]:
+    """For `[pretraining.objective]`: train an elmo component as a language model in the loop of
+    `spacy pretrain`. Its weights load with `[initialize] init_tok2vec`.
+
+    rows (int): Number of rows that words are hashed into.
+    RAISES (ValueError): If rows is not positive; at the start, if pretraining.component is not an
+        elmo component.
+    """
+    if rows < 1:
+        raise ValueError(f"spacy-elmo.BiLMObjective.v1: rows must be 1 or more, found {rows}")
 
     def create(vocab: Vocab, tok2vec: Model[list[Doc], BatchLayers]) -> Model[list[Doc], Floats2d]:
         if tok2vec.name != ENCODER:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 from spacy.tokens import Doc
+from spacy.util import registry
 from thinc.api import Maxout, Model, with_array
 from thinc.types import Floats2d
 
 from .encoder import DocLayers as BatchLayers
-from .listener import mix_docs
+from .listener import make_source, mix_docs
+from .listener_state import ANY
 from .mixes import Mix
 
 _REFS = ("source", "embed", "encode", "input_mix", "reduce", "output_mix")
@@ -18,16 +20,24 @@ _MAXOUT_PIECES = 3
 Vectors = list[Floats2d]
 
 
+@registry.architectures("spacy-elmo.ElmoTok2Vec.v1")
 def ElmoTok2Vec(
     embed: Model[list[Doc], Vectors],
     encode: Model[Vectors, Vectors],
-    elmo_input: Optional[Mix],
-    elmo_output: Optional[Mix],
-    source: Model[list[Doc], BatchLayers],
+    elmo_input: Optional[Mix] = None,
+    elmo_output: Optional[Mix] = None,
+    upstream: Union[str, Model[list[Doc], BatchLayers]] = ANY,
+    grad_factor: float = 1.0,
 ) -> Model[list[Doc], Vectors]:
-    """See `architectures.build_elmo_tok2vec`.
+    """`[x; ELMo] -> encode -> [h; ELMo]` (Peters et al. 2018, section 3.3), over any of spaCy's
+    layers for embedding and encoding.
 
-    source (Model): Computes the layers. It runs once, also for two mixes.
+    embed (Model): From docs to vectors x.
+    encode (Model): From vectors to contextual vectors h. A maxout layer maps [x; ELMo] to its
+        width.
+    elmo_input (Optional[Mix]): The mix at the input; None for none.
+    elmo_output (Optional[Mix]): The mix at the output; None for none.
+    upstream, grad_factor: See `ElmoListener`.
     RAISES (ValueError): If there is no mix at all, or `encode` has no known width.
     """
     if elmo_input is None and elmo_output is None:
@@ -36,7 +46,8 @@ def ElmoTok2Vec(
             "spacy.Tok2Vec.v2, which needs no ELMo"
         )
     refs: dict[str, Optional[Model]] = dict.fromkeys(_REFS)
-    refs.update(source=source, embed=embed, encode=encode)
+    # The source runs once, also for two mixes.
+    refs.update(source=make_source(upstream, grad_factor), embed=embed, encode=encode)
     if elmo_input is not None:
         width = encode.maybe_get_dim("nO")
         if width is None:
