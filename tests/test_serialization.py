@@ -225,7 +225,7 @@ def test_a_pipeline_and_docs_saved_by_an_earlier_version():
     assert [[token.tag_ for token in alone(doc)] for doc in stored] == tags
 
 
-# What lies on the disk
+# Saved files
 
 
 def saved_bilm(model):
@@ -308,7 +308,7 @@ def test_overrides_at_load_take_effect(tmp_path, nlp):
 
 
 def test_no_setting_depends_on_a_failure_to_serialize_it(nlp):
-    """thinc leaves out what it cannot store, without a word. That is meant for functions alone."""
+    """thinc silently leaves out what it cannot store. Only functions rely on that."""
     for node in nlp.get_pipe("elmo").model.walk():
         for name, value in node.attrs.items():
             if not callable(value):

@@ -82,19 +82,19 @@ class GradientCheck(NotSerialized):
         self._n_values = 0
         self._what = ""
 
-    def add(self, value: Any, what: str = "", *, now: bool = True) -> float:
+    def add(self, value: Any, what: str = "", *, sync: bool = True) -> float:
         """Check a gradient.
 
         value (Any): A number that is not finite if the gradient is not.
         what (str): What to call it in the error.
-        now (bool): Check at once, whether that has to wait for the device or not.
+        sync (bool): Check at once, also where that waits for the device.
         RETURNS (float): The sum of the values since the last check; 0 if this call checked nothing.
         RAISES (ValueError): If a gradient since the last check is not finite.
         """
         self._sum = self._sum + value  # Once it is not finite, it never is again.
         self._what = what or self._what
         self._n_values += 1
-        if not now and self._n_values < _CHECK_EVERY:
+        if not sync and self._n_values < _CHECK_EVERY:
             return 0.0
         total = float(self._sum)
         self._sum, self._n_values = 0.0, 0
@@ -295,7 +295,7 @@ def _forward_mix(
         ops = model.ops
         flat = ops.flatten(dY) if dY else ops.alloc2f(*Y.shape)
         what = f"the gradient of the ELMo vectors (mix: {mix.name})"
-        check.add(ops.xp.sum(flat), what, now=ops.device_type == "cpu")
+        check.add(ops.xp.sum(flat), what, sync=ops.device_type == "cpu")
         if frozen and not any(node.param_names for node in mix.walk()):
             return None
         return backprop_mix(flat)

@@ -233,7 +233,7 @@ class Upstream(Tok2Vec):
                 losses[self.name] += check.add(
                     ops.xp.vdot(d_layers, d_layers),
                     f"{self.name}: the gradient of the biLM's layers",
-                    now=ops.device_type == "cpu",
+                    sync=ops.device_type == "cpu",
                 )
                 backprop_model(d_layers)
             if sgd is not None:

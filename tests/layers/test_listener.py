@@ -145,7 +145,7 @@ def test_batches_of_prediction_do_not_matter(weights_folder, source):
 
 @pytest.mark.parametrize("source", [listener(), tok2vec(SCALAR_MIX, SCALAR_MIX)])
 def test_frozen_by_the_config_of_the_training(weights_folder, source):
-    """`frozen_components` and `annotating_components`: from what stands on the docs."""
+    """`frozen_components` and `annotating_components`: the layers are read from the docs."""
     losses = {}
     for annotates in (False, True):
         nlp = elmo_pipeline(weights_folder)
@@ -270,7 +270,7 @@ def test_accumulated_gradients_equal_those_of_one_batch(tmp_path):
 
 
 @pytest.mark.parametrize("frozen_task", ["one", "two"])
-def test_a_task_that_is_not_updated_holds_nobody_up(weights_folder, frozen_task):
+def test_other_tasks_do_not_wait_for_a_task_that_is_not_updated(weights_folder, frozen_task):
     """Whichever listener is missing: the gradients of the others reach the biLM."""
     nlp = elmo_pipeline(weights_folder, frozen=False)
     for name in ("one", "two"):
@@ -287,7 +287,7 @@ def test_a_task_that_is_not_updated_holds_nobody_up(weights_folder, frozen_task)
 
 
 def test_one_update_changes_the_bilm_at_once(weights_folder):
-    """`nlp.update` calls `finish_update` before the listeners have had their turn."""
+    """`nlp.update` calls `finish_update` before the listeners have sent their gradients."""
     nlp = elmo_pipeline(weights_folder, frozen=False)
     add_tagger(nlp)
     examples = tagged(nlp)
@@ -373,7 +373,7 @@ def test_replace_listeners(tmp_path, weights_folder, source, frozen):
     assert changed == (set() if frozen else set(before))
 
 
-def test_replacing_a_listener_in_somebody_elses_tok2vec(weights_folder):
+def test_replacing_a_listener_in_a_tok2vec_of_another_package(weights_folder):
     nlp = elmo_pipeline(weights_folder)
     add_tagger(nlp, {"@architectures": "test.Wrapped.v1", "inner": listener()})
     nlp.initialize(lambda: tagged(nlp))

@@ -344,7 +344,7 @@ def test_state_of_large_weights():
 
 @every_mix
 def test_state_without_an_upstream(case):
-    """Where nobody knows the number of layers."""
+    """The number of layers is not known there."""
     mix = ready(case)
     known = mix_state(mix, N_LAYERS) if mix.name == "scalar_mix" else (None, None)
     assert mix_state(mix, 0) == known
