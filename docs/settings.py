@@ -8,15 +8,18 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from spacy_elmo import architectures, segmenters, training
+from spacy_elmo import architectures, callbacks, mix_logger, segmenters
 from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
 from spacy_elmo.component import DEFAULT_CONFIG, Elmo, make_elmo
-from spacy_elmo.layers import activation_cache, mixes
+from spacy_elmo.layers import activation_cache
+from spacy_elmo.layers.objective import BiLMObjective
+from spacy_elmo.layers.tok2vec import ElmoTok2Vec
 from spacy_elmo.pretraining import loggers
 from spacy_elmo.pretraining.config import OptimizerConfig, PretrainingConfig, RunConfig
 from spacy_elmo.pretraining.language_model import LanguageModel
@@ -166,6 +169,12 @@ def pretraining() -> list[str]:
     ]  # fmt: skip
 
 
+def mixes() -> list[Callable]:
+    """RETURNS (list): The functions that `setup.py` registers as mixes."""
+    mine = [one for one in entry_points(group="thinc_layers") if one.name.startswith("spacy-elmo.")]
+    return [one.load() for one in mine]
+
+
 def blocks() -> list[str]:
     """The component and everything registered that its block and a task's can name."""
     bilm = architectures.PretrainedBiLM
@@ -177,20 +186,19 @@ def blocks() -> list[str]:
         section("`spacy-elmo.PretrainedBiLM.v1`", bilm, about=True),
         section("`spacy-elmo.BiLM.v1`", architectures.build_bilm, bilm, about=True),
         section("`spacy-elmo.ElmoListener.v1`", architectures.ElmoListener, about=True),
-        section("`spacy-elmo.ElmoTok2Vec.v1`", architectures.build_elmo_tok2vec, about=True),
-        section("`spacy-elmo.BiLMObjective.v1`", architectures.BiLMObjective, about=True),
+        section("`spacy-elmo.ElmoTok2Vec.v1`", ElmoTok2Vec, about=True),
+        section("`spacy-elmo.BiLMObjective.v1`", BiLMObjective, about=True),
         *(
             section(
                 f"`spacy-elmo.{function.__name__}.v1`", function, segmenters.Segmenter, about=True
             )
             for function in (
-                mixes.ScalarMix, mixes.FrozenMix, mixes.LearnedMix, mixes.SingleLayer,
-                mixes.ConcatLayers, segmenters.sentences, segmenters.docs, segmenters.strided,
+                *mixes(), segmenters.sentences, segmenters.docs, segmenters.strided,
             )
         ),
         section("`spacy-elmo.ActivationCache.v1`", activation_cache.make_activation_cache),
-        section("`spacy-elmo.gradual_unfreezing.v1`", training.gradual_unfreezing, about=True),
-        section("`spacy-elmo.MixLogger.v1`", training.mix_logger, about=True),
+        section("`spacy-elmo.gradual_unfreezing.v1`", callbacks.gradual_unfreezing, about=True),
+        section("`spacy-elmo.MixLogger.v1`", mix_logger.mix_logger, about=True),
         section("`spacy-elmo.PretrainConsoleLogger.v1`", loggers.console_logger, about=True),
         section("`spacy-elmo.TensorBoardLogger.v1`", loggers.tensorboard_logger, about=True),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The names a config can say in a `model` block."""
+"""The registered functions that make biLMs and listeners for the `model` block of a component."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Optional, Union
 
 from spacy.tokens import Doc
 from spacy.util import registry
-from spacy.vocab import Vocab
 from thinc.api import Model, chain
 from thinc.types import Floats2d
 
@@ -18,10 +17,9 @@ from .bilm.config import Activation
 from .bilm.formats import read_vocabulary
 from .inference.settings import Precision
 from .layers.encoder import BatchLayers, ElmoEncoder, LazyBiLM, Settings
-from .layers.listener import ANY, LayersListener, mix_docs
+from .layers.listener import make_source, mix_docs
+from .layers.listener_state import ANY
 from .layers.mixes import Mix
-from .layers.objective import make_objective
-from .layers.tok2vec import ElmoTok2Vec
 from .segmenters import Segmenter, sentences
 from .weights import DEFAULT, absolute_source, load_bilm, source_language
 
@@ -30,22 +28,23 @@ from .weights import DEFAULT, absolute_source, load_bilm, source_language
 def PretrainedBiLM(
     weights: Optional[str] = DEFAULT,
     segmenter: Optional[Segmenter] = None,
-    precision: Precision = "float32",
+    precision: Precision = Settings.precision,
     max_tokens_per_batch: int = Settings.max_tokens_per_batch,
     type_cache_mb: float = Settings.type_cache_mb,
-    stateful: bool = False,
-    mixed_precision: bool = False,
+    stateful: bool = Settings.stateful,
+    mixed_precision: bool = Settings.mixed_precision,
 ) -> Model[list[Doc], BatchLayers]:
-    """A biLM with weights from elsewhere. They are read at first use and saved with the pipeline,
-    which then never looks for the original file again.
+    """A biLM with existing weights. They are read at first use and saved with the pipeline, which
+    then does not need the original file again.
 
     weights (Optional[str]): The name of weights that come with the package or of an installed
-        pipeline package, or a path; None if they are yet to come.
+        pipeline package, or a path; None if they are given later.
     segmenter (Optional[Segmenter]): How docs are cut into sequences; the default is sentences.
     precision (str): Arithmetic of inference: float32, float16 or int8 on a CPU, float32, tf32 or
-        bfloat16 on a GPU. One of the other kind of device runs in float32, with a warning.
-    max_tokens_per_batch (int): Tokens that go through the LSTMs at a time.
-    type_cache_mb (float): Bound of the cache of word types in MiB; 0 switches it off.
+        bfloat16 on a GPU. A precision that the device does not have becomes float32, with a
+        warning.
+    max_tokens_per_batch (int): Maximum number of tokens in a batch of the LSTMs.
+    type_cache_mb (float): Maximum size of the cache of word types in MiB; 0 switches it off.
     stateful (bool): Carry LSTM states from batch to batch, as older implementations do.
     mixed_precision (bool): Fine-tune with bfloat16 products.
     RAISES (ValueError): If a setting has an impossible value.
@@ -70,13 +69,13 @@ def build_bilm(
     max_characters_per_token: int = 50,
     vocabulary: Optional[Union[str, Path]] = None,
     segmenter: Optional[Segmenter] = None,
-    precision: Precision = "float32",
+    precision: Precision = Settings.precision,
     max_tokens_per_batch: int = Settings.max_tokens_per_batch,
     type_cache_mb: float = Settings.type_cache_mb,
-    stateful: bool = False,
-    mixed_precision: bool = False,
+    stateful: bool = Settings.stateful,
+    mixed_precision: bool = Settings.mixed_precision,
 ) -> Model[list[Doc], BatchLayers]:
-    """A biLM with random weights, to be trained from scratch. Give either `filters` (character
+    """A biLM with random weights, to train from scratch. Give either `filters` (character
     input) or `vocabulary` (word input). The settings are those of `PretrainedBiLM`.
 
     dim, projection_dim, n_layers, cell_clip, proj_clip, use_skip_connections: See `LSTMConfig`.
@@ -89,27 +88,33 @@ def build_bilm(
         raise ValueError(
             "spacy-elmo.BiLM.v1: give either filters (character input) or vocabulary (word input)"
         )
-    lstm = LSTMConfig(dim, projection_dim, n_layers, cell_clip, proj_clip, use_skip_connections)
-    settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful, mixed_precision)
+    lstm = LSTMConfig(
+        dim=dim,
+        projection_dim=projection_dim,
+        n_layers=n_layers,
+        cell_clip=cell_clip,
+        proj_clip=proj_clip,
+        use_skip_connections=use_skip_connections,
+    )
     load: Callable[[], BiLM]
-    if vocabulary is not None:
-        load = partial(_word_bilm, lstm, Path(vocabulary).expanduser().absolute())
+    if filters is None:
+        load = partial(_make_word_bilm, lstm, Path(str(vocabulary)).expanduser().absolute())
     else:
-        assert filters is not None
         char_cnn = CharCNNConfig(
-            tuple(tuple(pair) for pair in filters),  # type: ignore[misc]
-            activation,
-            n_highway,
-            char_embedding_dim,
-            max_characters_per_token,
+            filters=tuple(tuple(pair) for pair in filters),  # type: ignore[misc]
+            activation=activation,
+            n_highway=n_highway,
+            embedding_dim=char_embedding_dim,
+            max_characters_per_token=max_characters_per_token,
         )
-        load = partial(BiLM, BiLMConfig(lstm, char_cnn))
+        load = partial(BiLM, BiLMConfig(lstm=lstm, char_cnn=char_cnn))
+    settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful, mixed_precision)
     return ElmoEncoder(LazyBiLM(load), segmenter or sentences(), settings)
 
 
-def _word_bilm(lstm: LSTMConfig, vocabulary: Path) -> BiLM:
+def _make_word_bilm(lstm: LSTMConfig, vocabulary: Path) -> BiLM:
     words = read_vocabulary(vocabulary)
-    return BiLM(BiLMConfig(lstm, n_tokens_vocab=len(words)), words)
+    return BiLM(BiLMConfig(lstm=lstm, n_tokens_vocab=len(words)), words)
 
 
 @registry.architectures("spacy-elmo.ElmoListener.v1")
@@ -120,55 +125,9 @@ def ElmoListener(
 ) -> Model[list[Doc], list[Floats2d]]:
     """ELMo vectors for a component that takes a tok2vec.
 
-    mix (Mix): How it mixes the layers.
+    mix (Mix): From the layers to the vectors.
     upstream (Union[str, Model]): The name of the "elmo" component it listens to, or "*" for any.
         `nlp.replace_listeners` writes the block of an own biLM here.
     grad_factor (float): Scales the gradient that goes back to the biLM, if that is not frozen.
     """
-    return chain(_source(upstream, grad_factor), mix_docs(mix))
-
-
-@registry.architectures("spacy-elmo.ElmoTok2Vec.v1")
-def build_elmo_tok2vec(
-    embed: Model[list[Doc], list[Floats2d]],
-    encode: Model[list[Floats2d], list[Floats2d]],
-    elmo_input: Optional[Mix] = None,
-    elmo_output: Optional[Mix] = None,
-    upstream: Union[str, Model[list[Doc], BatchLayers]] = ANY,
-    grad_factor: float = 1.0,
-) -> Model[list[Doc], list[Floats2d]]:
-    """`[x; ELMo] -> encode -> [h; ELMo]` (Peters et al. 2018, section 3.3), over any of spaCy's
-    layers for embedding and encoding.
-
-    embed (Model): From docs to vectors x.
-    encode (Model): From vectors to contextual vectors h. [x; ELMo] is brought to its width by a
-        maxout layer.
-    elmo_input (Optional[Mix]): The mix at the input; None for none.
-    elmo_output (Optional[Mix]): The mix at the output; None for none.
-    upstream, grad_factor: See `ElmoListener`.
-    RAISES (ValueError): If there is no mix at all.
-    """
-    return ElmoTok2Vec(embed, encode, elmo_input, elmo_output, _source(upstream, grad_factor))
-
-
-@registry.architectures("spacy-elmo.BiLMObjective.v1")
-def BiLMObjective(rows: int = 5000) -> Callable[[Vocab, Model], Model[list[Doc], Floats2d]]:
-    """For `[pretraining.objective]`: train an elmo component as a language model in the loop of
-    `spacy pretrain`. Its weights load with `[initialize] init_tok2vec`.
-
-    rows (int): Words are hashed into so many rows.
-    RAISES (ValueError): If rows is not positive; at the start, if pretraining.component is not an
-        elmo component.
-    """
-    if rows < 1:
-        raise ValueError(f"spacy-elmo.BiLMObjective.v1: rows must be 1 or more, found {rows}")
-    return make_objective(rows)
-
-
-def _source(
-    upstream: Union[str, Model[list[Doc], BatchLayers]], grad_factor: float
-) -> Model[list[Doc], BatchLayers]:
-    if isinstance(upstream, str):
-        return LayersListener(upstream, grad_factor)
-    upstream.attrs["grad_factor"] = grad_factor
-    return upstream
+    return chain(make_source(upstream, grad_factor), mix_docs(mix))

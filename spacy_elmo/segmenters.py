@@ -1,9 +1,9 @@
 """How a Doc is cut into the sequences that the biLM reads.
 
-A sequence is never longer than a window, so that a text of any length runs in bounded memory. The
-windows of a longer stretch overlap, and a token takes its vector from the window that shows most
-of both its sides: the inner half of an overlap goes to either window. Whitespace tokens are left
-out everywhere.
+A sequence is never longer than a window, so that a text of any length runs in bounded memory. A
+longer stretch of tokens is read in windows that overlap. The first half of an overlap takes its
+vectors from the earlier window, the second half from the later one: there they have more context on
+both sides. Whitespace tokens are left out.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ DEFAULT_OVERLAP = 64
 
 
 class Sequence(NamedTuple):
-    """What the biLM reads at once.
+    """A sequence of tokens that the biLM reads.
 
-    tokens (ndarray): Indices of the doc's tokens, rising.
-    start, end (int): The part of `tokens` whose vectors are kept.
+    tokens (ndarray): Indices of the doc's tokens, in order.
+    start, end (int): The vectors of `tokens[start:end]` are kept.
     """
 
     tokens: numpy.ndarray
@@ -35,11 +35,11 @@ class Sequence(NamedTuple):
 
 @dataclass(frozen=True)
 class Segmenter:
-    """Cuts a doc into sequences; call it with a Doc. Every token that is not whitespace is kept
-    from exactly one sequence.
+    """Cuts a doc into sequences; call it with a Doc. The vector of every token that is not
+    whitespace is kept from exactly one sequence.
 
     by_sentence (bool): Cut at sentence boundaries, if the doc has them.
-    window (int): Tokens per sequence at most.
+    window (int): Maximum number of tokens in a sequence.
     overlap (int): Tokens that neighbouring windows share.
     RAISES (ValueError): If the values do not fit each other.
     """
@@ -71,7 +71,7 @@ class Segmenter:
     def _windows(self, tokens: numpy.ndarray) -> Iterator[Sequence]:
         n = len(tokens)
         step = self.window - self.overlap
-        # The last window ends with the stretch, so that it is not a scrap without context.
+        # The last window ends with the stretch and is a full one, so that its tokens have context.
         starts = [*range(0, n - self.window, step), max(n - self.window, 0)]
         kept = 0
         for start, following in zip(starts, [*starts[1:], n]):

@@ -12,7 +12,6 @@ from thinc.api import Model
 
 from spacy_elmo.bilm.formats import native
 from spacy_elmo.inference import Session, Settings
-from spacy_elmo.weights import load_bilm
 
 from .conftest import TINY, elmo_pipeline, max_difference, random_bilm
 

@@ -35,7 +35,9 @@ def room_of(path: str) -> str:
         room
         for room, entries in ROOMS.items()
         for entry in entries
-        if path == entry.removesuffix(".py") or (entry + "/").startswith(path + "/") or path.startswith(entry)
+        if path == entry.removesuffix(".py")
+        or (entry + "/").startswith(path + "/")
+        or path.startswith(entry)
     ]
     assert len(set(matches)) == 1, f"{path} is in the rooms {matches}"
     return matches[0]
@@ -76,6 +78,8 @@ def test_imports(path: Path):
     room = room_of(name)
     for module in imports(path):
         if module.startswith(":"):
-            assert not (room in PURE and module[1:] in FOREIGN), f"{room} must not import {module[1:]}"
+            assert not (room in PURE and module[1:] in FOREIGN), (
+                f"{room} must not import {module[1:]}"
+            )
         elif module:  # Not `from . import __version__` of the package itself.
             assert room_of(module) in ALLOWED[room], f"{room} must not import {module}"

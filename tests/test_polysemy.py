@@ -15,7 +15,7 @@ import pytest
 import spacy
 from spacy.language import Language
 
-from spacy_elmo.extensions import layers_of
+from spacy_elmo.extensions import get_layers
 from spacy_elmo.tools.neighbors import query_span
 from spacy_elmo.weights import bundled_names
 
@@ -310,7 +310,7 @@ def vector(nlp: Language, sentence: str) -> numpy.ndarray:
     """The mean of the biLSTM layers. The token encoder's layer is left out: it does not know the
     sentence, so it is the same for all, and only brings all cosines nearer to 1."""
     span = query_span(nlp, sentence)
-    return layers_of(span.doc)[1:, span.start].mean(axis=0)
+    return get_layers(span.doc)[1:, span.start].mean(axis=0)
 
 
 def test_vectors_of_one_sense_stand_together(nlp: Language):

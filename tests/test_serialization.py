@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+from pathlib import Path
 
 import numpy
 import pytest
@@ -205,7 +206,26 @@ def test_from_disk_replaces_weights_in_use(tmp_path, nlp):
     assert_same_docs(list(other.pipe(TEXTS)), expected)
 
 
-# What lies on the disk
+def test_a_pipeline_and_docs_saved_by_an_earlier_version():
+    """Saved by version 0.1.0 before its release: a frozen biLM of random weights, a trained tagger
+    with a ScalarMix, and docs with their layers, vectors and tags."""
+    folder = Path(__file__).parent / "fixtures" / "saved_by_0.1.0"
+    nlp = spacy.load(folder / "pipeline")
+    stored = list(DocBin().from_disk(folder / "docs.spacy").get_docs(nlp.vocab))
+    assert [len(doc) for doc in stored] == [4, 2, 0, 7]
+    docs = [nlp(Doc(nlp.vocab, [token.text for token in doc])) for doc in stored]
+    assert_same_docs(docs, stored)
+    tags = [[token.tag_ for token in doc] for doc in stored]
+    assert [[token.tag_ for token in doc] for doc in docs] == tags
+    # Without the biLM, the tagger recognises the stored layers as those of its upstream.
+    alone = spacy.load(folder / "pipeline", exclude=["elmo"])
+    for doc in stored:
+        for token in doc:
+            token.tag_ = ""
+    assert [[token.tag_ for token in alone(doc)] for doc in stored] == tags
+
+
+# Saved files
 
 
 def saved_bilm(model):
@@ -289,7 +309,7 @@ def test_overrides_at_load_take_effect(tmp_path, nlp):
 
 
 def test_no_setting_depends_on_a_failure_to_serialize_it(nlp):
-    """thinc leaves out what it cannot store, without a word. That is meant for functions alone."""
+    """thinc silently leaves out what it cannot store. Only functions rely on that."""
     for node in nlp.get_pipe("elmo").model.walk():
         for name, value in node.attrs.items():
             if not callable(value):

@@ -40,7 +40,7 @@ from wasabi import msg
 import spacy_elmo
 from spacy_elmo.cli.util import exit_on_error
 from spacy_elmo.files import atomic_file, atomic_folder, exclusive_lock, sha256
-from spacy_elmo.training import task_mixes
+from spacy_elmo.mix_logger import find_mixes
 
 BASELINE = "baseline"
 MIXES: dict[str, dict[str, Any]] = {
@@ -356,7 +356,7 @@ def count(docs: list[Doc]) -> int:
 def read_mixes(pipeline: Path) -> dict[str, dict[str, dict[str, Any]]]:
     """RETURNS (dict): By component and place; a listener alone is at its component's input."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    for mix in task_mixes(spacy.load(pipeline)):
+    for mix in find_mixes(spacy.load(pipeline)):
         component, _, place = mix.task.partition("/")
         found.setdefault(component, {})[place or "input"] = mix.state._asdict()
     return found

@@ -9,7 +9,7 @@ import typer
 from wasabi import msg
 
 from ..files import atomic_file
-from ..training import TaskMix, task_mixes
+from ..mix_logger import TaskMix, find_mixes
 from ..weights import load_pipeline
 from .util import exit_on_error
 
@@ -29,7 +29,7 @@ def mixes_cli(
     with exit_on_error():
         if plot is not None and plot.suffix.lower() not in _FORMATS:
             raise ValueError(f"--plot {plot}: give a file that ends in {', '.join(_FORMATS)}")
-        mixes = list(task_mixes(load_pipeline(pipeline)))
+        mixes = list(find_mixes(load_pipeline(pipeline)))
         if not mixes:
             raise ValueError(f"the pipeline {pipeline} has no component that listens to ELMo")
         n_layers = max(len(mix.state.weights or ()) for mix in mixes)

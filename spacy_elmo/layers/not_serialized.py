@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from thinc.api import Model, deserialize_attr, serialize_attr
 
 
 class NotSerialized:
-    """Base class of attributes that come from the config, or belong to the running process. A saved
-    model holds nothing of them: one that is loaded keeps those it was built with, so that a saved
-    pipeline can be loaded with other settings.
+    """Base class of attributes that come from the config or belong to the running process. They are
+    not saved. A model that is loaded keeps those it was built with, so that a saved pipeline can be
+    loaded with other settings.
     """
+
+
+class LayerSettings(NotSerialized, SimpleNamespace):
+    """The settings of a layer."""
 
 
 @serialize_attr.register(NotSerialized)

@@ -2,59 +2,70 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 from spacy.tokens import Doc
+from spacy.util import registry
 from thinc.api import Maxout, Model, with_array
 from thinc.types import Floats2d
 
 from .encoder import BatchLayers
-from .listener import mix_docs
+from .listener import make_source, mix_docs
+from .listener_state import ANY
 from .mixes import Mix
 
-_PARTS = ("source", "embed", "encode", "input_mix", "reduce", "output_mix")
+_REFS = ("source", "embed", "encode", "input_mix", "reduce", "output_mix")
 _MAXOUT_PIECES = 3
 
 Vectors = list[Floats2d]
 
 
+@registry.architectures("spacy-elmo.ElmoTok2Vec.v1")
 def ElmoTok2Vec(
     embed: Model[list[Doc], Vectors],
     encode: Model[Vectors, Vectors],
-    elmo_input: Optional[Mix],
-    elmo_output: Optional[Mix],
-    source: Model[list[Doc], BatchLayers],
+    elmo_input: Optional[Mix] = None,
+    elmo_output: Optional[Mix] = None,
+    upstream: Union[str, Model[list[Doc], BatchLayers]] = ANY,
+    grad_factor: float = 1.0,
 ) -> Model[list[Doc], Vectors]:
-    """See `architectures.build_elmo_tok2vec`.
+    """`[x; ELMo] -> encode -> [h; ELMo]` (Peters et al. 2018, section 3.3), over any of spaCy's
+    layers for embedding and encoding.
 
-    source (Model): Where the layers come from. It runs once, whichever of the mixes there are.
-    RAISES (ValueError): If there is no mix at all, or `encode` does not tell its width.
+    embed (Model): From docs to vectors x.
+    encode (Model): From vectors to contextual vectors h. A maxout layer maps [x; ELMo] to its
+        width.
+    elmo_input (Optional[Mix]): The mix at the input; None for none.
+    elmo_output (Optional[Mix]): The mix at the output; None for none.
+    upstream, grad_factor: See `ElmoListener`.
+    RAISES (ValueError): If there is no mix at all, or `encode` has no known width.
     """
     if elmo_input is None and elmo_output is None:
         raise ValueError(
             "spacy-elmo.ElmoTok2Vec.v1: give elmo_input, elmo_output or both a mix, or use "
-            "spacy.Tok2Vec.v2, which does without ELMo"
+            "spacy.Tok2Vec.v2, which needs no ELMo"
         )
-    parts: dict[str, Optional[Model]] = dict.fromkeys(_PARTS)
-    parts.update(source=source, embed=embed, encode=encode)
+    refs: dict[str, Optional[Model]] = dict.fromkeys(_REFS)
+    # The source runs once, also for two mixes.
+    refs.update(source=make_source(upstream, grad_factor), embed=embed, encode=encode)
     if elmo_input is not None:
         width = encode.maybe_get_dim("nO")
         if width is None:
             raise ValueError(
-                f"spacy-elmo.ElmoTok2Vec.v1: the layer {encode.name} does not tell its width (nO): "
+                f"spacy-elmo.ElmoTok2Vec.v1: the layer {encode.name} has no known width (nO): "
                 "choose an encode layer with a width setting"
             )
-        parts["input_mix"] = mix_docs(elmo_input)
-        parts["reduce"] = with_array(Maxout(nO=width, nP=_MAXOUT_PIECES, normalize=True))
+        refs["input_mix"] = mix_docs(elmo_input)
+        refs["reduce"] = with_array(Maxout(nO=width, nP=_MAXOUT_PIECES, normalize=True))
     if elmo_output is not None:
-        parts["output_mix"] = mix_docs(elmo_output)
+        refs["output_mix"] = mix_docs(elmo_output)
     return Model(
         "elmo_tok2vec",
         forward,
         init=init,
         dims={"nO": None},
-        layers=[part for part in parts.values() if part is not None],
-        refs=parts,
+        layers=[layer for layer in refs.values() if layer is not None],
+        refs=refs,
     )
 
 
@@ -68,12 +79,12 @@ def forward(
     x, backprop_embed = model.get_ref("embed")(docs, is_train)
     if input_mix is not None:
         vectors, backprop_input = input_mix(layers, is_train)
-        x, split_x = _beside(model, x, vectors)
+        x, split_x = _hstack(model, x, vectors)
         x, backprop_reduce = model.get_ref("reduce")(x, is_train)
     h, backprop_encode = model.get_ref("encode")(x, is_train)
     if output_mix is not None:
         vectors, backprop_output = output_mix(layers, is_train)
-        h, split_h = _beside(model, h, vectors)
+        h, split_h = _hstack(model, h, vectors)
 
     def backprop(dh: Vectors) -> list[Doc]:
         d_layers = None
@@ -92,34 +103,34 @@ def forward(
 
 
 def init(model: Model[list[Doc], Vectors], X: Any = None, Y: Any = None) -> None:
-    parts = {name: model.maybe_get_ref(name) for name in _PARTS}
     if X is None:
-        for part in parts.values():
-            if part is not None:
-                part.initialize()
+        for layer in model.layers:
+            layer.initialize()
         return
-    layers = _run(parts["source"], X)
-    x = _run(parts["embed"], X)
-    if parts["input_mix"] is not None:
-        x, _ = _beside(model, x, _run(parts["input_mix"], layers))
-        x = _run(parts["reduce"], x)
-    h = _run(parts["encode"], x)
-    if parts["output_mix"] is not None:
-        h, _ = _beside(model, h, _run(parts["output_mix"], layers))
+    layers = _initialize(model, "source", X)
+    x = _initialize(model, "embed", X)
+    if model.has_ref("input_mix"):
+        x, _ = _hstack(model, x, _initialize(model, "input_mix", layers))
+        x = _initialize(model, "reduce", x)
+    h = _initialize(model, "encode", x)
+    if model.has_ref("output_mix"):
+        h, _ = _hstack(model, h, _initialize(model, "output_mix", layers))
     model.set_dim("nO", h[0].shape[1])
 
 
-def _run(part: Any, X: Any) -> Any:
-    part.initialize(X=X)
-    return part.predict(X)
+def _initialize(model: Model, ref: str, X: Any) -> Any:
+    """RETURNS: What a layer predicts for X, after it was initialised with X."""
+    layer = model.get_ref(ref)
+    layer.initialize(X=X)
+    return layer.predict(X)
 
 
-def _beside(model: Model, left: Vectors, right: Vectors) -> tuple[Vectors, Callable]:
-    """The vectors of both, one beside the other; and what cuts gradients in the same way."""
+def _hstack(model: Model, left: Vectors, right: Vectors) -> tuple[Vectors, Callable]:
+    """RETURNS (tuple): The vectors of both side by side, and a function that splits gradients."""
     joined = [model.ops.xp.concatenate(pair, axis=1) for pair in zip(left, right)]
 
     def split(dY: Vectors) -> tuple[Vectors, Vectors]:
-        widths = [part.shape[1] for part in left]
+        widths = [array.shape[1] for array in left]
         # Copies, because the layers below may write into their gradients.
         return (
             [d[:, :width].copy() for d, width in zip(dY, widths)],

@@ -12,7 +12,7 @@ import spacy
 from spacy.language import Language
 from spacy.tokens import Doc, DocBin
 
-from spacy_elmo.extensions import layers_of
+from spacy_elmo.extensions import get_layers
 from spacy_elmo.tools.neighbors import find_neighbors, query_span, read_corpus
 
 from ..conftest import elmo_pipeline
@@ -58,7 +58,7 @@ def brute_force(nlp: Language, query: str, lines: list[str], layer: int | None) 
     nlp.get_pipe("elmo").keep_layers = True
 
     def vectors(doc):
-        layers = layers_of(doc)
+        layers = get_layers(doc)
         return layers.mean(axis=0) if layer is None else layers[layer]
 
     span = query_span(nlp, query)

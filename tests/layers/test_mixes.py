@@ -1,4 +1,5 @@
-"""Each mix against numpy, against numerical gradients in float64, and against its PyTorch twin."""
+"""Each mix against numpy, against numerical gradients in float64; the ScalarMix also against the
+PyTorch module of the same name."""
 
 from __future__ import annotations
 
@@ -9,6 +10,9 @@ import pytest
 import torch
 from thinc.api import Model, Ops, registry
 
+from spacy_elmo.bilm.mixes import ScalarMix as TorchScalarMix
+from spacy_elmo.layers.encoder import BatchLayers, FrozenLayers
+from spacy_elmo.layers.listener import mix_docs
 from spacy_elmo.layers.mixes import (
     ConcatLayers,
     FrozenMix,
@@ -18,7 +22,6 @@ from spacy_elmo.layers.mixes import (
     mix_state,
 )
 
-from .. import mix_twins as twins
 from ..conftest import max_difference
 
 N_LAYERS, WIDTH = 3, 4
@@ -26,11 +29,10 @@ RAW, GAMMA = [0.3, -1.0, 0.8], 1.7
 
 
 class Case(NamedTuple):
-    """A mix, its twin, and what it computes, if that is easily said."""
+    """A mix, and what it computes with its parameters in float64."""
 
     mix: Callable[[], Model]
-    twin: Callable[[], torch.nn.Module]
-    expected: Callable | None = None
+    expected: Callable
 
 
 def softmax(x):
@@ -46,47 +48,36 @@ def layer_normed(X):
     return (X - X.mean(-1, keepdims=True)) / X.std(-1, keepdims=True)
 
 
+def linear(model, X):
+    return X @ model.get_param("W").T + model.get_param("b")
+
+
+def learned(X, mix):
+    """The linear layers of a LearnedMix over all layers side by side, ReLU between them."""
+    first, *others = (node for node in mix.walk() if node.has_param("W"))
+    Y = linear(first, numpy.concatenate(list(X), axis=1))
+    for other in others:
+        Y = linear(other, numpy.maximum(Y, 0))
+    return Y
+
+
 MIXES = {
-    "uniform": Case(FrozenMix, lambda: twins.FrozenMix(N_LAYERS), lambda X: X.mean(axis=0)),
-    "scaled": Case(
-        lambda: FrozenMix(gamma=-0.5),
-        lambda: twins.FrozenMix(N_LAYERS, gamma=-0.5),
-        lambda X: -0.5 * X.mean(axis=0),
-    ),
-    "weighted": Case(
-        lambda: FrozenMix([0.2, 0.0, 3.0], gamma=2.0),
-        lambda: twins.FrozenMix(N_LAYERS, [0.2, 0.0, 3.0], 2.0),
-        weighted([0.2, 0.0, 3.0], 2.0),
-    ),
-    "all zero": Case(
-        lambda: FrozenMix([0, 0, 0]),
-        lambda: twins.FrozenMix(N_LAYERS, [0, 0, 0]),
-        lambda X: numpy.zeros_like(X[0]),
-    ),
-    "bottom": Case(lambda: SingleLayer(0), lambda: twins.SingleLayer(0), lambda X: X[0]),
-    "top": Case(SingleLayer, twins.SingleLayer, lambda X: X[2]),
-    "counted from the top": Case(
-        lambda: SingleLayer(-2), lambda: twins.SingleLayer(-2), lambda X: X[1]
-    ),
-    "concatenated": Case(
-        ConcatLayers, twins.ConcatLayers, lambda X: numpy.concatenate(list(X), axis=1)
-    ),
-    "scalar": Case(ScalarMix, lambda: twins.ScalarMix(N_LAYERS), lambda X: X.mean(axis=0)),
-    "scalar, given start": Case(
-        lambda: ScalarMix(RAW, GAMMA),
-        lambda: twins.ScalarMix(N_LAYERS, RAW, GAMMA),
-        weighted(softmax(RAW), GAMMA),
-    ),
+    "uniform": Case(FrozenMix, lambda X: X.mean(axis=0)),
+    "scaled": Case(lambda: FrozenMix(gamma=-0.5), lambda X: -0.5 * X.mean(axis=0)),
+    "weighted": Case(lambda: FrozenMix([0.2, 0.0, 3.0], gamma=2.0), weighted([0.2, 0.0, 3.0], 2.0)),
+    "all zero": Case(lambda: FrozenMix([0, 0, 0]), lambda X: numpy.zeros_like(X[0])),
+    "bottom": Case(lambda: SingleLayer(0), lambda X: X[0]),
+    "top": Case(SingleLayer, lambda X: X[2]),
+    "counted from the top": Case(lambda: SingleLayer(-2), lambda X: X[1]),
+    "concatenated": Case(ConcatLayers, lambda X: numpy.concatenate(list(X), axis=1)),
+    "scalar": Case(ScalarMix, lambda X: X.mean(axis=0)),
+    "scalar, given start": Case(lambda: ScalarMix(RAW, GAMMA), weighted(softmax(RAW), GAMMA)),
     "scalar, layer norm, l2": Case(
         lambda: ScalarMix(RAW, GAMMA, layer_norm=True, l2=0.3),
-        lambda: twins.ScalarMix(N_LAYERS, RAW, GAMMA, layer_norm=True, l2=0.3),
         lambda X: weighted(softmax(RAW), GAMMA)(layer_normed(X)),
     ),
-    "learned, linear": Case(lambda: LearnedMix(5), lambda: twins.LearnedMix(N_LAYERS, WIDTH, 5)),
-    "learned, hidden layer": Case(
-        lambda: LearnedMix(5, hidden_width=7),
-        lambda: twins.LearnedMix(N_LAYERS, WIDTH, 5, hidden_width=7),
-    ),
+    "learned, linear": Case(lambda: LearnedMix(5), learned),
+    "learned, hidden layer": Case(lambda: LearnedMix(5, hidden_width=7), learned),
 }
 every_mix = pytest.mark.parametrize("case", MIXES.values(), ids=MIXES)
 
@@ -111,33 +102,13 @@ def parameters(mix: Model) -> list[tuple[Model, str]]:
     return [(node, name) for node in mix.walk() for name in node.param_names]
 
 
-def linked_twin(case: Case, mix: Model) -> torch.nn.Module:
-    """The twin in float64, with the weights of the mix."""
-    twin = case.twin().double()
-    with torch.no_grad():
-        if isinstance(twin, twins.ScalarMix):
-            twin.weights[:] = torch.from_numpy(mix.get_param("weights"))
-            twin.gamma[:] = torch.from_numpy(mix.get_param("gamma"))
-        if isinstance(twin, twins.FrozenMix):
-            twin.weights[:] = torch.tensor(mix_state(mix, N_LAYERS).weights, dtype=torch.float64)
-        found = [node for node in mix.walk() if "W" in node.param_names]
-        for linear, node in zip(linears(twin), found, strict=True):
-            linear.weight[:] = torch.from_numpy(node.get_param("W"))
-            linear.bias[:] = torch.from_numpy(node.get_param("b"))
-    return twin
-
-
-def linears(twin: torch.nn.Module) -> list[torch.nn.Linear]:
-    return [module for module in twin.modules() if isinstance(module, torch.nn.Linear)]
-
-
 @every_mix
 def test_values(case):
     mix, X = ready(case), activations()
     before = X.copy()
     Y = mix.predict(X)
-    if case.expected is not None:
-        assert max_difference(Y, case.expected(X)) < 1e-6
+    expected = case.expected(X, mix) if case.expected is learned else case.expected(X)
+    assert max_difference(Y, expected) < 1e-6
     assert Y.dtype == X.dtype
     assert numpy.array_equal(X, before)
     # The result is its own: writing to it must not reach the activations.
@@ -178,48 +149,41 @@ def test_gradients_are_the_numerical_ones(case):
         assert max_difference(node.get_grad(name), expected) < 1e-7, name
 
 
-@every_mix
-def test_equals_its_twin(case):
-    mix, X = ready(case, "float64"), activations(dtype="float64")
-    twin = linked_twin(case, mix)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"weights": RAW, "gamma": GAMMA}, {"weights": RAW, "layer_norm": True, "l2": 0.3}],
+)
+def test_scalar_mix_equals_the_torch_module(settings):
+    mix, X = (
+        ready(Case(lambda: ScalarMix(**settings), weighted), "float64"),
+        activations(5, "float64"),
+    )
+    twin = TorchScalarMix(N_LAYERS, **settings).double()
+    with torch.no_grad():
+        twin.weights[:] = torch.from_numpy(mix.get_param("weights"))
+        twin.gamma[:] = torch.from_numpy(mix.get_param("gamma"))
     layers = torch.from_numpy(X.copy()).requires_grad_()
     Y, backprop = mix.begin_update(X)
     Y_twin = twin(layers)
     assert max_difference(Y, Y_twin.detach()) < 1e-12
     dY = numpy.random.default_rng(1).normal(size=Y.shape)
-    loss = (Y_twin * torch.from_numpy(dY)).sum()
-    if isinstance(twin, twins.ScalarMix):
-        loss = loss + twin.penalty()
-    loss.backward()
+    ((Y_twin * torch.from_numpy(dY)).sum() + twin.penalty()).backward()
     assert max_difference(backprop(dY), layers.grad) < 1e-12
-    if isinstance(twin, twins.ScalarMix):
-        assert max_difference(mix.get_grad("weights"), twin.weights.grad) < 1e-12
-        assert max_difference(mix.get_grad("gamma"), twin.gamma.grad) < 1e-12
-    found = [node for node in mix.walk() if "W" in node.param_names]
-    for linear, node in zip(linears(twin), found, strict=True):
-        assert max_difference(node.get_grad("W"), linear.weight.grad) < 1e-12
-        assert max_difference(node.get_grad("b"), linear.bias.grad) < 1e-12
+    assert max_difference(mix.get_grad("weights"), twin.weights.grad) < 1e-12
+    assert max_difference(mix.get_grad("gamma"), twin.gamma.grad) < 1e-12
 
 
-@every_mix
-def test_a_twin_is_float32_whatever_the_default_is(case):
+def test_the_torch_module_is_float32_whatever_the_default_is():
     try:
         torch.set_default_dtype(torch.float64)
-        twin = case.twin()
+        twin = TorchScalarMix(N_LAYERS)
     finally:
         torch.set_default_dtype(torch.float32)
-    mixed = twin(torch.zeros(N_LAYERS, 2, WIDTH))
-    assert mixed.dtype == torch.float32
+    assert twin(torch.zeros(N_LAYERS, 2, WIDTH)).dtype == torch.float32
 
 
-@pytest.mark.parametrize(
-    "mix, twin",
-    [
-        (ScalarMix(dropout=0.5), twins.ScalarMix(N_LAYERS, dropout=0.5)),
-        (LearnedMix(WIDTH, dropout=0.5), twins.LearnedMix(N_LAYERS, WIDTH, WIDTH, dropout=0.5)),
-    ],
-)
-def test_dropout(mix, twin):
+@pytest.mark.parametrize("mix", [ScalarMix(dropout=0.5), LearnedMix(WIDTH, dropout=0.5)])
+def test_dropout(mix):
     """While it trains, and only then, half of the values are dropped and the others doubled; the
     gradient goes the same way."""
     X = activations(n_tokens=500)
@@ -232,9 +196,12 @@ def test_dropout(mix, twin):
     dX = backprop(numpy.where(kept, 0.0, 1.0).astype("float32"))
     assert not dX.any()
     assert numpy.array_equal(mix.predict(X), plain)
-    dropped = twin(torch.from_numpy(X)) == 0
-    assert 0.4 < dropped.float().mean() < 0.6
-    assert not (twin.eval()(torch.from_numpy(X)) == 0).any()
+
+
+def test_dropout_of_the_torch_module():
+    twin, X = TorchScalarMix(N_LAYERS, dropout=0.5), torch.from_numpy(activations(n_tokens=500))
+    assert 0.4 < (twin(X) == 0).float().mean() < 0.6
+    assert not (twin.eval()(X) == 0).any()
 
 
 @every_mix
@@ -299,7 +266,7 @@ def test_other_layers_than_it_was_trained_on():
         (lambda: LearnedMix(4, dropout=-0.1), "dropout must be .* found -0.1"),
         (lambda: LearnedMix(0), "width must be 1 or more, found 0"),
         (lambda: LearnedMix(4, hidden_width=0), "hidden_width must be 1 or more, found 0"),
-        (lambda: twins.ScalarMix(3, [1.0]), "1 weights for 3 layers"),
+        (lambda: TorchScalarMix(3, [1.0]), "1 weights for 3 layers"),
     ],
 )
 def test_impossible_settings(build, message):
@@ -330,12 +297,29 @@ def test_settings_do_not_come_back_with_the_weights():
     assert numpy.array_equal(again.get_param("weights"), [1.0, 2.0, 3.0])
 
 
-def test_weights_of_torch_mixes():
+def test_weights_of_the_torch_module():
     array = numpy.array([0.5, 0.25, 0.25])
-    assert numpy.array_equal(twins.FrozenMix(3, array).weights.numpy(), array.astype("float32"))
-    assert twins.ScalarMix(3, array).weights.tolist() == array.tolist()
+    assert TorchScalarMix(3, array).weights.tolist() == array.tolist()
     with pytest.raises(ValueError, match="0 weights for 3 layers"):
-        twins.ScalarMix(3, [])
+        TorchScalarMix(3, [])
+
+
+@every_mix
+def test_frozen_layers_change_nothing_but_their_gradient(case):
+    """The vectors and the gradients of the weights are the same if the biLM is frozen."""
+    mix, X = ready(case), activations()
+    dY = numpy.ones_like(mix.predict(X))
+    gradients = []
+    for kind in (BatchLayers, FrozenLayers):
+        model = mix_docs(mix)
+        Y, backprop = model.begin_update(kind(X, [3, 2]))
+        assert numpy.array_equal(numpy.concatenate(Y), mix.predict(X))
+        backprop([dY[:3], dY[3:]])
+        gradients.append([node.get_grad(name).copy() for node, name in parameters(mix)])
+        for node, name in parameters(mix):
+            node.set_grad(name, numpy.zeros_like(node.get_grad(name)))
+    for first, second in zip(*gradients, strict=True):
+        assert first.any() and numpy.array_equal(first, second)
 
 
 @every_mix
@@ -360,7 +344,7 @@ def test_state_of_large_weights():
 
 @every_mix
 def test_state_without_an_upstream(case):
-    """Where nobody knows the number of layers."""
+    """The number of layers is not known there."""
     mix = ready(case)
     known = mix_state(mix, N_LAYERS) if mix.name == "scalar_mix" else (None, None)
     assert mix_state(mix, 0) == known

@@ -16,7 +16,7 @@ from thinc.api import NumpyOps, Ops
 from typer.testing import CliRunner
 
 from spacy_elmo.layers.encoder import ElmoEncoder, Settings, get_bilm
-from spacy_elmo.layers.objective import loss, make_objective
+from spacy_elmo.layers.objective import BiLMObjective, loss
 from spacy_elmo.segmenters import sentences
 
 from ..conftest import max_difference, random_bilm
@@ -94,7 +94,7 @@ def test_spacy_pretrain(tmp_path):
 def test_gradient():
     """Through the output layer, against small differences of the loss."""
     encoder = ElmoEncoder(random_bilm().double(), sentences(), Settings())
-    model = make_objective(30)(Vocab(), encoder)
+    model = BiLMObjective(30)(Vocab(), encoder)
     vocab = spacy.blank("en").vocab
     docs = [Doc(vocab, words=words) for words in (["The", "bank", "\n", "flows"], [], ["a", "b"])]
     model.initialize(X=docs)
@@ -136,4 +136,4 @@ def test_targets():
 
 def test_wrong_component():
     with pytest.raises(ValueError, match="trains an elmo component"):
-        make_objective(10)(Vocab(), spacy.blank("en").add_pipe("tok2vec").model)
+        BiLMObjective(10)(Vocab(), spacy.blank("en").add_pipe("tok2vec").model)

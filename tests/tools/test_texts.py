@@ -94,7 +94,11 @@ def test_zst(tmp_path):
         ("a.jsonl", b"[" * 100_000, r"a.jsonl, line 1: .*too deep"),
         ("a.txt.gz", b"not gzip", r"a.txt.gz, line 0|a.txt.gz, after line 0"),
         ("a.txt.gz", gzip.compress(b"text\n" * 99, mtime=0)[:-9], r"a.txt.gz, after line"),
-        ("a.txt.gz", gzip.compress(bytes(range(256)) * 9, mtime=0)[:20] + b"\xff" * 40, "a.txt.gz, after"),
+        (
+            "a.txt.gz",
+            gzip.compress(bytes(range(256)) * 9, mtime=0)[:20] + b"\xff" * 40,
+            "a.txt.gz, after",
+        ),
         ("a.txt.zst", b"not zst", r"a.txt.zst, (after line 0|line 0: to read .zst)"),
         ("a.spacy", b"not docs", r"a.spacy: not a complete .spacy file"),
     ],

@@ -1,4 +1,4 @@
-"""What `spacy train` can be told to do with ELMo: callbacks and loggers."""
+"""The mixes of a pipeline's listeners, and a logger that shows them during `spacy train`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from thinc.api import Model
 from tqdm import tqdm
 
 from .component import Elmo
-from .layers.listener import mixes_of, n_layers_of
+from .layers.encoder import NAME as ENCODER
+from .layers.encoder import get_bilm
+from .layers.listener import MIX_DOCS
+from .layers.listener import NAME as LISTENER
 from .layers.mixes import MixState, mix_state
 
 Info = Optional[dict[str, Any]]
@@ -21,44 +24,12 @@ LogStep = Callable[[Info], None]
 Logger = Callable[[Language, IO, IO], tuple[LogStep, Callable[[], None]]]
 
 
-@registry.callbacks("spacy-elmo.gradual_unfreezing.v1")
-def gradual_unfreezing(
-    every: int, component: str = "elmo"
-) -> Callable[[Language, dict[str, Any]], None]:
-    """Fine-tune the top layer of a biLM first, then one layer more every so many steps, the token
-    encoder last (Howard and Ruder 2018, section 3.3). For `[training.before_update]`.
-
-    every (int): Steps from one layer to the next.
-    component (str): The name of the "elmo" component.
-    RAISES (ValueError): If every is not positive; at the first step, if there is no such component
-        or it is frozen.
-    """
-    if every < 1:
-        raise ValueError(f"gradual_unfreezing: every must be 1 or more steps, found {every}")
-
-    def before_update(nlp: Language, info: dict[str, Any]) -> None:
-        elmo = nlp.get_pipe(component) if component in nlp.pipe_names else None
-        if not isinstance(elmo, Elmo):
-            raise ValueError(
-                f"gradual_unfreezing: no elmo component {component!r} in {nlp.pipe_names}"
-            )
-        if elmo.frozen or component in nlp.config["training"]["frozen_components"]:
-            raise ValueError(
-                f"gradual_unfreezing: the component {component!r} is frozen: set its frozen = "
-                "false and take it out of training.frozen_components"
-            )
-        if info["step"] % every == 0:
-            elmo.bilm.unfreeze(min(1 + info["step"] // every, elmo.bilm.config.n_activations))
-
-    return before_update
-
-
 class TaskMix(NamedTuple):
     """A mix in a pipeline.
 
-    task (str): The component, with "/input" or "/output" where it has two.
-    kind (str): Which mix.
-    state (MixState): What it makes of the layers.
+    task (str): The name of the component, with "/input" or "/output" if it can have two mixes.
+    kind (str): The name of the mix.
+    state (MixState): The weights of the layers.
     """
 
     task: str
@@ -66,17 +37,29 @@ class TaskMix(NamedTuple):
     state: MixState
 
 
-def task_mixes(nlp: Language) -> Iterator[TaskMix]:
+def find_mixes(nlp: Language) -> Iterator[TaskMix]:
     """YIELDS (TaskMix): The mixes of a pipeline's listeners."""
     for name, component in nlp.components:
         model = getattr(component, "model", None)
-        if not isinstance(model, Model):
-            continue
-        n_layers = n_layers_of(model)
-        for place, mix in mixes_of(model):
-            state = mix_state(mix, n_layers)
+        nodes = list(model.walk()) if isinstance(model, Model) else []
+        n_layers = max(map(_count_layers, nodes), default=0)
+        ends = {
+            mix.id: f"{name}/{end}"
+            for node in nodes
+            for end in ("input", "output")
+            if (mix := node.maybe_get_ref(f"{end}_mix")) is not None
+        }
+        for node in nodes:
+            state = mix_state(node.layers[0], n_layers) if node.name == MIX_DOCS else None
             if state is not None:
-                yield TaskMix(f"{name}/{place}" if place else name, mix.name, state)
+                yield TaskMix(ends.get(node.id, name), node.layers[0].name, state)
+
+
+def _count_layers(node: Model) -> int:
+    """RETURNS (int): L+1 of the biLM that a node listens to or holds; 0 for none."""
+    if node.name == LISTENER and node.attrs["link"].upstream is not None:
+        return node.attrs["link"].upstream.layer_shape[0]
+    return get_bilm(node).config.n_activations if node.name == ENCODER else 0
 
 
 def describe_state(state: MixState) -> str:
@@ -91,11 +74,11 @@ def describe_state(state: MixState) -> str:
 
 @registry.loggers("spacy-elmo.MixLogger.v1")
 def mix_logger(logger: Optional[Logger] = None) -> Logger:
-    """Log each task's mix, next to what another logger logs. For `[training.logger]`.
+    """Log each task's mix, in addition to what another logger logs. For `[training.logger]`.
 
-    The mixes are printed below each evaluation. The other logger also finds them among the scores
-    (`info["other_scores"]`, as `elmo_TASK_layer0` and so on, and `elmo_TASK_gamma`), from where
-    those of spacy-loggers (Wandb, MLflow, ClearML, CuPy, a chain of them) send them on.
+    The mixes are printed below each evaluation. The other logger also gets them with the scores
+    (`info["other_scores"]`, as `elmo_TASK_layer0` and so on, and `elmo_TASK_gamma`). The loggers of
+    spacy-loggers (Wandb, MLflow, ClearML, CuPy, a chain of them) send all scores.
 
     logger (Optional[Logger]): The other logger; the default is spaCy's console logger.
     """
@@ -107,11 +90,11 @@ def mix_logger(logger: Optional[Logger] = None) -> Logger:
         log_inner, finalize_inner = inner(nlp, stdout, stderr)
 
         def log_step(info: Info) -> None:
-            mixes = [] if info is None else list(task_mixes(nlp))
+            mixes = [] if info is None else list(find_mixes(nlp))
             if info is not None:
                 info["other_scores"].update(_scores(mixes))
             log_inner(info)
-            # The progress bar of the other logger is cleared meanwhile, and drawn again below.
+            # Clears the progress bar of the other logger, and draws it again below.
             with tqdm.external_write_mode(file=stdout):
                 for mix in mixes:
                     print(f"  {mix.task}: {mix.kind} {describe_state(mix.state)}", file=stdout)

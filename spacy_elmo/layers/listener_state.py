@@ -1,0 +1,147 @@
+"""What a listener keeps between two calls, and the batch that it shares with other listeners."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Callable, Optional
+from weakref import WeakSet
+
+import srsly
+from spacy.tokens import Doc
+from thinc.api import Model, Optimizer, deserialize_attr, serialize_attr
+from thinc.types import Floats3d
+
+from ..extensions import get_layers
+from .encoder import BatchLayers
+
+if TYPE_CHECKING:
+    from .upstream import Upstream
+
+ANY = "*"
+
+
+@dataclass(eq=False)
+class ListenerState:
+    """What a listener keeps between two calls.
+
+    saved_checksum (Optional[str]): Checksum of the upstream's weights when the listener was saved.
+    upstream (Optional[Upstream]): The component that it listens to.
+    others (WeakSet[Upstream]): Its upstreams in other pipelines, with which the component that
+        listens is shared (`source=`).
+    component (Optional[str]): The name of the component that listens.
+    batch (Optional[SharedBatch]): The last batch that it was given.
+    """
+
+    saved_checksum: Optional[str] = None
+    upstream: Optional[Upstream] = None
+    others: WeakSet[Upstream] = field(default_factory=WeakSet)
+    component: Optional[str] = None
+    batch: Optional[SharedBatch] = None
+
+    def checksums(self) -> list[str]:
+        """RETURNS (list[str]): Checksums of the weights whose layers the listener may read. The one
+        of the present upstream comes first."""
+        upstreams = [] if self.upstream is None else [self.upstream, *self.others]
+        checksums = [checksum for one in upstreams if (checksum := one.checksum) is not None]
+        return checksums or ([] if self.saved_checksum is None else [self.saved_checksum])
+
+    def __reduce__(self) -> tuple:
+        return ListenerState, tuple(self.checksums()[:1])
+
+
+@serialize_attr.register(ListenerState)
+def _serialize_state(_: Any, state: ListenerState, name: str, model: Model) -> bytes:
+    return srsly.msgpack_dumps(next(iter(state.checksums()), None))
+
+
+@deserialize_attr.register(ListenerState)
+def _deserialize_state(state: ListenerState, data: bytes, name: str, model: Model) -> ListenerState:
+    state.saved_checksum = srsly.msgpack_loads(data)
+    return state
+
+
+@dataclass(eq=False)
+class SharedBatch:
+    """The layers of one batch on their way to the listeners, and the sum of the gradients on their
+    way back.
+
+    keys (list[bytes]): The word types of each doc, to recognise it.
+    layers (BatchLayers): What the upstream computed for the docs.
+    waiting (set[ListenerState]): The listeners that have not taken the layers yet.
+    backprop (Optional[Callable]): Takes the sum of the gradients (L+1, tokens, 2P), or None if no
+        listener has sent one, and the optimizer, if there is one. None if the biLM is frozen, and
+        after it was called.
+    sgd (Optional[Optimizer]): Updates the weights as soon as the sum is complete.
+    started (bool): Whether a listener has taken the layers.
+    n_pending (int): The listeners that have taken the layers and not yet sent a gradient.
+    gradient (Optional[Floats3d]): The sum so far.
+    """
+
+    keys: list[bytes]
+    layers: BatchLayers
+    waiting: set[ListenerState] = field(default_factory=set)
+    backprop: Optional[Callable[[Optional[Floats3d], Optional[Optimizer]], None]] = None
+    sgd: Optional[Optimizer] = None
+    started: bool = False
+    n_pending: int = 0
+    gradient: Optional[Floats3d] = None
+
+    def accumulate(self, gradient: Floats3d) -> None:
+        """Add a listener's gradient. The last one sends the sum into the biLM."""
+        if self.backprop is None:
+            raise ValueError(
+                "a listener sent a gradient after its batch had gone back through the biLM: it "
+                "must finish a batch before the upstream gets the next"
+            )
+        if self.gradient is None:
+            self.gradient = gradient
+        else:
+            self.gradient += gradient
+        self.n_pending -= 1
+        if not self.waiting and not self.n_pending:
+            self.finish()
+
+    def finish(self) -> None:
+        """Send the sum into the biLM, complete or not. Does nothing the second time."""
+        backprop, self.backprop = self.backprop, None
+        if backprop is not None:
+            backprop(self.gradient, self.sgd)
+        self.gradient = None
+
+
+def describe_missing_layers(model: Model[list[Doc], BatchLayers], docs: Sequence[Doc]) -> str:
+    """RETURNS (str): Why a listener cannot read layers from docs, and what to do."""
+    state: ListenerState = model.attrs["link"]
+    upstream = state.upstream
+    listener, name = describe_listener(state), describe_upstream(model)
+    if upstream is not None and upstream.is_removed:
+        return (
+            f"{listener} has lost the {name}, which was removed from the pipeline: add one, or "
+            "call nlp.replace_listeners before removing it"
+        )
+    if upstream is not None and not upstream.keep_layers:
+        return (
+            f"{state.component!r} listens to {upstream.name!r}, which has keep_layers = false, so "
+            "that there are no layers on the docs: set keep_layers = true"
+        )
+    if any(get_layers(doc) is not None for doc in docs):
+        return (
+            f"{listener} needs the layers of the {name}, but those on the doc were computed with "
+            "other weights, or by another component: the component must run before the listener "
+            "(it is missing, disabled or excluded, or its weights have changed since)"
+        )
+    return (
+        f"{listener} found no ELMo layers on a doc: the {name} must run before it (it is missing, "
+        "disabled or excluded, or its keep_layers is false)"
+    )
+
+
+def describe_listener(state: ListenerState) -> str:
+    return "a listener" if state.component is None else f"the listener of {state.component!r}"
+
+
+def describe_upstream(model: Model[list[Doc], BatchLayers]) -> str:
+    upstream = model.attrs["link"].upstream
+    name = model.attrs["settings"].upstream if upstream is None else upstream.name
+    return "elmo component" if name == ANY else f"elmo component {name!r}"

@@ -1,0 +1,20 @@
+"""How the activations of all layers become one vector per token (Peters et al. 2018, section 3.2).
+
+A mix is a thinc model that maps (L+1, tokens, 2P) to (tokens, width), token by token. Each has its
+own file. Its name for configs is an entry point of the group "thinc_layers" in `setup.py`.
+
+Two optional functions in the `attrs` of a mix serve others:
+
+* `state`: takes the mix and the number of layers, and returns a `MixState` for reports.
+* `forward_frozen`: like `forward`, but its backprop computes no gradient of the layers, because
+  the biLM is frozen. A mix without weights needs no such function.
+"""
+
+from .concat import ConcatLayers as ConcatLayers
+from .frozen import FrozenMix as FrozenMix
+from .learned import LearnedMix as LearnedMix
+from .mix import Mix as Mix
+from .mix import MixState as MixState
+from .mix import mix_state as mix_state
+from .scalar import ScalarMix as ScalarMix
+from .single import SingleLayer as SingleLayer

@@ -1,0 +1,67 @@
+"""What the mixes share: their type, their state, and checks of their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Callable, NamedTuple, Optional
+
+from thinc.api import Model
+from thinc.types import Floats2d, Floats3d
+
+Mix = Model[Floats3d, Floats2d]
+
+
+class MixState(NamedTuple):
+    """What a mix makes of the layers.
+
+    weights (Optional[list[float]]): The weight of each layer, from the token encoder up. For a
+        `LearnedMix`: the share of each layer in the norm of the weights that read it. None if they
+        are not known yet.
+    gamma (Optional[float]): The scale, if the mix has one.
+    """
+
+    weights: Optional[list[float]]
+    gamma: Optional[float]
+
+
+def mix_state(mix: Model, n_layers: int) -> Optional[MixState]:
+    """Describe a mix for a report.
+
+    mix (Model): Any layer.
+    n_layers (int): L+1; 0 if it is not known, as without an upstream.
+    RETURNS (Optional[MixState]): None for a layer without a `state` function.
+    """
+    state = mix.attrs.get("state")
+    return None if state is None else state(mix, n_layers)
+
+
+def check_weights(name: str, weights: Optional[Sequence[float]]) -> Optional[list[float]]:
+    """RETURNS (Optional[list[float]]): The weights of the config as floats.
+    RAISES (ValueError): If there is none in the list."""
+    if weights is None:
+        return None
+    if not len(weights):
+        raise ValueError(f"{name}: weights is empty: give one number per layer, or null")
+    return [float(weight) for weight in weights]
+
+
+def wrong_number(name: str, n_weights: int, n_layers: int) -> ValueError:
+    return ValueError(
+        f"{name} has {n_weights} weights, but the biLM has {n_layers} layers (the token encoder "
+        "included): give one weight per layer"
+    )
+
+
+def check_dropout(name: str, dropout: float) -> float:
+    if not 0 <= dropout < 1:
+        raise ValueError(f"{name}: dropout must be at least 0 and less than 1, found {dropout}")
+    return float(dropout)
+
+
+def drop(mix: Mix, Y: Floats2d) -> tuple[Floats2d, Callable[[Floats2d], Floats2d]]:
+    """Apply the dropout of a mix.
+
+    RETURNS (tuple): The vectors, some values zero and the others scaled up; and the backprop.
+    """
+    mask = mix.ops.get_dropout_mask(Y.shape, mix.attrs["settings"].dropout)
+    return Y * mask, lambda dY: dY * mask

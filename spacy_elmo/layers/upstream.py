@@ -1,0 +1,279 @@
+"""The upstream of listeners: runs a biLM over docs, and shares the layers with other components."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any, Callable, Optional, cast
+
+from spacy.language import Language
+from spacy.pipeline import Tok2Vec
+from spacy.pipeline.tok2vec import Tok2VecListener
+from spacy.tokens import Doc
+from spacy.training import Example
+from thinc.api import Model, Optimizer
+from thinc.types import Floats3d
+
+from .. import extensions
+from ..bilm import BiLM
+from .activation_cache import ActivationCache
+from .encoder import (
+    BatchLayers,
+    DocVectors,
+    FrozenLayers,
+    encode,
+    encode_layers,
+    get_bilm,
+    get_lazy_bilm,
+    get_session,
+)
+from .listener import GradientCheck, SharedBatch, doc_keys, is_listener, join_layers
+from .listener_state import ListenerState
+from .mixes import Mix
+
+# A doc with more tokens is rarely a single sentence.
+_LONG_SENTENCE = 100
+
+
+class RunState:
+    """The part of a component that belongs to the running process. A copy and a pickle are empty.
+
+    pipeline (Callable): Returns the pipeline of the component, or None.
+    followers (WeakSet[Upstream]): The elmo components after it in a pipeline.
+    has_warned (bool): Whether the warning of long sentences was shown.
+    docs (Sequence[Doc]): The docs of the last update. Empty: no training since `end_training`.
+    batch (Optional[SharedBatch]): The batch of the last update, if the biLM is fine-tuned.
+    gradient_check (GradientCheck): For the gradients that reach the biLM.
+    """
+
+    def __init__(self) -> None:
+        self.pipeline: Callable[[], Optional[Language]] = lambda: None
+        self.followers: weakref.WeakSet[Upstream] = weakref.WeakSet()
+        self.has_warned = False
+        self.end_training()
+
+    def end_training(self) -> None:
+        self.docs: Sequence[Doc] = ()
+        self.batch: Optional[SharedBatch] = None
+        self.gradient_check = GradientCheck()
+
+    def __reduce__(self) -> tuple:
+        return RunState, ()
+
+
+class Upstream(Tok2Vec):
+    """What an `Elmo` component does with docs: predictions for the user, and training batches for
+    the components that listen (see `layers.listener`)."""
+
+    model: Model[list[Doc], BatchLayers]
+    mix: Mix
+    keep_layers: bool
+    set_vectors: bool
+    frozen: bool
+    optimizer: Optional[Optimizer]
+    activation_cache: Optional[ActivationCache]
+    _run: RunState
+
+    @property
+    def bilm(self) -> BiLM:
+        """The biLM. RAISES (ValueError): If there are no weights yet."""
+        return get_bilm(self.model)
+
+    @property
+    def layer_shape(self) -> tuple[int, int]:
+        """L+1 and 2P. RAISES (ValueError): If there are no weights yet."""
+        return self.bilm.config.n_activations, self.bilm.config.output_dim
+
+    @property
+    def is_trainable(self) -> bool:
+        return not self.frozen
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether the component is known to have been removed from its pipeline."""
+        nlp = self._run.pipeline()
+        return nlp is not None and all(component is not self for _, component in nlp.components)
+
+    @property
+    def checksum(self) -> Optional[str]:
+        """A checksum of the present weights, by which listeners recognise the layers on a doc. It
+        is the same in every process and for a saved pipeline. None if there are no weights."""
+        lazy = get_lazy_bilm(self.model)
+        if lazy is not None and lazy.load is None:
+            return None
+        return get_session(self.model).checksum
+
+    def predict(
+        self, docs: Iterable[Doc], *, keep_layers: Optional[bool] = None
+    ) -> list[DocVectors]:
+        """Run the biLM.
+
+        docs (Iterable[Doc]): The docs.
+        keep_layers (Optional[bool]): Overrides the component's setting.
+        RETURNS (list): The vectors of each doc, as arrays of the model's ops.
+        """
+        docs = list(docs)
+        self._warn_of_long_sentences(docs)
+        # Evaluations during training use the cache, too. One that rounds (half_precision) is only
+        # for the docs of updates: the vectors of other docs must be exact.
+        cache, training_docs = self.activation_cache, self._run.docs
+        if cache is not None and cache.half_precision:
+            numbers = {id(doc) for doc in training_docs}
+            training_docs = [doc for doc in docs if id(doc) in numbers]
+            cache = cache if len(training_docs) == len(docs) else None
+        return encode(
+            self.model,
+            docs,
+            mix=self.mix,
+            keep_layers=self.keep_layers if keep_layers is None else keep_layers,
+            cache=cache if training_docs else None,
+        )
+
+    def set_annotations(self, docs: Iterable[Doc], scores: Sequence[DocVectors]) -> None:
+        """Write vectors to the docs."""
+        checksum = cast(str, self.checksum)
+        for doc, vectors in zip(docs, scores):
+            extensions.write(doc, self.name, checksum, vectors.layers, vectors.tokens)
+            if self.set_vectors:
+                extensions.install_vectors(doc)
+
+    def _warn_of_long_sentences(self, docs: Sequence[Doc]) -> None:
+        """Warn once, if a doc is so long that it should have sentence boundaries, but has none."""
+        if self._run.has_warned or not getattr(self.model.attrs["segmenter"], "by_sentence", False):
+            return
+        for doc in docs:
+            if len(doc) > _LONG_SENTENCE and not doc.has_annotation("SENT_START"):
+                self._run.has_warned = True
+                warnings.warn(
+                    f"{self.name!r} reads a text of {len(doc)} tokens without sentence boundaries, "
+                    "not sentence by sentence: this can be several times slower, and gives other "
+                    "vectors. Add a component that sets them before it, as with "
+                    f'nlp.add_pipe("sentencizer", before="{self.name}"), or choose a segmenter '
+                    "that is made for whole texts in the config (model.segmenter): "
+                    "spacy-elmo.docs.v1 or spacy-elmo.strided.v1 (shown once per component)",
+                    stacklevel=2,
+                )
+                return
+
+    def find_listeners(self, component: Any) -> None:
+        """Connect the listeners in a component's model that listen to this component: by its name,
+        or because they did before it was renamed."""
+        if isinstance(component, Upstream):
+            self._run.followers.add(component)
+        model = getattr(component, "model", None)
+        for node in model.walk() if isinstance(model, Model) else ():
+            if not is_listener(node, self.name, self):
+                continue
+            listener = cast(Tok2VecListener, node)
+            state: ListenerState = node.attrs["link"]
+            state.component = component.name
+            previous, state.upstream = state.upstream, self
+            state.others.discard(self)
+            if previous is not None and self in previous._run.followers:
+                # Of several in one pipeline, the listener belongs to the last one before it.
+                previous.remove_listener(listener, component.name)
+            elif previous is not None and previous is not self:
+                state.others.add(previous)
+            self.add_listener(listener, component.name)
+
+    def update(
+        self,
+        examples: Iterable[Example],
+        *,
+        drop: float = 0.0,
+        sgd: Optional[Optimizer] = None,
+        losses: Optional[dict[str, float]] = None,
+    ) -> dict[str, float]:
+        """Give the batch's layers to the listeners. If the biLM is not frozen, the sum of their
+        gradients goes back into it as soon as the last one has sent its own.
+
+        examples, sgd: As for any component. The biLM has no dropout while it is fine-tuned.
+        losses (Optional[dict]): If the biLM is not frozen, gets the sum of the squared gradients
+            that reach it, under the name of the component. On a GPU it lags behind, by up to 100
+            updates: reading a number there waits for all that is computed before it.
+        RETURNS (dict): The losses.
+        RAISES (ValueError): Later, from a listener, if the gradients are NaN or infinite.
+        """
+        losses = {} if losses is None else losses
+        if not self.frozen:
+            losses.setdefault(self.name, 0.0)
+        if self._run.batch is not None:
+            self._run.batch.finish()  # A listener may have been left out.
+            self._run.batch = None
+        self._run.docs = docs = [example.predicted for example in examples]
+        states = [listener.attrs["link"] for listener in self.listeners]
+        if not states:
+            return losses
+        self._warn_of_long_sentences(docs)
+        if self.frozen:
+            layers = encode_layers(self.model, docs, self.activation_cache)
+            batch = SharedBatch(doc_keys(docs), FrozenLayers(*layers), set(states))
+        else:
+            batch = self._run.batch = self._begin_fine_tuning(docs, states, losses)
+        for state in states:
+            state.batch = batch
+        if sgd is not None:
+            self.finish_update(sgd)
+        return losses
+
+    def _begin_fine_tuning(
+        self, docs: list[Doc], states: list[ListenerState], losses: dict[str, float]
+    ) -> SharedBatch:
+        layers, backprop_model = self.model(docs, is_train=True)
+        ops, check = self.model.ops, self._run.gradient_check
+
+        def backprop(d_layers: Optional[Floats3d], sgd: Optional[Optimizer]) -> None:
+            if d_layers is not None:
+                losses[self.name] += check.add(
+                    ops.xp.vdot(d_layers, d_layers),
+                    f"{self.name}: the gradient of the biLM's layers",
+                    sync=ops.device_type == "cpu",
+                )
+                backprop_model(d_layers)
+            if sgd is not None:
+                self._apply_gradients(sgd)
+
+        return SharedBatch(doc_keys(docs), layers, set(states), backprop)
+
+    def predict_layers(self, docs: Sequence[Doc]) -> BatchLayers:
+        """The layers for a listener that is trained without an update of this component, whose biLM
+        is frozen. Those that the component has written to the docs are used."""
+        self._run.docs = docs
+        checksum = self.checksum
+        layers = [
+            extensions.get_layers(doc, self.name, [checksum] if checksum else []) for doc in docs
+        ]
+        if layers and all(array is not None for array in layers):
+            return join_layers(self.model.ops, layers)
+        return encode_layers(self.model, docs, self.activation_cache)
+
+    def finish_update(self, sgd: Optimizer) -> None:
+        """Update the biLM with the gradients that have come, if it is not frozen.
+
+        `nlp.update` calls this before the listeners have sent their gradients. Then the update
+        happens when they are complete.
+
+        sgd (Optimizer): The pipeline's optimizer; the component's own is used instead, if it has
+            one.
+        """
+        batch = self._run.batch
+        if batch is not None and not batch.started:
+            batch.sgd = sgd
+        elif not self.frozen:
+            if batch is not None:
+                batch.finish()
+            self._apply_gradients(sgd)
+
+    def _apply_gradients(self, sgd: Optimizer) -> None:
+        self.model.finish_update(self.optimizer or sgd)
+        if self.optimizer is not None:
+            self.optimizer.step_schedules()
+
+    def end_training(self) -> None:
+        """Free what only training needs: cached activations, and the last batch."""
+        self._run.end_training()
+        if self.activation_cache is not None:
+            self.activation_cache.clear()
+        for listener in self.listeners:
+            listener.attrs["link"].batch = None
