@@ -264,7 +264,7 @@ DAMAGE = {
     "no shims": (lambda data: srsly.msgpack_dumps({**srsly.msgpack_loads(data), "shims": []}), ""),
     "cut weights": (
         lambda data: changed_model(data, lambda state: state[:-100]),
-        "not complete safetensors data",
+        "not a complete safetensors file",
     ),
     "no weights": (lambda data: changed_model(data, lambda state: 5), ""),
     "another shape": (

@@ -13,6 +13,7 @@ import zipfile
 import zlib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy
@@ -20,7 +21,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
+from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig, formats
 from spacy_elmo.bilm.formats import (
     allennlp,
     load,
@@ -997,6 +998,20 @@ def folder_of(path: Path, *names: str) -> Path:
 
 MANY_LANGS = ("config.json", "char.dic", "word.dic", "encoder.pkl", "token_embedder.pkl")
 CHECKPOINT = ("checkpoint", "options.json", "m.index", "m.meta", "m.data-00000-of-00001")
+
+
+def test_a_format_is_an_entry_of_the_registry(tmp_path, monkeypatch, bilm):
+    """It may be an archive or a folder, and goes before what is recognised but not read."""
+
+    def detect(path, start):
+        return start.startswith(b"PK") or (path / "encoder.pkl").exists()
+
+    toy = SimpleNamespace(NAME="toy", SUFFIXES=(), detect=detect, read=lambda path, options: bilm)
+    monkeypatch.setattr(formats, "FORMATS", (*formats.FORMATS, toy))
+    assert load(zip_of(tmp_path / "144.zip", *MANY_LANGS)) is bilm
+    assert load(folder_of(tmp_path / "en", *MANY_LANGS)) is bilm
+    (tmp_path / "unknown").write_bytes(b"x")
+    assert_refused(tmp_path / "unknown", "toy")
 
 
 def test_archives_of_nlpl(tmp_path):

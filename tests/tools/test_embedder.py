@@ -172,8 +172,8 @@ def test_the_signature_tokens(embedder):
         ({"text": ["a"]}, "'text'"),
         ({}, r"found \[\]"),
         ({"tokens": [["a"]], "sequence_len": [2]}, r"\[2\] does not match tokens"),
-        ({"tokens": [["a"]], "sequence_len": [-1]}, "does not go"),
-        ({"tokens": [["a"]], "sequence_len": [1, 1]}, "does not go"),
+        ({"tokens": [["a"]], "sequence_len": [-1]}, "does not match"),
+        ({"tokens": [["a"]], "sequence_len": [1, 1]}, "does not match"),
     ],
 )
 def test_other_mappings_are_refused(embedder, inputs, message):
