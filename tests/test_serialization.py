@@ -298,7 +298,8 @@ def test_overrides_at_load_take_effect(tmp_path, nlp):
     loaded = spacy.load(tmp_path / "saved", config=config)
     elmo = loaded.get_pipe("elmo")
     assert (elmo.batch_size, elmo.keep_layers) == (3, False)
-    assert (elmo.bilm.precision, elmo.bilm.max_tokens) == ("float16", 17)
+    settings = get_session(elmo.model).settings
+    assert (settings.precision, settings.max_tokens_per_batch) == ("float16", 17)
     text = "The bank of the"  # One window.
     doc, reference = loaded(text), nlp(text)
     assert doc._.elmo_layers is None
@@ -340,7 +341,7 @@ def test_settings_are_saved_with_the_config(tmp_path, weights_folder):
     loaded = spacy.load(tmp_path / "saved")
     doc = loaded("The bank")
     elmo = loaded.get_pipe("elmo")
-    assert elmo.bilm.precision == "float16"
+    assert get_session(elmo.model).settings.precision == "float16"
     assert elmo.model.attrs["segmenter"].window == 9
     assert doc._.elmo_layers is None
     assert max_difference(doc._.elmo_tokens, expected._.elmo_tokens) < ROUNDING
@@ -355,8 +356,8 @@ def test_settings_are_saved_with_the_config(tmp_path, weights_folder):
 def test_settings_survive_pickle_and_copy(weights_folder, duplicate):
     nlp = elmo_pipeline(weights_folder, model={"precision": "float16", "max_tokens_per_batch": 5})
     nlp("bank")
-    bilm = get_bilm(duplicate(nlp.get_pipe("elmo").model))
-    assert (bilm.precision, bilm.max_tokens) == ("float16", 5)
+    settings = get_session(duplicate(nlp.get_pipe("elmo").model)).settings
+    assert (settings.precision, settings.max_tokens_per_batch) == ("float16", 5)
 
 
 def test_rounded_weights_halve_the_file_and_survive(tmp_path, nlp):

@@ -1,4 +1,4 @@
-"""The bidirectional language model in plain PyTorch. Knows neither spaCy nor thinc."""
+"""The bidirectional language model in plain PyTorch. Imports neither spaCy nor thinc."""
 
 from .config import BiLMConfig, CharCNNConfig, LSTMConfig
 from .model import BiLM

@@ -1,7 +1,7 @@
 """Tokens as character ids, the way bilm-tf numbers them.
 
 A token is the UTF-8 bytes of its text between a begin-word and an end-word mark, padded on the
-right. Every id is shifted by one, so that 0 can stand for masking.
+right. Every id is shifted by one: 0 is kept for masking.
 """
 
 from __future__ import annotations

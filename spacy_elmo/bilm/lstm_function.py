@@ -274,12 +274,7 @@ def _derivatives(
 
 
 def _backward_steps(
-    settings: _Settings,
-    factors: _Derivatives,
-    d_out: Tensor,
-    y: Tensor,
-    recurrent: Tensor,
-    projection: Optional[Tensor],
+    settings: _Settings, factors: _Derivatives, d_out: Tensor, y: Tensor, *weights: Any
 ) -> Tensor:
     """Go back through time. Turns `factors.gates` into the gradients of the gates, and `d_out` into
     those of the outputs before the clipping.
@@ -288,6 +283,7 @@ def _backward_steps(
         rounds the number of rows up, with rows of zeros behind them.
     """
     batch_sizes, config, _, dtype = settings
+    recurrent, projection = weights
     d_gates = low = factors.gates
     device, n_rows, first = y.device, y.shape[-2], batch_sizes[0]
     if dtype != y.dtype:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Callable, NamedTuple, Optional, Union, cast
@@ -106,7 +106,7 @@ def forward(
     xp = model.ops.xp
     kept = xp.asarray(numpy.flatnonzero(sequences.kept))
     rows = xp.asarray(sequences.tokens[sequences.kept])
-    layers: Any = model.ops.alloc3f(values.shape[0], sum(lengths), values.shape[2])
+    layers: Any = xp.zeros((values.shape[0], sum(lengths), values.shape[2]), dtype=values.dtype)
     layers[:, rows] = values[:, kept]
 
     def backprop(d_layers: Any) -> list[Doc]:
@@ -184,19 +184,16 @@ def encode(
     mix (Optional[Mix]): From (L+1, tokens, 2P) to (tokens, width), token by token.
     keep_layers (bool): Whether to return the layers.
     cache (Optional[ActivationCache]): See `encode_layers`.
-    RETURNS (list): The vectors of each doc.
     """
     session = get_session(model)
     lengths = [len(doc) for doc in docs]
-    batches: Iterable[tuple[numpy.ndarray, Floats3d]]
     if cache is None:
-        batches = Sequences.cut(docs, model.attrs["segmenter"]).run(session, model.ops)
+        batches: Any = Sequences.cut(docs, model.attrs["segmenter"]).run(session, model.ops)
     else:
         batches = [(numpy.arange(sum(lengths)), encode_layers(model, docs, cache).layers)]
-    layers: Any = None
+    shape = session.n_layers, sum(lengths), session.width
+    layers: Any = model.ops.alloc3f(*shape) if keep_layers else None
     tokens: Any = None
-    if keep_layers:
-        layers = model.ops.alloc3f(session.n_layers, sum(lengths), session.width)
     for rows, values in batches:
         if layers is not None:
             layers[:, model.ops.xp.asarray(rows)] = values
@@ -206,7 +203,7 @@ def encode(
                 tokens = mix.ops.alloc2f(sum(lengths), mixed.shape[1])
             tokens[mix.ops.xp.asarray(rows)] = mixed
     if mix is not None and tokens is None:  # No words. One of zeros tells the width.
-        one = mix.predict(mix.ops.alloc3f(session.n_layers, 1, session.width))
+        one = mix.predict(mix.ops.alloc3f(shape[0], 1, shape[2]))
         tokens = mix.ops.alloc2f(sum(lengths), one.shape[1])
     if len(docs) == 1:
         return [DocVectors(layers, tokens)]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spacy_elmo.inference import Settings, current_session
-from spacy_elmo.inference.type_cache import TypeCache
+from spacy_elmo.inference.session import TypeCache
 
 from ..conftest import max_difference, random_bilm
 
