@@ -62,23 +62,22 @@ class Segmenter:
         words = numpy.flatnonzero(values[:, 0] == 0)
         stretches = [words]
         if self.by_sentence and doc.has_annotation("SENT_START"):
-            starts = numpy.flatnonzero(values[:, 1] == 1)
-            stretches = numpy.split(words, numpy.searchsorted(words, starts))
-        for stretch in stretches:
-            if len(stretch):
-                yield from self._windows(stretch)
-
-    def _windows(self, tokens: numpy.ndarray) -> Iterator[Sequence]:
-        n = len(tokens)
-        step = self.window - self.overlap
-        # The last window ends with the stretch and is a full one, so that its tokens have context.
-        starts = [*range(0, n - self.window, step), max(n - self.window, 0)]
-        kept = 0
-        for start, following in zip(starts, [*starts[1:], n]):
-            end = min(start + self.window, n)
-            last = end if following == n else (end + following) // 2
-            yield Sequence(tokens[start:end], kept - start, last - start)
-            kept = last
+            sentences = numpy.flatnonzero(values[:, 1] == 1)
+            stretches = numpy.split(words, numpy.searchsorted(words, sentences))
+        for tokens in stretches:
+            n = len(tokens)
+            if not n:
+                continue
+            # The last window ends with the stretch and is a full one, so that its tokens have
+            # context.
+            starts = [*range(0, n - self.window, self.window - self.overlap)]
+            starts.append(max(n - self.window, 0))
+            kept = 0
+            for start, following in zip(starts, [*starts[1:], n]):
+                end = min(start + self.window, n)
+                last = end if following == n else (end + following) // 2
+                yield Sequence(tokens[start:end], kept - start, last - start)
+                kept = last
 
 
 @registry.misc("spacy-elmo.sentences.v1")

@@ -199,12 +199,7 @@ def forward(
         return batch.layers, lambda d_layers: []
     batch.n_pending += 1
     factor = model.attrs["settings"].grad_factor
-
-    def backprop(d_layers: Floats3d) -> list:
-        batch.accumulate(d_layers * factor)
-        return []
-
-    return batch.layers, backprop
+    return batch.layers, lambda d_layers: batch.accumulate(d_layers * factor)
 
 
 def _layers_without_update(

@@ -87,8 +87,11 @@ class SharedBatch:
     n_pending: int = 0
     gradient: Optional[Floats3d] = None
 
-    def accumulate(self, gradient: Floats3d) -> None:
-        """Add a listener's gradient. The last one sends the sum into the biLM."""
+    def accumulate(self, gradient: Floats3d) -> list:
+        """Add a listener's gradient. The last one sends the sum into the biLM.
+
+        RETURNS (list): Empty: docs have no gradient.
+        """
         if self.backprop is None:
             raise ValueError(
                 "a listener sent a gradient after its batch had gone back through the biLM: it "
@@ -101,6 +104,7 @@ class SharedBatch:
         self.n_pending -= 1
         if not self.waiting and not self.n_pending:
             self.finish()
+        return []
 
     def finish(self) -> None:
         """Send the sum into the biLM, complete or not. Does nothing the second time."""

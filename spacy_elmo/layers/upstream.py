@@ -73,6 +73,7 @@ class Upstream(Tok2Vec):
     frozen: bool
     optimizer: Optional[Optimizer]
     activation_cache: Optional[ActivationCache]
+    is_trainable: bool = True  # In place of the property of spaCy's class.
     _run: RunState
 
     @property
@@ -84,10 +85,6 @@ class Upstream(Tok2Vec):
     def layer_shape(self) -> tuple[int, int]:
         """L+1 and 2P. RAISES (ValueError): If there are no weights yet."""
         return self.bilm.config.n_activations, self.bilm.config.output_dim
-
-    @property
-    def is_trainable(self) -> bool:
-        return not self.frozen
 
     @property
     def is_removed(self) -> bool:
