@@ -58,9 +58,9 @@ def _describe(kind: Any, prefix: str, error: Any) -> str:
         for section in error["loc"][:-1]:
             hint = get_type_hints(kind)[section]
             kind = next(x for x in (hint, *get_args(hint)) if is_dataclass(x))
-        known = [field.name for field in fields(kind)]
-        close = difflib.get_close_matches(str(error["loc"][-1]), known, 1)
-        guess = f": did you mean {close[0]!r}?" if close else f", only {', '.join(known)}"
+        names = [field.name for field in fields(kind)]
+        close = difflib.get_close_matches(str(error["loc"][-1]), names, 1)
+        guess = f": did you mean {close[0]!r}?" if close else f", only {', '.join(names)}"
         return f"no setting {name!r}{guess}"
     message = str(error["ctx"]["error"]) if error["type"] == "value_error" else error["msg"]
     message = _MESSAGES.get(error["type"], message).format(**error.get("ctx", {}))

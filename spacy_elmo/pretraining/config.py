@@ -195,12 +195,12 @@ def _read_architecture(options: Any) -> Any:
     return options  # A BiLMConfig, or pydantic reports what it is.
 
 
-def _check_names(values: Mapping[str, Any], known: Mapping[str, Any], where: str) -> None:
+def _check_names(values: Mapping[str, Any], allowed: Mapping[str, Any], prefix: str) -> None:
     for name, value in values.items():
-        if name not in known:
-            raise ValueError(f"no setting {where + name!r}, only {', '.join(known)}")
-        if isinstance(value, Mapping) and isinstance(known[name], Mapping):
-            _check_names(value, known[name], f"{where}{name}.")
+        if name not in allowed:
+            raise ValueError(f"no setting {prefix + name!r}, only {', '.join(allowed)}")
+        if isinstance(value, Mapping) and isinstance(allowed[name], Mapping):
+            _check_names(value, allowed[name], f"{prefix}{name}.")
 
 
 @dataclass(frozen=True, config=SETTINGS)

@@ -233,7 +233,7 @@ def _open(folder: Path, manifest: dict[str, Any], tokenization: TokenizationConf
         expected, path = manifest["sha256"][name], folder / name
         if not path.is_file() or sha256(path) != expected:
             raise _changed(path)
-    # All that is not mapped is read now: a training continues even if the folder is replaced.
+    # All that is not mapped is read here: a training continues even if the folder is replaced.
     path = folder / "types.txt"
     with path.open(encoding="utf8", newline="\n") as file:
         types = [line.rstrip("\n") for line in file]
