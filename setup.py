@@ -30,6 +30,7 @@ setup(
         "thinc>=8.3,<9",
         "torch>=2.4",
         "numpy>=1.24",
+        "pydantic>=2,<3",
         "safetensors>=0.4",
         "h5py>=3.9",
         "srsly>=2.4.3,<3",

@@ -32,14 +32,16 @@ from embed import FILTERS, SHAPES, matmul_rate
 from torch import nn
 
 from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
+from spacy_elmo.bilm.characters import character_ids
 from spacy_elmo.pretraining.batches import Batch, SentenceBatches, pack, plan_epoch
-from spacy_elmo.pretraining.config import PretrainingConfig, RunConfig
-from spacy_elmo.pretraining.corpus import Corpus, open_corpus, prepare
+from spacy_elmo.pretraining.config import PathsConfig, PretrainingConfig, RunConfig
+from spacy_elmo.pretraining.corpus import open_corpus, prepare
 from spacy_elmo.pretraining.distributed import process_group
+from spacy_elmo.pretraining.init_model import build_model
 from spacy_elmo.pretraining.language_model import LanguageModel
-from spacy_elmo.pretraining.tokenize import Tokenization
-from spacy_elmo.pretraining.trainer import Trainer
-from spacy_elmo.pretraining.vocabulary import VocabularySettings
+from spacy_elmo.pretraining.tokenize import TokenizationConfig
+from spacy_elmo.pretraining.updater import Updater
+from spacy_elmo.pretraining.vocabulary import VocabularyConfig
 
 TINY = BiLMConfig(
     LSTMConfig(256, 64), CharCNNConfig(((1, 32), (2, 32), (3, 64), (4, 128), (5, 128)), n_highway=1)
@@ -64,7 +66,7 @@ def config_of(shape: str) -> BiLMConfig:
     return BiLMConfig(LSTMConfig(dim, projection_dim), CharCNNConfig(FILTERS, n_highway=n_highway))
 
 
-def flop(config: BiLMConfig, batch: Batch, corpus: Corpus, n_words: int) -> float:
+def flop(config: BiLMConfig, batch: Batch, n_words: int) -> float:
     """Of the matrix products of one step, backward counted twice."""
     p, dim = config.projection_dim, config.lstm.dim
     lstm = 2 * batch.n_targets * config.lstm.n_layers * 2 * (2 * p * 4 * dim + dim * p)
@@ -72,7 +74,7 @@ def flop(config: BiLMConfig, batch: Batch, corpus: Corpus, n_words: int) -> floa
     cnn = config.char_cnn
     assert cnn is not None
     n = cnn.n_filters
-    lengths = corpus.lengths[batch.types] + cnn.max_width
+    lengths = character_ids(batch.types, cnn.max_characters_per_token)[1] + cnn.max_width
     convolutions = sum(
         2 * width * cnn.embedding_dim * number * float((lengths - width + 1).sum())
         for width, number in cnn.filters
@@ -81,14 +83,24 @@ def flop(config: BiLMConfig, batch: Batch, corpus: Corpus, n_words: int) -> floa
     return 3 * (lstm + softmax + convolutions + layers)
 
 
-def time_steps(trainer: Trainer, epoch: SentenceBatches, n_steps: int) -> tuple[float, range]:
+def new_updater(run: RunConfig, device: str = "cpu") -> tuple[Updater, SentenceBatches]:
+    """RETURNS (tuple): What makes the steps of a run, and the batches of its first epoch."""
+    assert run.paths.corpus is not None
+    corpus = open_corpus(run.paths.corpus)
+    model, _ = build_model(run, corpus)
+    updater = Updater(model.to(device), run.pretraining, run.system.seed)
+    plan = plan_epoch(corpus.train.lengths, run.pretraining.batch_words, 0, 0)
+    return updater, SentenceBatches(corpus.train, plan)
+
+
+def time_steps(updater: Updater, epoch: SentenceBatches, n_steps: int) -> tuple[float, range]:
     """RETURNS (tuple): Seconds, and which batches they were spent on."""
     for number in range(2):
-        float(trainer._step(epoch, [number]))
+        float(updater.update(epoch, [number], number)[0])
     start = time.perf_counter()
     timed = range(2, 2 + n_steps)
     for number in timed:
-        loss = trainer._step(epoch, [number % len(epoch)])
+        loss, _ = updater.update(epoch, [number % len(epoch)], number)
     float(loss)
     return time.perf_counter() - start, timed
 
@@ -102,10 +114,10 @@ def scale(
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     with process_group(gpu=False) as device:
         for i, run in enumerate(runs):
-            trainer = Trainer(run, folder / f"{n_processes}-{i}", device=device)
-            seconds, timed = time_steps(trainer, trainer._epoch(0), n_steps)
+            updater, epoch = new_updater(run, device)
+            seconds, timed = time_steps(updater, epoch, n_steps)
             if number == 0:
-                words = sum(trainer._epoch(0).size(number)[0] for number in timed)
+                words = sum(epoch.size(number)[0] for number in timed)
                 (folder / f"{n_processes}-{i}.txt").write_text(str(words / seconds))
 
 
@@ -156,25 +168,25 @@ def print_vocabulary(batch_words: int, n_steps: int, mixed_precision: bool, fold
     words = ["<S>", "</S>", "<UNK>"]
     words += [word for word, _ in Counter(w for words in sentences for w in words).most_common()]
     words += [f"unseen-{number}" for number in range(MANY_WORDS - len(words))]
-    trainers = {}
+    updaters = {}
     for n_words in (FEW_WORDS, MANY_WORDS):
         path = folder / str(n_words)
         lines = (" ".join(sentence) for sentence in sentences)
-        tokenization = Tokenization(whitespace=True, one_per_line=True)
-        prepare(lines, path, tokenization, VocabularySettings(words=words[:n_words]))
+        tokenization = TokenizationConfig(whitespace=True, one_per_line=True)
+        prepare(lines, path, tokenization, VocabularyConfig(words=words[:n_words]))
         settings = PretrainingConfig(batch_words=batch_words, mixed_precision=mixed_precision)
-        trainer = Trainer(RunConfig(path, None, 0, TINY, settings), folder / f"run-{n_words}")
-        epoch = trainer._epoch(0)
+        run = RunConfig(PathsConfig(path), bilm=TINY, pretraining=settings)
+        updater, epoch = new_updater(run)
         for number in range(3):
-            trainer._step(epoch, [number])
-        trainers[n_words] = trainer, epoch
+            updater.update(epoch, [number], number)
+        updaters[n_words] = updater, epoch
     totals, parts = Counter(), {}
     for number in range(3, 3 + n_steps):
-        for n_words in sorted(trainers, reverse=bool(number % 2)):
-            trainer, epoch = trainers[n_words]
+        for n_words in sorted(updaters, reverse=bool(number % 2)):
+            updater, epoch = updaters[n_words]
             with cpu_seconds() as found:
                 start = time.process_time()
-                trainer._step(epoch, [number % len(epoch)])
+                updater.update(epoch, [number % len(epoch)], number)
                 totals[n_words] += time.process_time() - start
             parts.setdefault(n_words, Counter()).update(found)
     print(
@@ -183,7 +195,7 @@ def print_vocabulary(batch_words: int, n_steps: int, mixed_precision: bool, fold
     )
     columns = ("vocabulary", *PARTS, "the rest", "all")
     print("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
-    for n_words in trainers:
+    for n_words in updaters:
         total = totals[n_words]
         rest = total - sum(parts[n_words].values())
         seconds = [*(parts[n_words][part] for part in PARTS), rest, total]
@@ -210,17 +222,16 @@ def main() -> None:
             return
         path = Path(folder) / "corpus"
         source, sentences = texts.sentences(12_000)
-        tokenization = Tokenization(whitespace=True, one_per_line=True)
+        tokenization = TokenizationConfig(whitespace=True, one_per_line=True)
         lines = (" ".join(sentence) for sentence in sentences)
-        prepare(lines, path, tokenization, VocabularySettings(VOCABULARY))
+        prepare(lines, path, tokenization, VocabularyConfig(VOCABULARY))
         corpus = open_corpus(path)
         plan = plan_epoch(corpus.train.lengths, args.batch_words, 0, 0)
         start = time.perf_counter()
-        epoch = SentenceBatches(corpus.train, plan, corpus.n_vocabulary)
-        batches = [pack(corpus.train, part, corpus.n_vocabulary) for part in plan]
+        batches = [pack(corpus.train, part) for part in plan]
         data_rate = sum(batch.n_words for batch in batches) / (time.perf_counter() - start)
         print(
-            f"{source}: vocabulary of {corpus.n_vocabulary:,}, {N_SAMPLES:,} samples, "
+            f"{source}: vocabulary of {len(corpus.words):,}, {N_SAMPLES:,} samples, "
             f"{args.batch_words:,} words per batch, "
             f"{'bfloat16' if args.mixed_precision else 'float32'}, {torch.get_num_threads()} "
             f"threads, PyTorch {torch.__version__}, {args.device}.\n"
@@ -232,13 +243,13 @@ def main() -> None:
             settings = PretrainingConfig(
                 batch_words=args.batch_words, mixed_precision=args.mixed_precision
             )
-            run = RunConfig(path, None, 0, config, settings)
+            run = RunConfig(PathsConfig(path), bilm=config, pretraining=settings)
             runs.append(run)
-            trainer = Trainer(run, Path(folder) / shape, device=args.device)
-            seconds, timed = time_steps(trainer, epoch, args.steps)
+            updater, epoch = new_updater(run, args.device)
+            seconds, timed = time_steps(updater, epoch, args.steps)
             read = [batches[number % len(plan)] for number in timed]
             words = sum(batch.n_words for batch in read)
-            operations = sum(flop(config, batch, corpus, N_SAMPLES) for batch in read)
+            operations = sum(flop(config, batch, N_SAMPLES) for batch in read)
             dtype = torch.bfloat16 if args.mixed_precision else torch.float32
             limit, rate = matmul_rate(args.device, dtype), operations / seconds / 1e9
             cells = [shape, f"{words / seconds:,.0f}", f"{rate:,.0f}", f"{limit:,.0f}"]

@@ -21,9 +21,13 @@ from spacy_elmo.layers import activation_cache
 from spacy_elmo.layers.objective import BiLMObjective
 from spacy_elmo.layers.tok2vec import ElmoTok2Vec
 from spacy_elmo.pretraining import loggers
-from spacy_elmo.pretraining.config import OptimizerConfig, PretrainingConfig, RunConfig
-from spacy_elmo.pretraining.language_model import LanguageModel
-from spacy_elmo.pretraining.losses import LossConfig
+from spacy_elmo.pretraining.config import (
+    LossConfig,
+    OptimizerConfig,
+    PathsConfig,
+    PretrainingConfig,
+    SystemConfig,
+)
 
 OUT = Path(__file__).with_suffix(".md")
 REQUIRED = object()
@@ -32,8 +36,7 @@ _ENTRY = re.compile(r"^([a-z]\w*(?:, [a-z]\w*)*)(?: \(.+?\))?: (.*)$")
 _REFERENCE = re.compile(r"^See `(\w+)`\.$")
 # What "See `...`" in a docstring refers to.
 _REFERRED = {
-    kind.__name__: kind
-    for kind in (LSTMConfig, CharCNNConfig, LanguageModel, architectures.ElmoListener)
+    kind.__name__: kind for kind in (LSTMConfig, CharCNNConfig, architectures.ElmoListener)
 }
 _HEAD = """<!-- Written by docs/settings.py: change the docstrings, and run it. -->
 # Settings
@@ -154,16 +157,14 @@ def pretraining() -> list[str]:
     width = text_of("embedding_dim", CharCNNConfig)
     return [
         "## Of `spacy elmo pretrain`\n",
-        section("`[paths]`", RunConfig, skip={"seed", "bilm", "pretraining", "logger"},
-                defaults={"corpus": REQUIRED, "init_from": None}),
-        section("`[system]`", RunConfig, defaults={"seed": 0},
-                skip={"corpus", "init_from", "bilm", "pretraining", "logger"}),
+        section("`[paths]`", PathsConfig, defaults={"corpus": REQUIRED}),
+        section("`[system]`", SystemConfig),
         section("`[bilm.lstm]`", LSTMConfig, defaults=lstm),
         section("`[bilm.char_cnn]`", CharCNNConfig, defaults=char_cnn, skip={"embedding_dim"})
         + "\nLeave the section out for word input. The vocabulary is the corpus's.\n",
         "### `[bilm.char_cnn.embedding]`\n\n"
         + table([("`dim`", "whole number", "required", width)]),
-        section("`[pretraining]`", PretrainingConfig, skip={"loss", "optimizer"}),
+        section("`[pretraining]`", PretrainingConfig, skip={"loss", "optimizer", "logger"}),
         section("`[pretraining.loss]`", LossConfig),
         section("`[pretraining.optimizer]`", OptimizerConfig),
     ]  # fmt: skip

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, Optional, get_args
+from dataclasses import fields
+from typing import Annotated, Any, Literal, Optional
 
-Activation = Literal["relu", "tanh"]
+from pydantic import Field, PlainValidator
+from pydantic.dataclasses import dataclass
+
+from .validation import SETTINGS, Bool, Whole, validate
 
 # 256 bytes, begin/end sentence, begin/end word, padding. Row 0 of the table is kept for masking.
 N_CHARACTERS = 262
@@ -21,7 +24,22 @@ MAX_WORDS = 10**8
 MIN_CLIP, MAX_CLIP = 1e-30, 1e30  # Within the range of float32.
 
 
-@dataclass(frozen=True)
+def _check_clip(value: Any) -> Any:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if value is not None and not (is_number and MIN_CLIP <= value <= MAX_CLIP):
+        raise ValueError(
+            f"must be a positive number from {MIN_CLIP:g} to {MAX_CLIP:g}, or null for no clipping"
+        )
+    return value
+
+
+Width = Annotated[Whole, Field(ge=1, le=MAX_WIDTH)]
+Clip = Annotated[Optional[float], PlainValidator(_check_clip)]
+Activation = Literal["relu", "tanh"]
+Filter = tuple[Width, Width]
+
+
+@dataclass(frozen=True, config=SETTINGS)
 class CharCNNConfig:
     """The character encoder (Kim et al. 2015; Józefowicz et al. 2016, section 3.2).
 
@@ -36,34 +54,24 @@ class CharCNNConfig:
         one exactly if the number of filters differs from the biLM's width (bilm-tf's rule).
     """
 
-    filters: tuple[tuple[int, int], ...]
+    filters: Annotated[tuple[Filter, ...], Field(max_length=MAX_LAYERS)]
     activation: Activation = "relu"
-    n_highway: int = 0
-    embedding_dim: int = 16
-    max_characters_per_token: int = DEFAULT_MAX_CHARACTERS
-    projection: Optional[bool] = None
+    n_highway: Annotated[Whole, Field(ge=0, le=MAX_LAYERS)] = 0
+    embedding_dim: Width = 16
+    max_characters_per_token: Width = DEFAULT_MAX_CHARACTERS
+    projection: Optional[Bool] = None
 
     def __post_init__(self) -> None:
         if not self.filters:
             raise ValueError("char_cnn.filters is empty: give at least one [width, number] pair")
-        _check_whole("the number of char_cnn.filters", len(self.filters), MAX_LAYERS)
-        for pair in self.filters:
-            if len(pair) != 2:
-                raise ValueError(f"char_cnn.filters: expected [width, number] pairs, found {pair}")
-            for value in pair:
-                _check_whole("char_cnn.filters", value, MAX_WIDTH)
-        _check_whole("the total of char_cnn.filters", self.n_filters, MAX_WIDTH)
-        _check_choice("char_cnn.activation", self.activation, get_args(Activation))
-        _check_whole("char_cnn.n_highway", self.n_highway, MAX_LAYERS, least=0)
-        _check_whole("char_cnn.embedding.dim", self.embedding_dim, MAX_WIDTH)
-        _check_whole("char_cnn.max_characters_per_token", self.max_characters_per_token, MAX_WIDTH)
-        if self.projection is not None:
-            _check_bool("char_cnn.projection", self.projection)
-        widest = max(width for width, _ in self.filters)
-        if self.max_characters_per_token < max(widest, 3):
+        if self.n_filters > MAX_WIDTH:
+            raise ValueError(
+                f"char_cnn.filters: the total must be at most {MAX_WIDTH}, found {self.n_filters}"
+            )
+        if self.max_characters_per_token < max(self.max_width, 3):
             raise ValueError(
                 f"char_cnn.max_characters_per_token is {self.max_characters_per_token}, but the "
-                f"widest filter needs {widest} characters and a framed character needs 3"
+                f"widest filter needs {self.max_width} characters and a framed character needs 3"
             )
 
     @property
@@ -77,7 +85,7 @@ class CharCNNConfig:
         return max(width for width, _ in self.filters)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=SETTINGS)
 class LSTMConfig:
     """The two stacks of LSTMs (Sak et al. 2014 for the projection).
 
@@ -89,25 +97,14 @@ class LSTMConfig:
     use_skip_connections (bool): Add each layer's input to its output, from the second layer on.
     """
 
-    dim: int
-    projection_dim: int
-    n_layers: int = 2
-    cell_clip: Optional[float] = 3.0
-    proj_clip: Optional[float] = 3.0
-    use_skip_connections: bool = True
+    dim: Width
+    projection_dim: Width
+    n_layers: Annotated[Whole, Field(ge=1, le=MAX_LAYERS)] = 2
+    cell_clip: Clip = 3.0
+    proj_clip: Clip = 3.0
+    use_skip_connections: Bool = True
 
     def __post_init__(self) -> None:
-        _check_whole("lstm.dim", self.dim, MAX_WIDTH)
-        _check_whole("lstm.projection_dim", self.projection_dim, MAX_WIDTH)
-        _check_whole("lstm.n_layers", self.n_layers, MAX_LAYERS)
-        for name in ("cell_clip", "proj_clip"):
-            value = getattr(self, name)
-            if value is not None and not (_is_number(value) and MIN_CLIP <= value <= MAX_CLIP):
-                raise ValueError(
-                    f"lstm.{name} must be a positive number from {MIN_CLIP:g} to {MAX_CLIP:g}, or "
-                    f"null for no clipping, found {value!r}"
-                )
-        _check_bool("lstm.use_skip_connections", self.use_skip_connections)
         if self.projection_dim > self.dim:
             raise ValueError(
                 f"lstm.projection_dim is {self.projection_dim}, more than lstm.dim ({self.dim}): "
@@ -120,7 +117,7 @@ class LSTMConfig:
         return self.projection_dim != self.dim
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=SETTINGS)
 class BiLMConfig:
     """Everything needed to build a biLM. `from_options` and `to_options` are inverses.
 
@@ -132,15 +129,14 @@ class BiLMConfig:
 
     lstm: LSTMConfig
     char_cnn: Optional[CharCNNConfig] = None
-    n_tokens_vocab: Optional[int] = None
+    n_tokens_vocab: Optional[Annotated[Whole, Field(ge=1, le=MAX_WORDS)]] = None
 
     def __post_init__(self) -> None:
-        if self.char_cnn is None:
-            if self.n_tokens_vocab is None:
-                raise ValueError(
-                    "a biLM needs char_cnn (character input) or n_tokens_vocab (word input)"
-                )
-            _check_whole("n_tokens_vocab", self.n_tokens_vocab, MAX_WORDS)
+        if self.char_cnn is None and self.n_tokens_vocab is None:
+            raise ValueError(
+                "a biLM needs char_cnn (character input) or n_tokens_vocab (word input), and both "
+                "are missing"
+            )
 
     @property
     def projection_dim(self) -> int:
@@ -172,63 +168,41 @@ class BiLMConfig:
 
         options (Mapping): The parsed JSON.
         RETURNS (BiLMConfig): The configuration.
-        RAISES (ValueError): If a setting is missing or has an impossible value.
+        RAISES (ValueError): Naming all settings that are missing or have an impossible value.
         """
         if not isinstance(options, Mapping):
             raise ValueError(f"options must be a JSON object, found {type(options).__name__}")
-        lstm = _section(options, "lstm")
-        assert lstm is not None
-        lstm_config = LSTMConfig(
-            dim=_required(lstm, "lstm", "dim"),
-            projection_dim=lstm.get("projection_dim", lstm["dim"]),
-            n_layers=lstm.get("n_layers", 1),
-            cell_clip=lstm.get("cell_clip"),
-            proj_clip=lstm.get("proj_clip"),
-            use_skip_connections=lstm.get("use_skip_connections", False),
-        )
-        char_cnn = _section(options, "char_cnn", required=False)
-        if char_cnn is None:
-            return cls(lstm_config, n_tokens_vocab=_required(options, "options", "n_tokens_vocab"))
-        n_characters = char_cnn.get("n_characters", N_CHARACTERS)
-        if n_characters not in (N_CHARACTERS - 1, N_CHARACTERS):
-            raise ValueError(
-                f"char_cnn.n_characters is {n_characters!r}: expected 261 (training) or "
-                "262 (inference, with the masking row)"
-            )
-        embedding = _section(char_cnn, "embedding")
-        assert embedding is not None
-        filters = _required(char_cnn, "char_cnn", "filters")
-        if not isinstance(filters, (list, tuple)) or not all(
-            isinstance(pair, (list, tuple)) for pair in filters
-        ):
-            raise ValueError(f"char_cnn.filters must be a list of pairs, found {filters!r}")
-        return cls(
-            lstm_config,
-            CharCNNConfig(
-                filters=tuple(tuple(pair) for pair in filters),
-                activation=char_cnn.get("activation", "relu"),
-                n_highway=char_cnn.get("n_highway", 0),
-                embedding_dim=_required(embedding, "char_cnn.embedding", "dim"),
-                max_characters_per_token=char_cnn.get(
-                    "max_characters_per_token", DEFAULT_MAX_CHARACTERS
-                ),
-                projection=char_cnn.get("projection"),
-            ),
-        )
+        settings = _known_settings(cls, options)
+        if isinstance(lstm := options.get("lstm"), Mapping):
+            # bilm-tf's defaults for absent settings.
+            settings["lstm"] = {
+                "n_layers": 1, "cell_clip": None, "proj_clip": None, "use_skip_connections": False,
+                **({"projection_dim": lstm["dim"]} if "dim" in lstm else {}),
+                **_known_settings(LSTMConfig, lstm),
+            }  # fmt: skip
+        if isinstance(char_cnn := options.get("char_cnn"), Mapping):
+            n_characters = char_cnn.get("n_characters", N_CHARACTERS)
+            if n_characters not in (N_CHARACTERS - 1, N_CHARACTERS):
+                raise ValueError(
+                    f"char_cnn.n_characters is {n_characters!r}: expected 261 (training) or "
+                    "262 (inference, with the masking row)"
+                )
+            embedding = char_cnn.get("embedding")
+            if not isinstance(embedding, Mapping) or "dim" not in embedding:
+                raise ValueError("the setting char_cnn.embedding.dim is missing")
+            settings["char_cnn"] = {
+                **_known_settings(CharCNNConfig, char_cnn),
+                "embedding_dim": embedding["dim"],
+            }
+            settings["n_tokens_vocab"] = None
+        try:
+            return validate(cls, settings)
+        except ValueError as error:
+            raise ValueError(str(error).replace("embedding_dim", "embedding.dim")) from error
 
     def to_options(self) -> dict[str, Any]:
         """RETURNS (dict): The contents of an `options.json` for inference (262 characters)."""
-        lstm = self.lstm
-        options: dict[str, Any] = {
-            "lstm": {
-                "dim": lstm.dim,
-                "projection_dim": lstm.projection_dim,
-                "n_layers": lstm.n_layers,
-                "cell_clip": lstm.cell_clip,
-                "proj_clip": lstm.proj_clip,
-                "use_skip_connections": lstm.use_skip_connections,
-            }
-        }
+        options: dict[str, Any] = {"lstm": dict(vars(self.lstm))}
         char_cnn = self.char_cnn
         if char_cnn is None:
             options["n_tokens_vocab"] = self.n_tokens_vocab
@@ -246,38 +220,5 @@ class BiLMConfig:
         return options
 
 
-def _section(
-    options: Mapping[str, Any], name: str, *, required: bool = True
-) -> Optional[Mapping[str, Any]]:
-    value = options.get(name)
-    if value is None and not required:
-        return None
-    if not isinstance(value, Mapping):
-        raise ValueError(f"options: the section {name!r} is missing or not an object: {value!r}")
-    return value
-
-
-def _required(options: Mapping[str, Any], where: str, name: str) -> Any:
-    if name not in options:
-        raise ValueError(f"{where}: the setting {name!r} is missing")
-    return options[name]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _check_whole(name: str, value: Any, most: int, *, least: int = 1) -> None:
-    kind = "a positive whole number, at most" if least else "a whole number from 0 to"
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise ValueError(f"{name} must be {kind} {most}, found {value!r}")
-
-
-def _check_bool(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be true or false, found {value!r}")
-
-
-def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, found {value!r}")
+def _known_settings(kind: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    return {f.name: options[f.name] for f in fields(kind) if f.name in options}

@@ -37,10 +37,10 @@ def init_config_cli(
     with exit_on_error():
         check_overwrite(out, force)
         folder = FOLDER / "pretraining" if pretraining else FOLDER
-        known = sorted(path.stem for path in folder.glob("*.cfg"))
-        if name not in known:
+        choices = sorted(path.stem for path in folder.glob("*.cfg"))
+        if name not in choices:
             kind = "a config for pretraining" if pretraining else "a task"
-            raise ValueError(f"{name!r} is not {kind}: choose one of {', '.join(known)}")
+            raise ValueError(f"{name!r} is not {kind}: choose one of {', '.join(choices)}")
         if pretraining and (lang != "en" or weights is not None):
             raise ValueError(
                 "--lang and --weights are for tasks: the language of a corpus is given to "

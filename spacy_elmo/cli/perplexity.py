@@ -11,8 +11,9 @@ import typer
 from wasabi import msg
 
 from ..files import atomic_file
+from ..pretraining.corpus import Sentences
 from ..pretraining.head import head_folder, load_language_model
-from ..pretraining.perplexity import perplexity, text_corpus
+from ..pretraining.perplexity import perplexity
 from ..pretraining.tokenize import tokenize
 from ..tools.texts import find_files, read_texts
 from ..weights import bundled_names, find_source, load_bilm
@@ -58,21 +59,21 @@ def perplexity_cli(
                     yield [chunk.words[i] for i in chunk.ids[end : end + length].tolist()]
                     end += length
 
-        corpus = text_corpus(sentences(), head.words, head.max_characters)
-        found = perplexity(language_model, corpus, corpus.dev, carry_state=carry_state)
+        text = Sentences.from_tokens(sentences(), head.words)
+        result = perplexity(language_model, text, carry_state=carry_state)
         if out is not None:
             with atomic_file(out) as temporary:
-                srsly.write_json(temporary, found.to_dict())
+                srsly.write_json(temporary, result.to_dict())
         if as_json:
-            print(srsly.json_dumps(found.to_dict(), indent=2))
+            print(srsly.json_dumps(result.to_dict(), indent=2))
             return
         msg.table(
             {
-                "forward": f"{found.forward:.2f}",
-                "backward": f"{found.backward:.2f}",
-                "average": f"{found.average:.2f}",
-                "words": f"{found.n_words:,}",
-                "sentences": f"{found.n_sentences:,}",
-                "unknown words": f"{found.unknown:.2%}, predicted as <UNK>",
+                "forward": f"{result.forward:.2f}",
+                "backward": f"{result.backward:.2f}",
+                "average": f"{result.average:.2f}",
+                "words": f"{result.n_words:,}",
+                "sentences": f"{result.n_sentences:,}",
+                "unknown words": f"{result.unknown:.2%}, predicted as <UNK>",
             }
         )

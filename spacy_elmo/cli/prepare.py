@@ -15,17 +15,15 @@ from tqdm import tqdm
 from wasabi import msg
 
 from ..bilm.formats import read_vocabulary
-from ..pretraining.corpus import MANIFEST, MAX_CHARACTERS, prepare
-from ..pretraining.tokenize import Tokenization, make_pipeline
-from ..pretraining.vocabulary import VocabularySettings
+from ..bilm.validation import validate
+from ..pretraining.corpus import FILES, MANIFEST, prepare
+from ..pretraining.tokenize import TokenizationConfig, make_pipeline
+from ..pretraining.vocabulary import VocabularyConfig
 from ..tools.texts import find_files, read_texts, total_size
 from .util import exit_on_error, lock_folder
 
-# What a corpus consists of.
-_FILES = (
-    *(MANIFEST, "types.txt", "counts.bin", "characters.bin", "lengths.bin"),
-    *(f"{split}.{name}.bin" for split in ("train", "dev") for name in ("ids", "ends")),
-)
+# The files of a corpus; the last two are of version 1.
+_FILES = (MANIFEST, *FILES, "characters.bin", "lengths.bin")
 
 
 def prepare_cli(
@@ -39,16 +37,19 @@ def prepare_cli(
     one_per_line: bool = typer.Option(
         False, "--sentence-per-line", help="Every line is a sentence: do not split further"
     ),
-    max_length: int = typer.Option(200, "--max-length", help="Cut sentences after so many tokens"),
+    max_length: int = typer.Option(
+        200, "--max-length", help="Tokens per sentence; longer ones are cut"
+    ),
     vocabulary: Optional[Path] = typer.Option(
         None, "--vocab", help="Words to predict, one per line, <S> </S> <UNK> first"
     ),
     vocab_size: Optional[int] = typer.Option(
-        None, "--vocab-size", help="Or: so many of the most frequent words"
+        None, "--vocab-size", help="Or: the number of words, the most frequent ones"
     ),
-    min_count: int = typer.Option(1, "--min-count", help="Or: the words that occur so often"),
-    dev_fraction: float = typer.Option(0.01, "--dev-fraction", help="Part that is held out"),
-    max_characters: int = typer.Option(50, "--max-characters", help="Characters per token"),
+    min_count: int = typer.Option(1, "--min-count", help="Or: the minimum count of a word"),
+    dev_fraction: float = typer.Option(
+        0.01, "--dev-fraction", help="Fraction of the texts held out"
+    ),
     encoding: str = typer.Option("utf8", "--encoding", help="Of the text files"),
     errors: str = typer.Option("strict", "--errors", help="strict, replace or ignore"),
     n_process: int = typer.Option(1, "--n-process", "-n", help="Processes that tokenise"),
@@ -66,38 +67,34 @@ def prepare_cli(
         out = Path(target)
         if max_length < 1 or n_process < 1:
             raise ValueError("--max-length and --n-process must be 1 or more")
-        if not 3 <= max_characters <= MAX_CHARACTERS:
-            raise ValueError(
-                f"--max-characters must be from 3 (begin, a character and end) to {MAX_CHARACTERS}"
-            )
         if vocabulary is not None and (vocab_size is not None or min_count != 1):
             raise ValueError("--vocab names all words: leave out --vocab-size and --min-count")
-        tokenization = Tokenization(lang, whitespace, one_per_line, max_length)
-        make_pipeline(tokenization)  # An unknown language should not wait for a worker to say so.
+        tokenization = TokenizationConfig(lang, whitespace, one_per_line, max_length)
+        make_pipeline(tokenization)  # An unknown language is an error before workers start.
         words = None if vocabulary is None else read_vocabulary(vocabulary)
         files = find_files(
             sources, lambda path: msg.info(f"{path} is not read: it is no text, but made of text")
         )
-        settings = VocabularySettings(vocab_size, min_count, words)
+        settings = {"size": vocab_size, "min_count": min_count, "words": words}
+        words_config = validate(VocabularyConfig, settings, "vocabulary.")
         bar = tqdm(total=total_size(files), unit="B", unit_scale=True, desc="Reading", disable=None)
         with lock_folder(out, force, _FILES), _exit_on_sigterm(), bar:
             manifest = prepare(
                 read_texts(files, encoding, errors, bar.update),
                 out,
                 tokenization,
-                settings,
+                words_config,
                 dev_fraction=dev_fraction,
-                max_characters=max_characters,
                 n_process=n_process,
             )
-        n_tokens, n_sentences = manifest["n_tokens"], manifest["n_sentences"]
-        n_train = max(n_tokens["train"], 1)
+        n_tokens, n_unknown = manifest["n_tokens"], manifest["n_unknown"]
         msg.good(
-            f"{out}: {n_tokens['train']:,} words in {n_sentences['train']:,} sentences, "
-            f"{n_tokens['dev']:,} words held out, {manifest['n_types']:,} types, vocabulary of "
-            f"{manifest['n_vocabulary']:,} ({manifest['n_unknown'] / n_train:.2%} unknown)"
+            f"{out}: {n_tokens['train']:,} words in {manifest['n_sentences']['train']:,} "
+            f"sentences, {n_tokens['dev']:,} words held out, {manifest['n_types']:,} types, "
+            f"vocabulary of {manifest['n_vocabulary']:,} "
+            f"({n_unknown / n_tokens['train']:.2%} unknown)"
         )
-        if not manifest["n_unknown"]:
+        if not n_unknown:
             msg.warn(
                 "No word is unknown, so training will not learn what to do with the unknown words "
                 "of other texts: lower --vocab-size, or give --min-count 2"

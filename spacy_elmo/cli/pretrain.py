@@ -10,12 +10,9 @@ from spacy.cli._util import parse_config_overrides
 from wasabi import msg
 
 from ..pretraining.config import read_config
-from ..pretraining.curves import draw_curves
-from ..pretraining.distributed import process_group, rank, world_size
-from ..pretraining.export import export
-from ..pretraining.loggers import reporting, resolve_logger
-from ..pretraining.memory import check_memory
-from ..pretraining.trainer import Trainer
+from ..pretraining.distributed import process_group, rank
+from ..pretraining.export import draw_curves
+from ..pretraining.trainer import pretrain
 from .util import exit_on_error, torch_device
 
 
@@ -23,7 +20,7 @@ def pretrain_cli(
     ctx: typer.Context,
     config: Path = typer.Argument(..., help="The config file"),
     output: Path = typer.Argument(..., help="The folder of the run"),
-    resume: bool = typer.Option(False, "--resume", help="Go on from the last checkpoint"),
+    resume: bool = typer.Option(False, "--resume", help="Continue from the last checkpoint"),
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="The GPU, -1 for the CPU"),
 ) -> None:
     """
@@ -35,43 +32,29 @@ def pretrain_cli(
     """
     with exit_on_error():
         overrides = parse_config_overrides(ctx.args)
-        torch_device(gpu_id)  # Says if there is no such GPU.
+        torch_device(gpu_id)  # Raises if there is no such GPU.
         with process_group(gpu_id >= 0, gpu_id) as device:
-            run = read_config(config, overrides)
-            logger = resolve_logger(run.logger)
-            check_memory(run, device, world_size())
-            trainer = Trainer(run, output, device=device, resume=resume)
+            trainer = pretrain(read_config(config, overrides), output, device=device, resume=resume)
             if rank() > 0:
-                trainer.train()
                 return
-            n_parameters = sum(p.numel() for p in trainer.model.parameters())
-            step = trainer.progress.step
-            msg.info(
-                f"{n_parameters:,} parameters on {device}, {world_size()} "
-                f"process{'es' if world_size() > 1 else ''}; {trainer.origin}"
-            )
-            report, finalize = reporting(trainer, logger)
-            try:
-                progress = trainer.train(report, export)
-            finally:
-                finalize()
-        if not draw_curves(progress.history, output / "curves.png"):
+        state = trainer.state
+        if not draw_curves(state.history, output / "curves.png"):
             msg.info("No curves.png: it needs matplotlib, pip install spacy-elmo[viz]")
         if trainer.interrupted:
-            # Not a success: what comes next must not take half a training for a whole one.
-            msg.warn(f"Stopped at step {progress.step}; go on with --resume", exits=130)
-        if progress.step == step:
+            # An error code: half a training is no success.
+            msg.warn(f"Stopped at step {state.step}; continue with --resume", exits=130)
+        if state.step == trainer.start.step:
             msg.info(
-                f"Step {step} was the last one already; for more, raise pretraining.max_steps, "
-                "max_epochs or max_minutes"
+                f"Step {state.step} was the last one already; for more, raise "
+                "pretraining.max_steps, max_epochs or max_minutes"
             )
-        if math.isinf(progress.best):
+        if math.isinf(state.best):
             msg.warn(
                 "Every perplexity was infinite, so the training has diverged: lower "
                 "pretraining.optimizer.learn_rate, and start again"
             )
         else:
             msg.good(
-                f"Best average perplexity {progress.best:.1f} at step {progress.best_step} "
-                f"(unigram {progress.history[-1]['unigram']:.1f}): {output / 'model-best'}"
+                f"Best average perplexity {state.best:.1f} at step {state.best_step} "
+                f"(unigram {state.history[-1]['unigram']:.1f}): {output / 'model-best'}"
             )

@@ -1,15 +1,15 @@
-"""Checkpoints: folders that are complete or not there.
+"""Checkpoints: folders that are complete or absent.
 
-| file                   | what                                                              |
+| file                   | contents                                                          |
 |------------------------|-------------------------------------------------------------------|
 | model.safetensors      | the weights of the biLM and of the output layer                   |
 | optimizer.safetensors  | the optimizer's state, as PARAMETER/NAME                          |
 | carried.safetensors    | the LSTMs' states, as LAYER/NAME; none without carry_state        |
 | state.json             | step, position in the data, history, config, corpus               |
-| checksums.json         | sha256 of the others: a folder without it, or with others, is not |
-|                        | used                                                              |
+| checksums.json         | sha256 of the other files; without it, or if one has changed, the |
+|                        | checkpoint is not used                                            |
 
-Random numbers need no state: those of a step depend on the seed and the step alone.
+Random numbers need no state: those of a step depend only on the seed and the step.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import json
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -29,13 +30,14 @@ from torch import Tensor, nn
 
 from ..bilm.lstm_function import LayerState
 from ..files import atomic_folder, clear_temporary, save_tensors, sha256
+from .config import RunConfig, diff_configs
+from .corpus import Corpus
 
 _STATE, _CHECKSUMS = "state.json", "checksums.json"
-_SEPARATOR = "/"
 _NAME = re.compile(r"step-\d{8,}")
-# What kills have left in the folder of a run: temporary files and folders, checkpoints that were
-# being removed, and temporary folders of earlier versions.
-_LEFT = re.compile(
+# Leftovers of killed processes in the folder of a run: temporary files and folders, checkpoints
+# that were being removed, and temporary folders of earlier versions.
+_LEFTOVER = re.compile(
     r"\.((?P<name>step-\d{8,}|model-(best|last)(\.head)?|log\.jsonl|curves\.png)"
     r"\.[0-9a-f]{12}\.tmp"
     r"|step-\d{8,}\.old"
@@ -44,15 +46,16 @@ _LEFT = re.compile(
 
 
 class Checkpoint(NamedTuple):
-    """What a checkpoint holds.
+    """The contents of a checkpoint.
 
-    model, optimizer, carried (dict): Tensors by name.
+    model, optimizer (dict): Tensors by name.
+    carried (list[LayerState]): The LSTMs' states, of all rows.
     state (dict): Everything else.
     """
 
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor]
-    carried: dict[str, Tensor]
+    carried: list[LayerState]
     state: dict[str, Any]
 
 
@@ -67,11 +70,23 @@ def save(
 
     RAISES (OSError): If it cannot be written; then nothing is left of it.
     """
+    tensors = {
+        "model": _weights(model),
+        "optimizer": {
+            f"{name}/{key}": value
+            for name, parameter in model.named_parameters()
+            for key, value in optimizer.state.get(parameter, {}).items()
+        },
+        "carried": {
+            f"{layer}/{name}": value
+            for layer, layer_state in enumerate(carried)
+            for name, value in zip(("output", "cell"), layer_state)
+        },
+    }
     with atomic_folder(folder) as new:
-        tensors = {name: value.detach().contiguous() for name, value in _weights(model).items()}
-        save_tensors(tensors, new / "model.safetensors")
-        save_tensors(_optimizer_tensors(model, optimizer), new / "optimizer.safetensors")
-        save_tensors(_carried_tensors(carried), new / "carried.safetensors")
+        for name, values in tensors.items():
+            contiguous = {key: value.detach().contiguous() for key, value in values.items()}
+            save_tensors(contiguous, new / f"{name}.safetensors")
         _write_json(state, new / _STATE)
         sums = {path.name: sha256(path) for path in sorted(new.iterdir())}
         _write_json(sums, new / _CHECKSUMS)
@@ -81,9 +96,7 @@ def update_state(folder: Path, state: dict[str, Any]) -> None:
     """Replace the state of a checkpoint; its tensors stay."""
     sums = _read_json(folder / _CHECKSUMS)
     with atomic_folder(folder) as new:
-        for path in folder.iterdir():
-            if path.name in (_STATE, _CHECKSUMS):
-                continue
+        for path in folder.glob("*.safetensors"):
             try:
                 os.link(path, new / path.name)
             except OSError:  # Not every file system has links.
@@ -95,89 +108,109 @@ def update_state(folder: Path, state: dict[str, Any]) -> None:
 def load(folder: Path) -> Checkpoint:
     """RAISES (ValueError): If the checkpoint is not complete."""
     try:
-        sums = _read_json(folder / _CHECKSUMS)
-        for name, expected in sums.items():
+        for name, expected in _read_json(folder / _CHECKSUMS).items():
             if sha256(folder / name) != expected:
                 raise ValueError(f"{name} is damaged")
-        return Checkpoint(
-            load_file(folder / "model.safetensors"),
-            load_file(folder / "optimizer.safetensors"),
-            load_file(folder / "carried.safetensors"),
-            _read_json(folder / _STATE),
+        model, optimizer, carried = (
+            load_file(folder / f"{name}.safetensors") for name in ("model", "optimizer", "carried")
         )
+        layers = range(len(carried) // 2)
+        states = [(carried[f"{layer}/output"], carried[f"{layer}/cell"]) for layer in layers]
+        return Checkpoint(model, optimizer, states, _read_json(folder / _STATE))
     except (OSError, ValueError, SafetensorError) as error:
         raise ValueError(f"the checkpoint {folder} cannot be used: {error}") from error
 
 
+def load_last(output: Path) -> Optional[Checkpoint]:
+    """RETURNS (Optional[Checkpoint]): The last one that can be used; None if there is no folder.
+    RAISES (ValueError): If no folder can be used."""
+    paths = all_checkpoints(output)
+    for path in reversed(paths):
+        try:
+            return load(path)
+        except ValueError as error:
+            warnings.warn(f"{error}; using the one before", stacklevel=3)
+    if paths:
+        raise ValueError(f"no checkpoint in {output} can be used")
+    return None
+
+
 def all_checkpoints(output: Path) -> list[Path]:
-    """RETURNS (list): The folders of checkpoints, oldest first, whether complete or not. A user's
-    own, such as step-00000020-backup, are none."""
-    found = [path for path in output.glob("step-*") if _NAME.fullmatch(path.name) and path.is_dir()]
-    return sorted(found, key=_step_of)
+    """RETURNS (list): The folders of checkpoints, oldest first, whether complete or not. Folders
+    such as step-00000020-backup, which are the user's own, are not among them."""
+    paths = [path for path in output.glob("step-*") if _NAME.fullmatch(path.name) and path.is_dir()]
+    return sorted(paths, key=_get_step)
 
 
-def path_of(output: Path, step: int) -> Path:
+def checkpoint_path(output: Path, step: int) -> Path:
     return output / f"step-{step:08d}"
 
 
-def _step_of(path: Path) -> int:
+def _get_step(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
 
 
-def clean(output: Path, keep: int, step: int) -> None:
+def remove_old(output: Path, keep: int, step: int) -> None:
     """Remove all checkpoints but the last ones.
 
-    step (int): Where the training is: later checkpoints are damaged ones that it went back behind.
+    step (int): The last step. Checkpoints of later steps are damaged ones that were not used.
     """
-    found = all_checkpoints(output)
-    later = [path for path in found if _step_of(path) > step]
-    for path in [*later, *found[: len(found) - len(later)][:-keep]]:
-        # Under its name, a checkpoint is complete or not there, even if this is killed halfway.
-        path.rename(path.with_name(f".{path.name}.old"))
+    paths = all_checkpoints(output)
+    kept = [path for path in paths if _get_step(path) <= step][-keep:]
+    for path in paths:
+        if path not in kept:
+            # Renamed first: a folder with the name of a checkpoint must be complete, even if this
+            # process is killed while it removes the files.
+            path.rename(path.with_name(f".{path.name}.old"))
     clear(output)
 
 
 def clear(output: Path) -> None:
-    """Remove what killed runs have left half-written or half-removed in the folder of a run. No
-    other process may write there meanwhile."""
+    """Remove what killed runs have half-written or half-removed in the folder of a run. No other
+    process may write there."""
     for path in list(output.iterdir()):
-        match = _LEFT.fullmatch(path.name)
+        match = _LEFTOVER.fullmatch(path.name)
         if match is not None and match["name"]:
             clear_temporary(output, match["name"])
         elif match is not None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def restore(
-    checkpoint: Checkpoint, model: nn.Module, optimizer: Optional[torch.optim.Optimizer]
-) -> None:
-    """Put a checkpoint's tensors where they belong.
+def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Copy a checkpoint's tensors into a model and its optimizer.
 
-    RAISES (ValueError): If they are not those of this model.
+    RAISES (ValueError): If they are those of another model.
     """
     weights = _weights(model)
-    if {k: v.shape for k, v in checkpoint.model.items()} != {
-        k: v.shape for k, v in weights.items()
-    }:
+    shapes, expected = (
+        {name: value.shape for name, value in x.items()} for x in (checkpoint.model, weights)
+    )
+    if shapes != expected:
         raise ValueError("the checkpoint's weights are those of another model")
     with torch.no_grad():
         for name, value in weights.items():
             value.copy_(checkpoint.model[name])
-    if optimizer is None:
-        return
-    for name, parameter in model.named_parameters():
-        found = {
-            key.rsplit(_SEPARATOR, 1)[1]: value
-            for key, value in checkpoint.optimizer.items()
-            if key.rsplit(_SEPARATOR, 1)[0] == name
-        }
-        if found:
-            state = {
-                # The step counts of torch's optimizers stay on the CPU.
-                key: value if key == "step" else value.to(parameter.device)
-                for key, value in found.items()
-            }
-            optimizer.state[parameter] = state
+    parameters = dict(model.named_parameters())
+    for full, value in checkpoint.optimizer.items():
+        name, key = full.rsplit("/", 1)
+        # The step counts of torch's optimizers stay on the CPU.
+        device = "cpu" if key == "step" else parameters[name].device
+        optimizer.state[parameters[name]][key] = value.to(device)
+
+
+def check_same_training(checkpoint: Checkpoint, config: RunConfig, corpus: Corpus) -> None:
+    """RAISES (ValueError): If a checkpoint is of another config or corpus."""
+    if changes := diff_configs(checkpoint.state["config"], config.to_dict()):
+        raise ValueError("cannot resume with another config. It differs in " + "; ".join(changes))
+    if checkpoint.state["corpus"] != corpus.manifest["sha256"]:
+        raise ValueError(
+            f"cannot resume: the corpus {corpus.folder} is not the one the run began with"
+        )
+
+
+def _weights(model: nn.Module) -> dict[str, Tensor]:
+    # Without duplicates: tied weights are one tensor, which safetensors stores once.
+    return dict(model.named_parameters()) | dict(model.named_buffers())
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -186,33 +219,3 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _write_json(value: dict[str, Any], path: Path) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf8")
-
-
-def carried_states(checkpoint: Checkpoint) -> list[LayerState]:
-    """RETURNS (list): The LSTMs' states, of all rows."""
-    found = checkpoint.carried
-    return [
-        (found[f"{layer}{_SEPARATOR}output"], found[f"{layer}{_SEPARATOR}cell"])
-        for layer in range(len(found) // 2)
-    ]
-
-
-def _carried_tensors(carried: Sequence[LayerState]) -> dict[str, Tensor]:
-    return {
-        f"{layer}{_SEPARATOR}{name}": value.contiguous()
-        for layer, state in enumerate(carried)
-        for name, value in zip(("output", "cell"), state)
-    }
-
-
-def _weights(model: nn.Module) -> dict[str, Tensor]:
-    # Without duplicates: tied weights are one tensor, which safetensors stores once.
-    return dict(model.named_parameters()) | dict(model.named_buffers())
-
-
-def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    return {
-        f"{name}{_SEPARATOR}{key}": value.detach().contiguous()
-        for name, parameter in model.named_parameters()
-        for key, value in optimizer.state.get(parameter, {}).items()
-    }

@@ -1,20 +1,28 @@
-"""The hyper-parameters of pretraining, and the config file that holds them."""
+"""The settings of pretraining, and the config file that holds them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+import copy
+from collections.abc import Mapping
+from dataclasses import asdict, field
 from pathlib import Path
-from typing import Any, Literal, Optional, Union
+from typing import Annotated, Any, Literal, Optional
 
+from pydantic import BeforeValidator, Field
+from pydantic.dataclasses import dataclass
 from thinc.api import Config
 
 from ..bilm import BiLMConfig, CharCNNConfig, LSTMConfig
-from .losses import LossConfig
+from ..bilm.validation import SETTINGS, Bool, Number, Text, Whole, validate
+from .losses import LOSSES
 
-# What may change between the runs of a training that is resumed: how long it goes on, and what it
-# tells. Everything else would make it another training.
-FREE_TO_CHANGE = {
+Positive = Annotated[Whole, Field(ge=1)]
+Count = Annotated[Whole, Field(ge=0)]
+Rate = Annotated[Number, Field(ge=0, lt=1)]
+NotNegative = Annotated[Number, Field(ge=0)]
+
+# Settings that a resumed run may change: limits, reporting, and where files are.
+RESUMABLE_SETTINGS = {
     "paths",
     "pretraining.max_steps",
     "pretraining.max_epochs",
@@ -24,35 +32,53 @@ FREE_TO_CHANGE = {
     "pretraining.eval_frequency",
     "pretraining.checkpoint_frequency",
 }
-# Settings that one optimizer alone uses.
-_OPTIMIZER_OF = {
+# Settings that only one optimizer uses.
+_OPTIMIZER_SETTINGS = {
     "pretraining.optimizer.weight_decay": "adamw",
     "pretraining.optimizer.beta1": "adamw",
     "pretraining.optimizer.beta2": "adamw",
     "pretraining.optimizer.initial_accumulator": "adagrad",
 }
-
-# The names that a config can hold; {} for sections that are checked where they are read. Those of
-# [bilm] are an options.json's, of which only the settings of an architecture: another setting that
-# is published there, such as dropout, would have no effect.
-_ARCHITECTURE = BiLMConfig(LSTMConfig(1, 1), CharCNNConfig(((1, 1),), projection=True)).to_options()
-_SETTINGS: dict[str, Any] = {
-    "paths": {"corpus": None, "init_from": None},
-    "system": {"seed": 0},
-    "bilm": {**_ARCHITECTURE, "n_tokens_vocab": 0},
-    "pretraining": {},
+# The settings that [bilm] can hold: those of an options.json that describe an architecture. Other
+# published settings, such as dropout, would have no effect there.
+_ARCHITECTURE = {
+    **BiLMConfig(LSTMConfig(1, 1), CharCNNConfig(((1, 1),), projection=True)).to_options(),
+    "n_tokens_vocab": 0,
 }
 
 
-def _check_least(config: Any, where: str, least: int, names: Sequence[str]) -> None:
-    for name in names:
-        if getattr(config, name) < least:
+def _check_loss(name: Any) -> Any:
+    if name not in LOSSES:
+        raise ValueError(f"must be one of {', '.join(LOSSES)}")
+    return name
+
+
+@dataclass(frozen=True, config=SETTINGS)
+class LossConfig:
+    """The output layer.
+
+    name (str): "sampled" and "full" train the same weights: a full softmax, estimated from some
+        words (Jean et al. 2015) or computed. "adaptive" (Grave et al. 2017) has smaller weights for
+        rare words.
+    n_samples (int): Words that a sampled softmax draws per step.
+    cutoffs (list): The first word of each cluster of an adaptive softmax.
+    tied (bool): The weights are the word embeddings; for word input only.
+    """
+
+    name: Annotated[str, BeforeValidator(_check_loss)] = "sampled"
+    n_samples: Positive = 8192
+    cutoffs: tuple[Whole, ...] = (2000, 10000)
+    tied: Bool = False
+
+    def __post_init__(self) -> None:
+        if self.tied and self.name == "adaptive":
             raise ValueError(
-                f"{where}.{name} must be {least} or more, found {getattr(config, name)}"
+                "pretraining.loss.tied is true, but an adaptive softmax cannot be tied to the word "
+                "embeddings"
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=SETTINGS)
 class OptimizerConfig:
     """The optimizer and its learning rates. The defaults are the paper's.
 
@@ -70,32 +96,17 @@ class OptimizerConfig:
     """
 
     name: Literal["adagrad", "adamw"] = "adagrad"
-    learn_rate: float = 0.2
+    learn_rate: Annotated[Number, Field(gt=0)] = 0.2
     schedule: Literal["constant", "cosine", "inverse_sqrt"] = "constant"
-    warmup_steps: int = 0
-    total_steps: int = 100_000
-    grad_clip: float = 0.5
-    weight_decay: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.98
-    initial_accumulator: float = 0.0025
+    warmup_steps: Count = 0
+    total_steps: Count = 100_000
+    grad_clip: NotNegative = 0.5
+    weight_decay: NotNegative = 0.01
+    beta1: Number = 0.9
+    beta2: Number = 0.98
+    initial_accumulator: Number = 0.0025
 
     def __post_init__(self) -> None:
-        for name, known in (
-            ("name", ("adagrad", "adamw")),
-            ("schedule", ("constant", "cosine", "inverse_sqrt")),
-        ):
-            if getattr(self, name) not in known:
-                raise ValueError(
-                    f"pretraining.optimizer.{name} must be one of {', '.join(known)}, found "
-                    f"{getattr(self, name)!r}"
-                )
-        if self.learn_rate <= 0:
-            raise ValueError(
-                f"pretraining.optimizer.learn_rate must be positive, found {self.learn_rate}"
-            )
-        not_negative = ("grad_clip", "warmup_steps", "total_steps", "weight_decay")
-        _check_least(self, "pretraining.optimizer", 0, not_negative)
         if self.schedule == "cosine" and 0 < self.total_steps < self.warmup_steps:
             raise ValueError(
                 f"pretraining.optimizer.warmup_steps ({self.warmup_steps}) must be at most "
@@ -103,17 +114,17 @@ class OptimizerConfig:
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=SETTINGS)
 class PretrainingConfig:
     """How to train.
 
     batch_words (int): Words per batch, about.
-    carry_state (bool): Read rows that go on from batch to batch, with the LSTMs' states carried
+    carry_state (bool): Read rows that continue from batch to batch, with the LSTMs' states carried
         over (the paper's and bilm-tf's way), instead of whole sentences from zero states (what the
         model sees at inference). Evaluations read the held-out part in the same way.
     unroll_steps (int): Steps per batch of such rows, batch_words // unroll_steps of them.
     accumulate_gradient (int): Batches per step.
-    dropout (float): See `LanguageModel`.
+    dropout (float): Of each LSTM layer's input, and of the top layer's output.
     mixed_precision (bool): bfloat16 products.
     max_steps, max_epochs, max_minutes: Whichever comes first ends the training; 0 for no limit.
         Minutes count over all runs of a training that is resumed.
@@ -123,90 +134,102 @@ class PretrainingConfig:
     patience (int): Evaluations without a better perplexity that end the training; 0 for no end.
     checkpoint_frequency (int): Steps between checkpoints.
     keep_checkpoints (int): How many of the last checkpoints to keep.
-    loss, optimizer: See there.
+    loss, optimizer, logger: Sections of their own.
     """
 
-    batch_words: int = 4096
-    carry_state: bool = False
-    unroll_steps: int = 20
-    accumulate_gradient: int = 1
-    dropout: float = 0.1
-    mixed_precision: bool = False
-    max_steps: int = 100_000
-    max_epochs: int = 10
-    max_minutes: float = 0.0
-    eval_frequency: int = 500
-    eval_words: int = 100_000
-    patience: int = 0
-    checkpoint_frequency: int = 500
-    keep_checkpoints: int = 2
+    batch_words: Positive = 4096
+    carry_state: Bool = False
+    unroll_steps: Positive = 20
+    accumulate_gradient: Positive = 1
+    dropout: Rate = 0.1
+    mixed_precision: Bool = False
+    max_steps: Count = 100_000
+    max_epochs: Count = 10
+    max_minutes: NotNegative = 0.0
+    eval_frequency: Positive = 500
+    eval_words: Count = 100_000
+    patience: Count = 0
+    checkpoint_frequency: Positive = 500
+    keep_checkpoints: Positive = 2
     loss: LossConfig = field(default_factory=LossConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    logger: Optional[dict[str, Any]] = None
 
     def __post_init__(self) -> None:
-        positive = (
-            "batch_words",
-            "unroll_steps",
-            "accumulate_gradient",
-            "eval_frequency",
-            "checkpoint_frequency",
-            "keep_checkpoints",
-        )
-        _check_least(self, "pretraining", 1, positive)
-        not_negative = ("max_steps", "max_epochs", "max_minutes", "eval_words", "patience")
-        _check_least(self, "pretraining", 0, not_negative)
         if self.carry_state and self.batch_words < self.unroll_steps:
             raise ValueError(
                 f"pretraining.batch_words ({self.batch_words}) must be unroll_steps "
                 f"({self.unroll_steps}) or more: a batch has batch_words // unroll_steps rows"
             )
-        if not 0 <= self.dropout < 1:
-            raise ValueError(
-                f"pretraining.dropout must be at least 0 and less than 1, found {self.dropout}"
-            )
 
 
-@dataclass(frozen=True)
-class RunConfig:
-    """A whole config file.
+@dataclass(frozen=True, config=SETTINGS)
+class PathsConfig:
+    """Where files are.
 
     corpus (Optional[Path]): What `spacy elmo prepare` wrote.
-    init_from (Optional[Union[str, Path]]): A pretrained model to go on with: a name
-        or a path.
-    seed (int): Decides weights, order and dropout.
-    bilm (Optional[BiLMConfig]): The architecture; None to take that of init_from.
-    pretraining (PretrainingConfig): How to train.
-    logger (Optional[dict]): The block [pretraining.logger], see `loggers`.
+    init_from (Optional[str]): A pretrained model to start from: a name or a path.
     """
 
-    corpus: Optional[Path]
-    init_from: Optional[Union[str, Path]]
-    seed: int
-    bilm: Optional[BiLMConfig]
-    pretraining: PretrainingConfig
-    logger: Optional[dict[str, Any]] = None
+    corpus: Optional[Path] = None
+    init_from: Optional[Text] = None
+
+
+@dataclass(frozen=True, config=SETTINGS)
+class SystemConfig:
+    """The machine.
+
+    seed (int): Decides weights, order and dropout.
+    """
+
+    seed: Count = 0
+
+
+def _read_architecture(options: Any) -> Any:
+    if isinstance(options, Mapping):
+        _check_names(options, _ARCHITECTURE, "bilm.")
+        options = copy.deepcopy(dict(options))
+        if options and "char_cnn" not in options:
+            options.setdefault("n_tokens_vocab", 3)  # The corpus decides; see `build_model`.
+        return BiLMConfig.from_options(options) if options else None
+    return options  # A BiLMConfig, or pydantic reports what it is.
+
+
+def _check_names(values: Mapping[str, Any], allowed: Mapping[str, Any], prefix: str) -> None:
+    for name, value in values.items():
+        if name not in allowed:
+            raise ValueError(f"no setting {prefix + name!r}, only {', '.join(allowed)}")
+        if isinstance(value, Mapping) and isinstance(allowed[name], Mapping):
+            _check_names(value, allowed[name], f"{prefix}{name}.")
+
+
+@dataclass(frozen=True, config=SETTINGS)
+class RunConfig:
+    """A config file: the sections [paths], [system], [bilm] (the sections of an options.json, or
+    nothing to take those of paths.init_from; word input has no [bilm.char_cnn]), [pretraining],
+    [pretraining.loss], [pretraining.optimizer] and [pretraining.logger] (see `loggers`)."""
+
+    paths: PathsConfig = field(default_factory=PathsConfig)
+    system: SystemConfig = field(default_factory=SystemConfig)
+    bilm: Annotated[Optional[BiLMConfig], BeforeValidator(_read_architecture)] = None
+    pretraining: PretrainingConfig = field(default_factory=PretrainingConfig)
 
     def to_dict(self) -> dict[str, Any]:
-        """RETURNS (dict): As JSON can hold it."""
-        return {
-            "paths": {
-                "corpus": None if self.corpus is None else str(self.corpus),
-                "init_from": None if self.init_from is None else str(self.init_from),
-            },
-            "system": {"seed": self.seed},
-            "bilm": None if self.bilm is None else self.bilm.to_options(),
-            "pretraining": asdict(self.pretraining),
-        }
+        """RETURNS (dict): As JSON can hold it, without the logger."""
+        config = asdict(self)
+        config["paths"] = {name: value and str(value) for name, value in config["paths"].items()}
+        config["bilm"] = None if self.bilm is None else self.bilm.to_options()
+        config["pretraining"]["loss"]["cutoffs"] = list(self.pretraining.loss.cutoffs)
+        del config["pretraining"]["logger"]
+        return config
 
 
 def read_config(path: Path, overrides: Mapping[str, Any] = {}) -> RunConfig:
-    """Read a config file: sections [paths], [system], [bilm] (an options.json as sections; word
-    input has no [bilm.char_cnn]), [pretraining], [pretraining.loss], [pretraining.optimizer],
-    [pretraining.logger].
+    """Read a config file (see `RunConfig`).
 
     path (Path): The file.
     overrides (Mapping): Values by dotted name, as on spaCy's command line.
-    RAISES (ValueError): If a section, a setting or a value is wrong.
+    RAISES (ValueError): Naming every section, setting and value that is wrong.
     """
     try:
         config = Config().from_disk(path, overrides=dict(overrides))
@@ -214,104 +237,22 @@ def read_config(path: Path, overrides: Mapping[str, Any] = {}) -> RunConfig:
         raise ValueError(f"cannot read the config {path}: {error}") from error
     except Exception as error:  # confection's errors are of several kinds.
         raise ValueError(f"the config {path} is wrong: {error}") from error
-    _check_names(config, _SETTINGS, "")
-    paths = {name: _path(value, name) for name, value in config.get("paths", {}).items()}
-    options = config.get("bilm") or None
-    block = dict(config.get("pretraining") or {})
-    logger = block.pop("logger", None)
-    loss = read_section(LossConfig, block.pop("loss", {}), "pretraining.loss")
-    optimizer = read_section(OptimizerConfig, block.pop("optimizer", {}), "pretraining.optimizer")
-    return RunConfig(
-        corpus=None if (corpus := paths.get("corpus")) is None else Path(corpus),
-        init_from=paths.get("init_from"),
-        seed=_seed(config.get("system", {}).get("seed", 0)),
-        bilm=None if options is None else BiLMConfig.from_options(_complete(options)),
-        pretraining=read_section(
-            PretrainingConfig, {**block, "loss": loss, "optimizer": optimizer}, "pretraining"
-        ),
-        logger=logger,
-    )
+    return validate(RunConfig, {name: value for name, value in config.items() if value is not None})
 
 
-def _check_names(values: Mapping[str, Any], known: Mapping[str, Any], where: str) -> None:
-    """RAISES (ValueError): If there is a section or a setting that is not known, or one in place of
-    the other."""
-    for name, value in values.items():
-        full = where + name
-        if name not in known:
-            raise ValueError(f"the config has no setting {full!r}, only {', '.join(known)}")
-        if isinstance(known[name], Mapping) != isinstance(value, Mapping) and value is not None:
-            kind = "a section" if isinstance(known[name], Mapping) else "a setting"
-            raise ValueError(f"{full} must be {kind}, found {value!r}")
-        if isinstance(value, Mapping) and known[name]:
-            _check_names(value, known[name], f"{full}.")
-
-
-def _path(value: Any, name: str) -> Optional[str]:
-    if value is not None and not isinstance(value, str):
-        raise ValueError(f"paths.{name} must be a path, found {value!r}")
-    return value
-
-
-def _seed(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"system.seed must be 0 or a positive number, found {value!r}")
-    return value
-
-
-def _complete(options: dict[str, Any]) -> dict[str, Any]:
-    """What a training config need not say: the vocabulary's size comes from the corpus."""
-    options = {
-        name: dict(value) if isinstance(value, dict) else value for name, value in options.items()
-    }
-    if "char_cnn" not in options:
-        options.setdefault("n_tokens_vocab", 3)
-    return options
-
-
-def read_section(kind: Any, values: Mapping[str, Any], where: str) -> Any:
-    """Make a dataclass of settings from a mapping of them.
-
-    kind (type): The dataclass. Settings that are not given have its defaults.
-    where (str): What the settings are part of, for the messages.
-    RAISES (ValueError): If a setting is not known, or of another type than its default.
-    """
-    if not isinstance(values, Mapping):
-        raise ValueError(f"{where} must be a section, found {values!r}")
-    known = {f.name: f for f in fields(kind)}
-    for name, value in values.items():
-        if name not in known:
-            raise ValueError(f"{where}: no setting {name!r}, only {', '.join(known)}")
-        default = known[name].default
-        if default is MISSING or default is None:
-            continue
-        if isinstance(default, tuple):
-            if not isinstance(value, list) or not all(type(item) is int for item in value):
-                raise ValueError(f"{where}.{name} must be a list of numbers, found {value!r}")
-            continue
-        allowed = (int, float) if isinstance(default, float) else type(default)
-        if not isinstance(value, allowed) or isinstance(value, bool) != isinstance(default, bool):
-            raise ValueError(
-                f"{where}.{name} must be of type {type(default).__name__}, found {value!r}"
-            )
-    return kind(**values)
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+def diff_configs(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
     """RETURNS (list): What makes two configs (as dicts) different trainings, as
     "name: old -> new"."""
-    found = []
+    changes = []
     for name in sorted({*old, *new}):
         full = prefix + name
-        if full in FREE_TO_CHANGE or _OPTIMIZER_OF.get(full, new.get("name")) != new.get("name"):
+        if full in RESUMABLE_SETTINGS:
+            continue
+        if _OPTIMIZER_SETTINGS.get(full, new.get("name")) != new.get("name"):
             continue
         first, second = old.get(name), new.get(name)
         if isinstance(first, Mapping) and isinstance(second, Mapping):
-            found += differences(first, second, f"{full}.")
-        elif _plain(first) != _plain(second):
-            found.append(f"{full}: {first} -> {second}")
-    return found
-
-
-def _plain(value: Any) -> Any:
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+            changes += diff_configs(first, second, f"{full}.")
+        elif first != second:
+            changes.append(f"{full}: {first} -> {second}")
+    return changes

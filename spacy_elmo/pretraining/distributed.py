@@ -1,7 +1,7 @@
 """Several processes that train one model, started with `torchrun`.
 
-Every process takes its part of each batch, and the gradients are summed, so that the result is
-that of one process. Process 0 alone writes and reports.
+Every process reads its share of each batch, and the gradients are summed, so that the result is
+that of one process. Only rank 0 writes files and reports.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _host_group: Optional[distributed.ProcessGroup] = None
 
 
 def rank() -> int:
-    """RETURNS (int): The number of this process, 0 if it is the only one."""
+    """RETURNS (int): The number of this process; 0 without torchrun."""
     return distributed.get_rank() if distributed.is_initialized() else 0
 
 
@@ -31,11 +31,11 @@ def world_size() -> int:
 
 @contextlib.contextmanager
 def process_group(gpu: bool, gpu_id: int = 0) -> Iterator[str]:
-    """Join the processes that torchrun started, if it did.
+    """Join the processes that torchrun started, if there are several.
 
     gpu (bool): Train on GPUs: NCCL, and one GPU per process. Else gloo.
-    gpu_id (int): The GPU of a process that is the only one.
-    YIELDS (str): "cuda:N" for the GPU of this process, which is now the current one, or "cpu".
+    gpu_id (int): The GPU, if there is one process.
+    YIELDS (str): "cuda:N" for this process's GPU, which is made the current one, or "cpu".
     """
     is_one = int(os.environ.get("WORLD_SIZE", 1)) == 1
     number = gpu_id if is_one else int(os.environ["LOCAL_RANK"])
@@ -52,13 +52,13 @@ def process_group(gpu: bool, gpu_id: int = 0) -> Iterator[str]:
         yield device
     finally:
         distributed.destroy_process_group()
-        # Gloo's threads need the interpreter to release the tensors of their last operation. One
-        # that waits for it when the interpreter ends aborts the process (seen with PyTorch 2.13).
+        # Gloo's threads need the interpreter to release the tensors of their last operation. A
+        # thread that waits for it when the interpreter ends aborts the process (PyTorch 2.13).
         time.sleep(0.5)
 
 
-def any_process(flag: bool, device: torch.device) -> bool:
-    """RETURNS (bool): Whether the flag is set in any process; the same in all of them."""
+def any_rank(flag: bool, device: torch.device) -> bool:
+    """RETURNS (bool): Whether the flag is set in any process."""
     if world_size() == 1:
         return flag
     value = torch.tensor(float(flag), device=device)
@@ -66,8 +66,8 @@ def any_process(flag: bool, device: torch.device) -> bool:
     return bool(value)
 
 
-def from_first(value: float, device: torch.device) -> float:
-    """RETURNS (float): What process 0 has."""
+def broadcast(value: float, device: torch.device) -> float:
+    """RETURNS (float): The value of rank 0."""
     if world_size() == 1:
         return value
     tensor = torch.tensor(value, dtype=torch.float64, device=device)
@@ -75,15 +75,15 @@ def from_first(value: float, device: torch.device) -> float:
     return float(tensor)
 
 
-def summed(value: torch.Tensor) -> torch.Tensor:
+def all_reduce_sum(value: torch.Tensor) -> torch.Tensor:
     """RETURNS (Tensor): The sum over all processes."""
     if world_size() > 1:
         distributed.all_reduce(value)
     return value
 
 
-def gathered(value: torch.Tensor, dim: int) -> torch.Tensor:
-    """RETURNS (Tensor): The parts of all processes, which are of one size, side by side."""
+def all_gather(value: torch.Tensor, dim: int) -> torch.Tensor:
+    """RETURNS (Tensor): The tensors of all processes, of one size, concatenated."""
     if world_size() == 1:
         return value
     parts = [torch.empty_like(value) for _ in range(world_size())]
@@ -91,14 +91,14 @@ def gathered(value: torch.Tensor, dim: int) -> torch.Tensor:
     return torch.cat(parts, dim)
 
 
-def union(values: numpy.ndarray) -> numpy.ndarray:
-    """RETURNS (ndarray): The distinct values of all processes, rising; no GPU has to wait."""
+def all_gather_unique(values: numpy.ndarray) -> numpy.ndarray:
+    """RETURNS (ndarray): The distinct values of all processes, rising. The GPU need not wait."""
     values = numpy.unique(values)
     if world_size() == 1:
         return values
     size = torch.tensor(len(values))
     distributed.all_reduce(size, distributed.ReduceOp.MAX, group=_host_group)
-    # Parts must be of one size.
+    # All tensors must be of one size.
     mine = torch.from_numpy(numpy.resize(values, int(size)))
     parts = [torch.empty_like(mine) for _ in range(world_size())]
     distributed.all_gather(parts, mine, group=_host_group)
@@ -106,6 +106,6 @@ def union(values: numpy.ndarray) -> numpy.ndarray:
 
 
 def barrier() -> None:
-    """Wait for the others."""
+    """Wait for the other processes."""
     if world_size() > 1:
         distributed.barrier()

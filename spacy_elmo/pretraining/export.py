@@ -1,48 +1,76 @@
-"""What comes out of pretraining: spaCy pipelines, with the output layer beside them."""
+"""The results of a training: spaCy pipelines, with the output layer beside them, and curves."""
 
 from __future__ import annotations
 
 import copy
+from pathlib import Path
+from typing import Any, Optional
 
 import spacy
 
 from ..component import Elmo
-from ..files import atomic_folder
+from ..files import atomic_file, atomic_folder
 from ..layers.encoder import set_bilm
+from .config import LossConfig
+from .corpus import Corpus
 from .head import head_folder, write_head
-from .tokenize import Tokenization
-from .trainer import Trainer
+from .language_model import LanguageModel
 
 
-def export(trainer: Trainer, name: str) -> None:
-    """Write OUTPUT/model-NAME and OUTPUT/model-NAME.head.
+def write_model(
+    path: Path,
+    model: LanguageModel,
+    loss: LossConfig,
+    corpus: Corpus,
+    record: Optional[dict[str, Any]],
+) -> None:
+    """Write a pipeline, and its output layer into the folder PATH.head.
 
-    name (str): "best" or "last".
+    record (Optional[dict]): The evaluation of the model, if it was evaluated.
     """
-    tokenization = Tokenization(**trainer.corpus.manifest["tokenization"])
+    tokenization = corpus.tokenization
     nlp = spacy.blank(tokenization.lang)
     if not tokenization.one_per_line:
         nlp.add_pipe("sentencizer")
     elmo = nlp.add_pipe("elmo", config={"model": {"weights": None}})
     assert isinstance(elmo, Elmo)
-    set_bilm(elmo.model, copy.deepcopy(trainer.model.bilm).cpu())
-    # An interrupted run has not evaluated its last step.
-    history = [r for r in trainer.progress.history if r["step"] == trainer.progress.step]
+    set_bilm(elmo.model, copy.deepcopy(model.bilm).cpu())
     nlp.meta["name"] = "elmo"
     nlp.meta["description"] = "A bidirectional language model, pretrained with spacy-elmo"
-    if history:
+    if record is not None:
         names = ("forward", "backward", "average", "unigram")
-        nlp.meta["performance"] = {f"perplexity_{key}": history[-1][key] for key in names}
-    path = trainer.output / f"model-{name}"
-    # Both are written before either takes its place. A kill between the two leaves an evaluation
-    # pending in the checkpoint, which writes both again.
+        nlp.meta["performance"] = {f"perplexity_{key}": record[key] for key in names}
+    # Both are complete before either is renamed. After a kill between the renames, the evaluation
+    # is still pending in the checkpoint, and the resumed run writes both again.
     with atomic_folder(path) as folder, atomic_folder(head_folder(path)) as head:
         nlp.to_disk(folder)
-        write_head(
-            head,
-            trainer.model.output,
-            trainer.config.pretraining.loss,
-            trainer.corpus.words,
-            tokenization,
-            trainer.corpus.manifest["max_characters"],
-        )
+        write_head(head, model.output, loss, corpus.words, tokenization)
+
+
+def draw_curves(history: list[dict[str, Any]], path: Path) -> bool:
+    """Draw perplexity against words read.
+
+    history (list[dict]): Records of evaluations (see `TrainState`).
+    path (Path): The PNG.
+    RETURNS (bool): False if matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    if not history:
+        return True
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    words = [record["words"] / 1e6 for record in history]
+    for name in ("forward", "backward", "average"):
+        axes.plot(words, [record[name] for record in history], marker=".", label=name)
+    axes.axhline(history[-1]["unigram"], color="gray", linestyle="--", label="unigram")
+    axes.set_yscale("log")
+    axes.set_xlabel("million words read")
+    axes.set_ylabel("perplexity on held-out text")
+    axes.legend()
+    axes.grid(True, which="both", alpha=0.3)
+    with atomic_file(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=150)
+    return True

@@ -1,8 +1,8 @@
 """The output layer of a language model, which is kept beside its pipeline.
 
-`model-best` is a pipeline; `model-best.head` holds what only language modelling needs:
+`model-best` is a pipeline; `model-best.head` has what only language modelling needs:
 
-| file             | what                                                  |
+| file             | contents                                              |
 |------------------|-------------------------------------------------------|
 | head.safetensors | the output layer's weights                            |
 | head.json        | the output layer's config, and how text was tokenised |
@@ -23,29 +23,27 @@ from torch import Tensor
 
 from ..bilm import BiLM
 from ..bilm.formats import read_vocabulary
+from ..bilm.validation import validate
 from ..files import save_tensors
-from .config import read_section
-from .corpus import MAX_CHARACTERS
+from .config import LossConfig
 from .language_model import LanguageModel
-from .losses import LossConfig, OutputLayer
-from .tokenize import Tokenization
+from .losses import OutputLayer
+from .tokenize import TokenizationConfig
 
 
 class Head(NamedTuple):
-    """What a folder holds.
+    """The contents of the folder.
 
     words (list): The words that are predicted.
     loss (LossConfig): The output layer's config.
     tensors (dict): Its weights.
-    tokenization (Tokenization): How text was tokenised.
-    max_characters (int): Character ids per type at most.
+    tokenization (TokenizationConfig): How text was tokenised.
     """
 
     words: list[str]
     loss: LossConfig
     tensors: dict[str, Tensor]
-    tokenization: Tokenization
-    max_characters: int
+    tokenization: TokenizationConfig
 
 
 def head_folder(model: Path) -> Path:
@@ -58,17 +56,12 @@ def write_head(
     output: OutputLayer,
     loss: LossConfig,
     words: Sequence[str],
-    tokenization: Tokenization,
-    max_characters: int,
+    tokenization: TokenizationConfig,
 ) -> None:
     """Write an output layer into a folder."""
     tensors = {k: v.detach().cpu().contiguous() for k, v in output.state_dict().items()}
     save_tensors(tensors, folder / "head.safetensors")
-    about = {
-        "loss": asdict(loss),
-        "tokenization": asdict(tokenization),
-        "max_characters": max_characters,
-    }
+    about = {"loss": asdict(loss), "tokenization": asdict(tokenization)}
     (folder / "head.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf8")
     with (folder / "vocab.txt").open("w", encoding="utf8", newline="\n") as file:
         file.writelines(f"{word}\n" for word in words)
@@ -78,18 +71,11 @@ def load_head(folder: Path) -> Head:
     """RAISES (ValueError): If there is no output layer, or it cannot be read."""
     try:
         about: dict[str, Any] = json.loads((folder / "head.json").read_text(encoding="utf8"))
-        max_characters = about["max_characters"]
-        if type(max_characters) is not int or not 3 <= max_characters <= MAX_CHARACTERS:
-            raise ValueError(
-                f"head.json: max_characters must be a number of 3 to {MAX_CHARACTERS}, found "
-                f"{max_characters!r}"
-            )
         return Head(
             read_vocabulary(folder / "vocab.txt"),
-            read_section(LossConfig, about["loss"], "head.json: loss"),
+            validate(LossConfig, about["loss"], "loss."),
             load_file(folder / "head.safetensors"),
-            read_section(Tokenization, about["tokenization"], "head.json: tokenization"),
-            max_characters,
+            validate(TokenizationConfig, about["tokenization"], "tokenization."),
         )
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise ValueError(
@@ -99,7 +85,7 @@ def load_head(folder: Path) -> Head:
 
 
 def load_language_model(bilm: BiLM, folder: Path) -> tuple[LanguageModel, Head]:
-    """Put a biLM and its output layer together.
+    """Combine a biLM with its output layer.
 
     RAISES (ValueError): If there is no output layer, or it is another model's.
     """

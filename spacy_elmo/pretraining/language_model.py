@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any, Optional
 
-import numpy
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -14,17 +13,18 @@ from ..bilm.lstm_function import LayerState
 from ..bilm.packing import to_device
 from ..bilm.token_encoder import CharCNN
 from .batches import Batch
-from .corpus import Corpus
-from .losses import LossConfig, Rows, Samples, build_output_layer
+from .config import LossConfig
+from .losses import LOSSES, Rows, Samples
 
 
 class LanguageModel(nn.Module):
     """Predicts the next word and the previous one (Peters et al. 2018, section 3.1).
 
-    bilm (BiLM): The model below.
+    bilm (BiLM): The biLM.
     n_words (int): Words that are predicted, special ones included.
     loss (LossConfig): The output layer.
-    dropout (float): Of each LSTM layer's input, and of the top layer's output.
+    dropout (float): Of each LSTM layer's input, and of the top layer's output; in training only.
+    RAISES (ValueError): If the output layer cannot be built for this biLM.
     """
 
     def __init__(self, bilm: BiLM, n_words: int, loss: LossConfig, dropout: float = 0.1) -> None:
@@ -32,13 +32,19 @@ class LanguageModel(nn.Module):
         self.bilm = bilm
         self.dropout = dropout
         encoder = bilm.token_encoder
-        embedding = None if isinstance(encoder, CharCNN) else encoder.embedding.weight
-        self.output = build_output_layer(loss, n_words, bilm.config.projection_dim, embedding)
+        tied: Any = None
+        if loss.tied:
+            if isinstance(encoder, CharCNN):
+                raise ValueError(
+                    "pretraining.loss.tied needs word input: a character CNN has no word embeddings"
+                )
+            tied = encoder.embedding.weight
+        # Any: the type of an entry of LOSSES.
+        self.output: Any = LOSSES[loss.name](loss, n_words, bilm.config.projection_dim, tied)
 
     def forward(
         self,
         batch: Batch,
-        corpus: Corpus,
         samples: Optional[Samples] = None,
         states: Optional[list[LayerState]] = None,
         rows: Optional[Rows] = None,
@@ -46,58 +52,34 @@ class LanguageModel(nn.Module):
         """The loss that training minimises.
 
         batch (Batch): Sentences.
-        corpus (Corpus): Where the characters of the types are.
         samples (Optional[Samples]): Of the output layer's `draw`.
-        states (Optional[list]): Of the LSTMs before the batch, changed in place to those after it;
-            see `BiLSTM.forward`.
+        states (Optional[list]): The LSTMs' states before the batch, replaced in place by those
+            after it; see `BiLSTM.forward`.
         rows (Optional[Rows]): See `Softmax.forward`.
         RETURNS (Tensor): The sum over both directions, in nats.
         """
-        top = self._top(batch, corpus, self.dropout, states)
         # Both directions in one product.
         targets = torch.from_numpy(batch.targets).flatten()
-        return self.output(top.flatten(0, 1), targets, samples, rows)
+        return self.output(self.top(batch, states).flatten(0, 1), targets, samples, rows)
 
     @torch.no_grad()
-    def log_likelihood(
-        self, batch: Batch, corpus: Corpus, states: Optional[list[LayerState]] = None
-    ) -> Tensor:
-        """batch, corpus, states: As for `forward`.
-        RETURNS (Tensor): The exact log probability of each prediction, in nats, without dropout;
-            shape (2, rows)."""
-        tops = self._top(batch, corpus, 0.0, states)
-        pairs = zip(tops, torch.from_numpy(batch.targets))
+    def log_likelihood(self, batch: Batch, states: Optional[list[LayerState]] = None) -> Tensor:
+        """RETURNS (Tensor): The exact log probability of each prediction, in nats, shape (2, rows).
+        Call it in evaluation mode."""
+        pairs = zip(self.top(batch, states), torch.from_numpy(batch.targets))
         return torch.stack([self.output.log_likelihood(h, targets) for h, targets in pairs])
+
+    def top(self, batch: Batch, states: Optional[list[LayerState]] = None) -> Tensor:
+        """RETURNS (Tensor): The top layer of each direction, shape (2, rows, P)."""
+        dropout = self.dropout if self.training else 0.0
+        # In bfloat16, as autocast returns them, the types would be too coarse for cells.
+        types = self.bilm.token_encoder(batch.types).to(self.bilm.dtype)
+        x = types[to_device(batch.inputs, types.device)]
+        top = self.bilm.lstm(x, batch.batch_sizes, dropout, states)[-1]
+        return F.dropout(top, dropout) if dropout else top
 
     def new_states(self, n_rows: int) -> list[LayerState]:
         """RETURNS (list): Zero states of the LSTM layers for so many rows."""
-        config, weight = self.bilm.config, next(self.parameters())
-
-        def zeros(width: int) -> Tensor:
-            return weight.new_zeros(2, n_rows, width)
-
-        return [
-            (zeros(config.projection_dim), zeros(config.lstm.dim))
-            for _ in range(config.lstm.n_layers)
-        ]
-
-    def _top(
-        self,
-        batch: Batch,
-        corpus: Corpus,
-        dropout: float,
-        states: Optional[list[LayerState]] = None,
-    ) -> Tensor:
-        """The top layer of each direction, shape (2, rows, P)."""
-        encoder = self.bilm.token_encoder
-        if isinstance(encoder, CharCNN):
-            ids = numpy.asarray(corpus.characters[batch.types], dtype=numpy.int64)
-            types = encoder.encode(ids, corpus.lengths[batch.types])
-        else:
-            rows = numpy.where(batch.types < corpus.n_vocabulary, batch.types, 2)
-            types = encoder.embedding(to_device(rows, self.bilm.device))
-        # Autocast gives the types in half precision, which is too coarse for cells.
-        types = types.to(self.bilm.dtype)
-        x = types[to_device(batch.inputs, types.device)]
-        top = self.bilm.lstm(x, batch.sizes, dropout, states)[-1]
-        return F.dropout(top, dropout) if dropout else top
+        lstm, weight = self.bilm.config.lstm, next(self.parameters())
+        h, c = (weight.new_zeros(2, n_rows, width) for width in (lstm.projection_dim, lstm.dim))
+        return [(h.clone(), c.clone()) for _ in range(lstm.n_layers)]

@@ -1,9 +1,9 @@
-"""What a training tells: loggers with spaCy's interface, for `[pretraining.logger]`.
+"""Loggers for pretraining, with spaCy's interface, for `[pretraining.logger]`.
 
 Those of spacy-loggers (Weights & Biases, MLflow, ClearML, a chain of several) work as well. After
 an evaluation they all get what spaCy's trainer gives: `epoch`, `step`, `words`, `seconds`, `losses`
 (nats per word), `score` (the average perplexity: less is better) and `other_scores`; besides,
-`words_per_second`, and `seconds_left` (None if unknown).
+`words_per_second`, and `seconds_left` (None if unknown). After other steps they get None.
 """
 
 from __future__ import annotations
@@ -12,21 +12,15 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import IO, Any, Optional
 
-import spacy
 from spacy import Language
 from spacy.util import registry
-from thinc.api import Config
 from tqdm import tqdm
 
-from .perplexity import Perplexity
-from .trainer import Progress, Report, Trainer
-
-Info = Optional[dict[str, Any]]
-Setup = Callable[[Language, IO[str], IO[str]], tuple[Callable[[Info], None], Callable[[], None]]]
+Log = Callable[[Optional[dict[str, Any]]], None]
+Setup = Callable[[Language, IO[str], IO[str]], tuple[Log, Callable[[], None]]]
 
 _WIDTHS = (5, 8, 9, 10, 10, 10, 9, 8)
 _HEADER = ("E", "#", "Loss", "Forward", "Backward", "Average", "Words/s", "ETA")
-_SCORES = ("forward", "backward", "average", "unigram", "unknown")
 
 
 @registry.loggers("spacy-elmo.PretrainConsoleLogger.v1")
@@ -38,7 +32,7 @@ def console_logger(progress_bar: bool = True) -> Setup:
 
     def setup(
         nlp: Language, stdout: IO[str] = sys.stdout, stderr: IO[str] = sys.stderr
-    ) -> tuple[Callable[[Info], None], Callable[[], None]]:
+    ) -> tuple[Log, Callable[[], None]]:
         total = nlp.config["pretraining"]["eval_frequency"]
 
         def row(cells: Sequence[str]) -> None:
@@ -53,7 +47,7 @@ def console_logger(progress_bar: bool = True) -> Setup:
         row(["-" * width for width in _WIDTHS])
         bar = new_bar()
 
-        def log_step(info: Info) -> None:
+        def log_step(info: Optional[dict[str, Any]]) -> None:
             nonlocal bar
             bar.update(1)
             if info is None:
@@ -74,19 +68,19 @@ def console_logger(progress_bar: bool = True) -> Setup:
 def tensorboard_logger(folder: str) -> Setup:
     """Write event files with PyTorch's writer, which needs the package `tensorboard`.
 
-    folder (str): Where to.
+    folder (str): The folder of the files.
     """
 
     def setup(
         nlp: Language, stdout: IO[str] = sys.stdout, stderr: IO[str] = sys.stderr
-    ) -> tuple[Callable[[Info], None], Callable[[], None]]:
+    ) -> tuple[Log, Callable[[], None]]:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ValueError(f"no TensorBoard ({error}): pip install tensorboard") from error
         writer = SummaryWriter(folder)
 
-        def log_step(info: Info) -> None:
+        def log_step(info: Optional[dict[str, Any]]) -> None:
             if info is None:
                 return
             for name, value in {**info["other_scores"], **info["losses"]}.items():
@@ -102,7 +96,7 @@ def tensorboard_logger(folder: str) -> Setup:
 
 
 def resolve_logger(block: Optional[dict[str, Any]]) -> Setup:
-    """RETURNS (Callable): What a `[pretraining.logger]` block describes.
+    """RETURNS (Callable): The logger that a `[pretraining.logger]` block describes.
     RAISES (ValueError): If there is no such logger, or its settings are wrong."""
     if not block:
         return console_logger()
@@ -110,56 +104,6 @@ def resolve_logger(block: Optional[dict[str, Any]]) -> Setup:
         return registry.resolve({"logger": block})["logger"]
     except Exception as error:  # The registry's errors are of several kinds.
         raise ValueError(f"[pretraining.logger] is wrong: {error}") from error
-
-
-def reporting(trainer: Trainer, setup: Setup) -> tuple[Report, Callable[[], None]]:
-    """Connect a logger to a trainer.
-
-    RETURNS (tuple): For `Trainer.train`, and what to call at the end.
-    """
-    nlp = spacy.blank(trainer.corpus.manifest["tokenization"]["lang"])
-    nlp.config = Config({**nlp.config, **trainer.config.to_dict()})
-    log_step, finalize = setup(nlp, sys.stdout, sys.stderr)
-    seconds, words = trainer.progress.seconds, trainer.progress.n_words
-
-    def report(progress: Progress, loss: Optional[float], found: Optional[Perplexity]) -> None:
-        if found is None:
-            log_step(None)
-            return
-        scores = {name: value for name in _SCORES if (value := getattr(found, name)) is not None}
-        rate = (progress.n_words - words) / max(progress.seconds - seconds, 1e-9)
-        log_step(
-            {
-                "epoch": progress.epoch,
-                "step": progress.step,
-                "words": progress.n_words,
-                "seconds": int(progress.seconds),
-                "losses": {} if loss is None else {"elmo": loss},
-                "score": found.average,
-                "other_scores": scores,
-                "checkpoints": [],
-                "words_per_second": rate,
-                "seconds_left": _seconds_left(trainer),
-            }
-        )
-
-    return report, finalize
-
-
-def _seconds_left(trainer: Trainer) -> Optional[float]:
-    """Time until the first limit that is known."""
-    settings, progress = trainer.config.pretraining, trainer.progress
-    found = []
-    if settings.max_steps:
-        left = settings.max_steps - progress.step
-        found.append(left * progress.seconds / max(progress.step, 1))
-    if settings.max_epochs:
-        total = settings.max_epochs * trainer.corpus.manifest["n_tokens"]["train"]
-        left = max(0, total - progress.n_words)
-        found.append(left * progress.seconds / max(progress.n_words, 1))
-    if settings.max_minutes:
-        found.append(60 * settings.max_minutes - progress.seconds)
-    return max(0.0, min(found)) if found else None
 
 
 def _duration(seconds: Optional[float]) -> str:

@@ -1,53 +1,34 @@
-"""How much memory a training will need, told before it starts."""
+"""An estimate of the memory that a training needs."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Optional
 
 import torch
 
 from ..bilm import CharCNNConfig
 from .config import RunConfig
-from .corpus import open_corpus
+from .corpus import Corpus
+from .init_model import build_model
 
-_FLOAT = 4
-# Activations that wait for the backward pass, per word, layer and direction: the gates, the cell
-# before and after clipping, and the output of the nonlinearity; projections before and after.
+_FLOAT = 4  # Bytes.
+# Numbers that wait for the backward pass, per word, layer and direction: the gates, the cell before
+# and after clipping, and the output of the nonlinearity; projections before and after clipping.
 _CELLS, _PROJECTIONS = 8, 4
 # Those of a character CNN: windows of characters per word type and filter, vectors per highway, and
 # how often a type occurs in a batch of some thousand words.
 _WINDOWS, _HIGHWAY, _REPEATED = 12, 6, 3
-# What a process with PyTorch and spaCy needs beside that, logits included.
+# A process with PyTorch and spaCy, logits included.
 _PROCESS = 550 * 2**20
 
 
-class Memory(NamedTuple):
-    """An estimate, in bytes.
+def estimate_memory(config: RunConfig, corpus: Corpus) -> tuple[int, int]:
+    """Estimate the memory of one process, besides that of the libraries; the text stays on disk.
 
-    parameters (int): Weights, their gradients and what the optimizer keeps.
-    activations (int): What a batch keeps for its backward pass.
+    RETURNS (tuple): Bytes of weights, gradients and optimizer; and of a batch's activations.
     """
-
-    parameters: int
-    activations: int
-
-    @property
-    def total(self) -> int:
-        return self.parameters + self.activations + _PROCESS
-
-
-def estimate(config: RunConfig) -> Memory:
-    """Estimate the memory of one process, without the text, which stays on disk.
-
-    config (RunConfig): What to train.
-    RAISES (ValueError): If there is no such corpus, or the model cannot be built.
-    """
-    from .initial import build_model
-
-    assert config.corpus is not None
-    corpus = open_corpus(config.corpus, check=False)
     with torch.device("meta"):
         model, _ = build_model(config, corpus)
     settings, lstm = config.pretraining, model.bilm.config.lstm
@@ -65,12 +46,12 @@ def estimate(config: RunConfig) -> Memory:
     if not settings.carry_state:
         # A sentence is never cut.
         words = max(words, int(corpus.train.lengths.max()))
-    # When the optimizer computes with as many numbers as its largest parameter has, the batch's
-    # activations are gone.
-    return Memory(numbers * _FLOAT, max(words * per_word, max(sizes)) * _FLOAT)
+    # The optimizer computes with as many numbers as the largest parameter has, when the batch's
+    # activations are already freed.
+    return numbers * _FLOAT, max(words * per_word, max(sizes)) * _FLOAT
 
 
-def _per_type(config: CharCNNConfig | None) -> int:
+def _per_type(config: Optional[CharCNNConfig]) -> int:
     """RETURNS (int): Numbers that a character CNN keeps per word type for the backward pass."""
     if config is None:
         return 0
@@ -78,27 +59,30 @@ def _per_type(config: CharCNNConfig | None) -> int:
     return _WINDOWS * windows + _HIGHWAY * config.n_highway * config.n_filters
 
 
-def check_memory(config: RunConfig, device: str = "cpu", n_processes: int = 1) -> None:
-    """RAISES (ValueError): If a training will hardly fit into the memory that is free."""
-    if config.corpus is None or config.init_from is not None:
+def check_memory(config: RunConfig, corpus: Corpus, device: str, n_processes: int = 1) -> None:
+    """RAISES (ValueError): If a training of new weights will hardly fit into the free memory."""
+    free = free_memory(device)
+    if free is None or config.paths.init_from is not None:
         return
-    found, free = estimate(config), free_memory(device)
-    # On a GPU, every process has one of its own.
-    needed = found.total * (1 if device.startswith("cuda") else n_processes)
-    if free is not None and needed > free:
+    parameters, activations = estimate_memory(config, corpus)
+    # On a GPU, every process has a device of its own.
+    needed = (parameters + activations + _PROCESS) * (n_processes if device == "cpu" else 1)
+    if needed > free:
         raise ValueError(
-            f"this training needs about {_gb(needed)}: {_gb(found.parameters)} for weights, "
-            f"gradients and optimizer, {_gb(found.activations)} for a batch of "
+            f"this training needs about {_gb(needed)}: {_gb(parameters)} for weights, "
+            f"gradients and optimizer, {_gb(activations)} for a batch of "
             f"{config.pretraining.batch_words} words (per process); {_gb(free)} are free. Lower "
             "pretraining.batch_words (and raise pretraining.accumulate_gradient), or choose a "
             "smaller model"
         )
 
 
-def free_memory(device: str = "cpu") -> int | None:
-    """RETURNS (Optional[int]): The bytes that can be had; None if the system does not tell."""
+def free_memory(device: str) -> Optional[int]:
+    """RETURNS (Optional[int]): The free bytes; None if the system does not tell."""
     if device.startswith("cuda"):
         return torch.cuda.mem_get_info(device)[0]
+    if device != "cpu":
+        return None
     try:
         for line in Path("/proc/meminfo").read_text(encoding="utf8").splitlines():
             if line.startswith("MemAvailable:"):

@@ -8,32 +8,35 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, NamedTuple, Union
+from typing import Annotated, Any, NamedTuple, Union
 
 import numpy
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from ..bilm.validation import SETTINGS, Bool, Text, Whole
 
 CHUNK_CHARACTERS = 1 << 20
 
 
-@dataclass(frozen=True)
-class Tokenization:
+@dataclass(frozen=True, config=SETTINGS)
+class TokenizationConfig:
     """How texts become sentences.
 
     lang (str): The spaCy language whose tokenizer is used.
     whitespace (bool): The text is tokenised already, by spaces.
     one_per_line (bool): Every text is one sentence; else spaCy's sentencizer splits it.
-    max_length (int): Longer sentences are cut.
+    max_length (int): Longer sentences are cut after so many tokens.
     """
 
-    lang: str = "en"
-    whitespace: bool = False
-    one_per_line: bool = False
-    max_length: int = 200
+    lang: Text = "en"
+    whitespace: Bool = False
+    one_per_line: Bool = False
+    max_length: Annotated[Whole, Field(ge=1)] = 200
 
 
 class Chunk(NamedTuple):
@@ -52,9 +55,9 @@ class Chunk(NamedTuple):
 
 
 def tokenize(
-    texts: Iterable[str], settings: Tokenization, n_process: int = 1
+    texts: Iterable[str], settings: TokenizationConfig, n_process: int = 1
 ) -> Iterator[tuple[list[str], Chunk]]:
-    """Tokenise a stream. What comes out does not depend on the number of processes.
+    """Tokenise a stream. The result does not depend on the number of processes.
 
     YIELDS (tuple): Some texts and their sentences, in order.
     RAISES (ValueError): If spaCy does not know the language, or a process dies.
@@ -88,8 +91,8 @@ def tokenize(
 class _Worker:
     """A process that tokenises one chunk at a time.
 
-    Not one of a pool: those live on when this process is killed, and wait for the chunks that are
-    under way when it is interrupted.
+    It is not one of a pool: a pool's processes outlive a parent that is killed, and finish their
+    chunks when it is interrupted.
     """
 
     def __init__(self, work: Callable[[list[str]], Chunk]) -> None:
@@ -111,12 +114,12 @@ class _Worker:
     def result(self) -> Chunk:
         """RAISES (ValueError): If the texts cannot be tokenised, or the process has died."""
         try:
-            found: Union[Chunk, Exception] = self._connection.recv()
+            result: Union[Chunk, Exception] = self._connection.recv()
         except (EOFError, OSError) as error:
             raise self._death() from error
-        if isinstance(found, Exception):
-            raise found
-        return found
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     def kill(self) -> None:
         self._process.kill()
@@ -130,8 +133,8 @@ class _Worker:
 
 
 def _tokenize_chunks(connection: Connection, work: Callable[[list[str]], Chunk]) -> None:
-    """What a worker does until it is killed, or its parent has ended."""
-    # The parent gets the same signal of the terminal, and kills its workers.
+    """Tokenise chunks until the process is killed or its parent ends."""
+    # At a terminal, the parent gets the signal, too, and kills its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
@@ -166,29 +169,25 @@ def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
         yield chunk
 
 
-_pipelines: dict[Tokenization, Any] = {}
+_pipelines: dict[TokenizationConfig, Any] = {}
 
 
-def _tokenize_chunk(settings: Tokenization, texts: list[str]) -> Chunk:
+def _tokenize_chunk(settings: TokenizationConfig, texts: list[str]) -> Chunk:
     words: dict[str, int] = {}
     ids: list[int] = []
     lengths: list[int] = []
     numbers: list[int] = []
     for number, sentence in _sentences(settings, texts):
         tokens = iter(sentence)
-        while part := list(islice(tokens, settings.max_length)):
-            ids += (words.setdefault(word, len(words)) for word in part)
-            lengths.append(len(part))
+        while piece := list(islice(tokens, settings.max_length)):
+            ids += (words.setdefault(word, len(words)) for word in piece)
+            lengths.append(len(piece))
             numbers.append(number)
-    return Chunk(
-        list(words),
-        numpy.array(ids, dtype=numpy.int64),
-        numpy.array(lengths, dtype=numpy.int64),
-        numpy.array(numbers, dtype=numpy.int64),
-    )
+    arrays = (numpy.array(values, dtype=numpy.int64) for values in (ids, lengths, numbers))
+    return Chunk(list(words), *arrays)
 
 
-def _sentences(settings: Tokenization, texts: list[str]) -> Iterator[tuple[int, list[str]]]:
+def _sentences(settings: TokenizationConfig, texts: list[str]) -> Iterator[tuple[int, list[str]]]:
     if settings.whitespace and settings.one_per_line:
         for number, text in enumerate(texts):
             yield number, text.split()
@@ -196,12 +195,9 @@ def _sentences(settings: Tokenization, texts: list[str]) -> Iterator[tuple[int, 
     from spacy.tokens import Doc
 
     if settings not in _pipelines:
-        nlp = make_pipeline(settings)
-        if not settings.one_per_line:
-            nlp.add_pipe("sentencizer")
-        _pipelines[settings] = nlp
+        _pipelines[settings] = make_pipeline(settings)
     nlp = _pipelines[settings]
-    # The zone frees what the texts added to the vocabulary: it must not grow with the corpus.
+    # The zone frees the strings of the texts: the vocabulary must not grow with the corpus.
     with nlp.memory_zone():
         docs = (
             (Doc(nlp.vocab, words=text.split()) for text in texts)
@@ -217,8 +213,9 @@ def _sentences(settings: Tokenization, texts: list[str]) -> Iterator[tuple[int, 
                     yield number, tokens
 
 
-def make_pipeline(settings: Tokenization) -> Any:
-    """RETURNS (Language): A blank pipeline. RAISES (ValueError): If the language is unknown."""
+def make_pipeline(settings: TokenizationConfig) -> Any:
+    """RETURNS (Language): A pipeline that tokenises, and splits sentences if the settings say so.
+    RAISES (ValueError): If the language is unknown."""
     import spacy
 
     try:
@@ -228,5 +225,7 @@ def make_pipeline(settings: Tokenization) -> Any:
             f"cannot tokenise {settings.lang!r}: {error}. Give one of spaCy's language codes, or "
             "tokenise the text yourself and use --whitespace"
         ) from error
+    if not settings.one_per_line:
+        nlp.add_pipe("sentencizer")
     nlp.max_length = 10**9
     return nlp

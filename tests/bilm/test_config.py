@@ -95,14 +95,14 @@ def test_counts_of_filters():
 @pytest.mark.parametrize(
     "path, value, words",
     [
-        ("lstm", ..., ["'lstm'", "missing"]),
-        ("lstm", [1], ["'lstm'", "not an object"]),
-        ("lstm.dim", ..., ["lstm", "'dim'", "missing"]),
-        ("lstm.dim", 0, ["lstm.dim", "positive", "0"]),
+        ("lstm", ..., ["lstm", "missing"]),
+        ("lstm", [1], ["lstm", "must be a section", "[1]"]),
+        ("lstm.dim", ..., ["lstm.dim", "missing"]),
+        ("lstm.dim", 0, ["lstm.dim", "1 or more", "0"]),
         ("lstm.dim", 6.5, ["lstm.dim", "whole number", "6.5"]),
         ("lstm.dim", True, ["lstm.dim", "True"]),
         ("lstm.dim", "64", ["lstm.dim", "'64'"]),
-        ("lstm.n_layers", 0, ["lstm.n_layers", "positive"]),
+        ("lstm.n_layers", 0, ["lstm.n_layers", "1 or more"]),
         ("lstm.n_layers", None, ["lstm.n_layers", "None"]),
         ("lstm.projection_dim", -1, ["lstm.projection_dim", "-1"]),
         ("lstm.projection_dim", 65, ["lstm.projection_dim", "65", "64"]),
@@ -111,19 +111,19 @@ def test_counts_of_filters():
         ("lstm.proj_clip", -3.0, ["lstm.proj_clip", "-3.0"]),
         ("lstm.proj_clip", float("nan"), ["lstm.proj_clip", "nan"]),
         ("char_cnn", ..., ["n_tokens_vocab", "missing"]),
-        ("char_cnn", "yes", ["'char_cnn'", "not an object"]),
-        ("char_cnn.embedding", ..., ["'embedding'", "missing"]),
-        ("char_cnn.embedding", {}, ["char_cnn.embedding", "'dim'", "missing"]),
-        ("char_cnn.embedding.dim", 0, ["char_cnn.embedding.dim", "positive"]),
-        ("char_cnn.filters", ..., ["char_cnn", "'filters'", "missing"]),
+        ("char_cnn", "yes", ["char_cnn", "must be a section", "'yes'"]),
+        ("char_cnn.embedding", ..., ["char_cnn.embedding.dim", "missing"]),
+        ("char_cnn.embedding", {}, ["char_cnn.embedding.dim", "missing"]),
+        ("char_cnn.embedding.dim", 0, ["char_cnn.embedding.dim", "1 or more"]),
+        ("char_cnn.filters", ..., ["char_cnn.filters", "missing"]),
         ("char_cnn.filters", [], ["char_cnn.filters", "empty"]),
-        ("char_cnn.filters", 3, ["char_cnn.filters", "pairs", "3"]),
-        ("char_cnn.filters", [1, 2], ["char_cnn.filters", "pairs"]),
-        ("char_cnn.filters", [[1, 2, 3]], ["char_cnn.filters", "pairs", "(1, 2, 3)"]),
-        ("char_cnn.filters", [[0, 4]], ["char_cnn.filters", "positive", "0"]),
+        ("char_cnn.filters", 3, ["char_cnn.filters", "must be a list", "3"]),
+        ("char_cnn.filters", [1, 2], ["char_cnn.filters.0", "must be a list", "1"]),
+        ("char_cnn.filters", [[1, 2, 3]], ["char_cnn.filters.0", "at most 2 items", "[1, 2, 3]"]),
+        ("char_cnn.filters", [[0, 4]], ["char_cnn.filters.0.0", "1 or more", "0"]),
         ("char_cnn.filters", [[1, "4"]], ["char_cnn.filters", "'4'"]),
         ("char_cnn.filters", [[51, 4]], ["max_characters_per_token", "50", "51"]),
-        ("char_cnn.activation", "gelu", ["char_cnn.activation", "relu, tanh", "'gelu'"]),
+        ("char_cnn.activation", "gelu", ["char_cnn.activation", "'relu' or 'tanh'", "'gelu'"]),
         ("char_cnn.n_highway", -1, ["char_cnn.n_highway", "-1"]),
         ("char_cnn.n_highway", None, ["char_cnn.n_highway", "None"]),
         ("char_cnn.n_characters", 128, ["char_cnn.n_characters", "128", "261", "262"]),
@@ -141,8 +141,8 @@ def test_counts_of_filters():
         ("char_cnn.filters", [[1, 10**18]], ["char_cnn.filters", "at most 65536"]),
         ("char_cnn.filters", [[10**30, 4]], ["char_cnn.filters", "at most 65536"]),
         ("char_cnn.filters", [[1, 2**15]] * 3, ["total", "char_cnn.filters", "98304"]),
-        ("char_cnn.filters", [[1, 1]] * 257, ["number", "char_cnn.filters", "at most 256", "257"]),
-        ("char_cnn.n_highway", 10**9, ["char_cnn.n_highway", "from 0 to 256"]),
+        ("char_cnn.filters", [[1, 1]] * 257, ["char_cnn.filters", "at most 256 items"]),
+        ("char_cnn.n_highway", 10**9, ["char_cnn.n_highway", "at most 256"]),
         ("char_cnn.max_characters_per_token", 10**12, ["max_characters_per_token", "65536"]),
     ],
 )
@@ -151,6 +151,20 @@ def test_bad_values_are_named(path, value, words):
         BiLMConfig.from_options(changed(path, value))
     for word in words:
         assert word in str(error.value)
+
+
+def test_all_bad_values_are_named_at_once():
+    options = changed("lstm.dim", 0)
+    options["lstm"]["cell_clip"] = "x"
+    del options["char_cnn"]["filters"]
+    with pytest.raises(ValueError) as error:
+        BiLMConfig.from_options(options)
+    assert str(error.value).splitlines() == [
+        "lstm.dim must be 1 or more, found 0",
+        "lstm.cell_clip must be a positive number from 1e-30 to 1e+30, or null for no clipping, "
+        "found 'x'",
+        "the setting char_cnn.filters is missing",
+    ]
 
 
 @pytest.mark.parametrize("options", [[], "lstm", None, 3])

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import random
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
+import torch
+from spacy.util import registry
 
 from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
-from spacy_elmo.pretraining.config import OptimizerConfig, PretrainingConfig, RunConfig
+from spacy_elmo.pretraining.config import (
+    LossConfig,
+    OptimizerConfig,
+    PathsConfig,
+    PretrainingConfig,
+    RunConfig,
+)
 from spacy_elmo.pretraining.corpus import Corpus, open_corpus, prepare
-from spacy_elmo.pretraining.losses import LossConfig
-from spacy_elmo.pretraining.tokenize import Tokenization
-from spacy_elmo.pretraining.vocabulary import VocabularySettings
+from spacy_elmo.pretraining.init_model import build_model
+from spacy_elmo.pretraining.language_model import LanguageModel
+from spacy_elmo.pretraining.tokenize import TokenizationConfig
+from spacy_elmo.pretraining.trainer import Trainer, pretrain
+from spacy_elmo.pretraining.updater import Updater
+from spacy_elmo.pretraining.vocabulary import VocabularyConfig
 
-SENTENCE_PER_LINE = Tokenization(whitespace=True, one_per_line=True)
+SENTENCE_PER_LINE = TokenizationConfig(whitespace=True, one_per_line=True)
+WORKER = Path(__file__).with_name("worker.py")
 
 
 def sentences(count: int = 400, seed: int = 0) -> list[str]:
@@ -39,7 +54,7 @@ def sentences(count: int = 400, seed: int = 0) -> list[str]:
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory) -> Corpus:
     folder = tmp_path_factory.mktemp("pretraining") / "corpus"
-    prepare(sentences(), folder, SENTENCE_PER_LINE, VocabularySettings(size=15), dev_fraction=0.1)
+    prepare(sentences(), folder, SENTENCE_PER_LINE, VocabularyConfig(size=15), dev_fraction=0.1)
     return open_corpus(folder)
 
 
@@ -64,7 +79,67 @@ def run_config(corpus: Corpus, bilm: BiLMConfig | None = CHARACTERS, **settings)
         "optimizer": optimizer,
         **settings,
     }
-    return RunConfig(corpus.folder, None, 0, bilm, PretrainingConfig(**pretraining))
+    paths = PathsConfig(corpus.folder)
+    return RunConfig(paths, bilm=bilm, pretraining=PretrainingConfig(**pretraining))
+
+
+def change(config: RunConfig, **settings) -> RunConfig:
+    """The same training with other settings of [pretraining]."""
+    return replace(config, pretraining=replace(config.pretraining, **settings))
+
+
+def start_from(config: RunConfig, model: Path) -> RunConfig:
+    """The same training of a pretrained model."""
+    return replace(config, paths=replace(config.paths, init_from=str(model)))
+
+
+def new_model(config: RunConfig, corpus: Corpus) -> LanguageModel:
+    """The model with which a training begins."""
+    torch.manual_seed(config.system.seed)
+    return build_model(config, corpus)[0]
+
+
+@registry.loggers("test.Call.v1")
+def calling_logger(calls: list):
+    """Calls a function with what loggers get after an evaluation."""
+
+    def setup(nlp, stdout, stderr):
+        return lambda info: [call(info) for call in calls if info], lambda: None
+
+    return setup
+
+
+def train(
+    config: RunConfig,
+    output: Path,
+    *,
+    resume: bool = False,
+    export: bool = False,
+    after_update=None,
+    on_evaluation=None,
+) -> Trainer:
+    """Train without printing.
+
+    export (bool): Write model-best and model-last, which takes longer than some trainings.
+    after_update (Callable): Called with the `Updater` and the number of the step.
+    on_evaluation (Callable): Called with what loggers get.
+    """
+    calls = [on_evaluation] if on_evaluation else []
+    update = Updater.update
+
+    def update_and_call(updater, epoch, numbers, step, states=None):
+        result = update(updater, epoch, numbers, step, states)
+        after_update(updater, step + 1)
+        return result
+
+    with contextlib.ExitStack() as patches:
+        if not export:
+            patches.enter_context(mock.patch("spacy_elmo.pretraining.trainer.write_model"))
+        if after_update is not None:
+            patches.enter_context(mock.patch.object(Updater, "update", update_and_call))
+        if config.pretraining.logger is None:
+            config = change(config, logger={"@loggers": "test.Call.v1", "calls": calls})
+        return pretrain(config, output, resume=resume)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -84,8 +159,7 @@ def train_in_two_processes(config: RunConfig, output: Path, stops: str = "") -> 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    worker, pickled = output.with_suffix(".py"), output.with_suffix(".pickle")
-    worker.write_text(WORKER)
+    pickled = output.with_suffix(".pickle")
     pickled.write_bytes(pickle.dumps(config))
     processes = []
     for number in (0, 1):
@@ -93,34 +167,7 @@ def train_in_two_processes(config: RunConfig, output: Path, stops: str = "") -> 
             **os.environ, "RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": "2",
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
         }  # fmt: skip
-        command = [sys.executable, worker, output, pickled, stops]
+        command = [sys.executable, WORKER, output, pickled, stops]
         processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE))
     for process in processes:
         assert process.wait(timeout=300) == 0, process.stderr.read()
-
-
-WORKER = """
-import pickle
-import signal
-import sys
-from pathlib import Path
-import torch
-torch.set_num_threads(1)
-from spacy_elmo.pretraining.distributed import process_group, rank, world_size
-from spacy_elmo.pretraining.trainer import Trainer
-if __name__ == "__main__":
-    output, config = map(Path, sys.argv[1:3])
-    with process_group(gpu=False) as device:
-        assert world_size() == 2
-        resume = output.exists()
-        config = pickle.loads(config.read_bytes())
-        trainer = Trainer(config, output, device=device, resume=resume)
-        if sys.argv[3] == str(rank()):
-            real = trainer.model.log_likelihood
-            def log_likelihood(*args):
-                signal.raise_signal(signal.SIGTERM)
-                return real(*args)
-            trainer.model.log_likelihood = log_likelihood
-        trainer.train()
-        assert trainer.interrupted == bool(sys.argv[3])
-"""

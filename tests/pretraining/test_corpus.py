@@ -15,17 +15,14 @@ import numpy
 import pytest
 import spacy
 
-from spacy_elmo.bilm.characters import character_ids
 from spacy_elmo.bilm.formats import allennlp
 from spacy_elmo.pretraining import tokenize
 from spacy_elmo.pretraining.corpus import open_corpus, prepare
-from spacy_elmo.pretraining.export import export
-from spacy_elmo.pretraining.tokenize import Tokenization
-from spacy_elmo.pretraining.trainer import Trainer
-from spacy_elmo.pretraining.vocabulary import VocabularySettings
+from spacy_elmo.pretraining.tokenize import TokenizationConfig
+from spacy_elmo.pretraining.vocabulary import VocabularyConfig
 from spacy_elmo.tools.texts import find_files
 
-from .conftest import SENTENCE_PER_LINE, WORDS, contents, run_config, sentences
+from .conftest import SENTENCE_PER_LINE, WORDS, contents, run_config, sentences, train
 
 
 def read(corpus, part):
@@ -49,18 +46,13 @@ def test_types_are_sorted_by_frequency(corpus):
     expected = Counter(" ".join(read(corpus, corpus.train)).split())
     assert [expected[word] for word in types] == counts.tolist()
     assert counts[3:].tolist() == sorted(counts[3:], reverse=True)
-    assert corpus.words == types[:18] and corpus.n_vocabulary == 18
+    assert corpus.words == types[:18] and corpus.train.types == types
     assert corpus.manifest["n_unknown"] == counts[18:].sum()
 
 
-def test_characters(corpus):
-    types = (corpus.folder / "types.txt").read_text(encoding="utf8").split("\n")[:-1]
-    ids, lengths = character_ids(types, 50)
-    assert numpy.array_equal(corpus.characters, ids)
-    assert numpy.array_equal(corpus.lengths, lengths)
-
-
-@pytest.mark.parametrize("settings", [Tokenization(), SENTENCE_PER_LINE, Tokenization("de")])
+@pytest.mark.parametrize(
+    "settings", [TokenizationConfig(), SENTENCE_PER_LINE, TokenizationConfig("de")]
+)
 def test_processes_do_not_matter(tmp_path, monkeypatch, settings):
     """Byte by byte. The chunks are small, so that several processes get some."""
     monkeypatch.setattr("spacy_elmo.pretraining.tokenize.CHUNK_CHARACTERS", 500)
@@ -68,7 +60,7 @@ def test_processes_do_not_matter(tmp_path, monkeypatch, settings):
     for n_process in (1, 2):
         folder = tmp_path / str(n_process)
         prepare(
-            sentences(), folder, settings, VocabularySettings(), dev_fraction=0.1,
+            sentences(), folder, settings, VocabularyConfig(), dev_fraction=0.1,
             n_process=n_process,
         )  # fmt: skip
         found.append(contents(folder))
@@ -77,7 +69,7 @@ def test_processes_do_not_matter(tmp_path, monkeypatch, settings):
 
 def test_spacy_tokenises_and_splits(tmp_path):
     texts = [f"Don't go {i}. It's late!\tReally? Ich gehe." for i in range(20)]
-    prepare(texts, tmp_path / "c", Tokenization(), VocabularySettings(), dev_fraction=0.5)
+    prepare(texts, tmp_path / "c", TokenizationConfig(), VocabularyConfig(), dev_fraction=0.5)
     corpus = open_corpus(tmp_path / "c")
     nlp = spacy.blank("en")
     nlp.add_pipe("sentencizer")
@@ -90,9 +82,9 @@ def test_spacy_tokenises_and_splits(tmp_path):
 
 
 def test_long_sentences_are_cut(tmp_path):
-    settings = Tokenization(whitespace=True, one_per_line=True, max_length=4)
+    settings = TokenizationConfig(whitespace=True, one_per_line=True, max_length=4)
     lines = [" ".join(f"w{i}" for i in range(n)) for n in range(1, 40)]
-    prepare(lines, tmp_path / "c", settings, VocabularySettings(), dev_fraction=0.3)
+    prepare(lines, tmp_path / "c", settings, VocabularyConfig(), dev_fraction=0.3)
     corpus = open_corpus(tmp_path / "c")
     assert max(corpus.train.lengths.max(), corpus.dev.lengths.max()) == 4
     assert sum(corpus.manifest["n_tokens"].values()) == sum(range(1, 40))
@@ -100,7 +92,7 @@ def test_long_sentences_are_cut(tmp_path):
 
 def test_given_vocabulary(tmp_path):
     words = ["<S>", "</S>", "<UNK>", "money", "absent", "Anna"]
-    settings = VocabularySettings(words=words)
+    settings = VocabularyConfig(words=words)
     prepare(sentences(), tmp_path / "c", SENTENCE_PER_LINE, settings, dev_fraction=0.1)
     corpus = open_corpus(tmp_path / "c")
     assert corpus.words == words
@@ -111,12 +103,12 @@ def test_given_vocabulary(tmp_path):
 
 def test_min_count(tmp_path):
     lines = [f"a a b {i}" for i in range(30)] + [f"a b c {i}" for i in range(9)]
-    settings = VocabularySettings(min_count=10)
+    settings = VocabularyConfig(min_count=10)
     prepare(lines, tmp_path / "c", SENTENCE_PER_LINE, settings, dev_fraction=0.5)
     corpus = open_corpus(tmp_path / "c")
     counts = corpus.counts
-    assert all(count >= 10 for count in counts[3 : corpus.n_vocabulary])
-    assert all(count < 10 for count in counts[corpus.n_vocabulary :])
+    assert all(count >= 10 for count in counts[3 : len(corpus.words)])
+    assert all(count < 10 for count in counts[len(corpus.words) :])
 
 
 def test_a_process_that_dies(monkeypatch):
@@ -136,13 +128,13 @@ def _die(settings, texts):
 @pytest.mark.parametrize("texts", [[], ["", " "]])
 def test_empty_corpus(tmp_path, texts):
     with pytest.raises(ValueError, match="the corpus is empty"):
-        prepare(texts, tmp_path / "c", SENTENCE_PER_LINE, VocabularySettings())
+        prepare(texts, tmp_path / "c", SENTENCE_PER_LINE, VocabularyConfig())
     assert not (tmp_path / "c").exists() and not list(tmp_path.iterdir())
 
 
 def test_too_small_to_hold_something_out(tmp_path):
     with pytest.raises(ValueError, match="the corpus is too small"):
-        prepare(["one line"], tmp_path / "c", SENTENCE_PER_LINE, VocabularySettings())
+        prepare(["one line"], tmp_path / "c", SENTENCE_PER_LINE, VocabularyConfig())
 
 
 @pytest.mark.parametrize(
@@ -154,11 +146,11 @@ def test_too_small_to_hold_something_out(tmp_path):
 )
 def test_bad_vocabulary(tmp_path, words, message):
     with pytest.raises(ValueError, match=message):
-        prepare(sentences(), tmp_path / "c", SENTENCE_PER_LINE, VocabularySettings(words=words))
+        prepare(sentences(), tmp_path / "c", SENTENCE_PER_LINE, VocabularyConfig(words=words))
 
 
 def test_changed_corpus(tmp_path):
-    prepare(sentences(), tmp_path / "c", SENTENCE_PER_LINE, VocabularySettings(), dev_fraction=0.1)
+    prepare(sentences(), tmp_path / "c", SENTENCE_PER_LINE, VocabularyConfig(), dev_fraction=0.1)
     path = tmp_path / "c" / "train.ids.bin"
     data = bytearray(path.read_bytes())
     data[8] ^= 1
@@ -167,7 +159,7 @@ def test_changed_corpus(tmp_path):
         open_corpus(tmp_path / "c")
     path.unlink()
     with pytest.raises(ValueError, match=r"train\.ids\.bin is missing or has changed"):
-        open_corpus(tmp_path / "c", check=False)
+        open_corpus(tmp_path / "c")
 
 
 def test_no_corpus(tmp_path):
@@ -196,15 +188,6 @@ def set_id(folder, manifest):
     ids.tofile(folder / "dev.ids.bin")
 
 
-def set_number(name, dtype, value):
-    def change(folder, manifest):
-        numbers = numpy.fromfile(folder / name, dtype=dtype)
-        numbers[5] = value
-        numbers.tofile(folder / name)
-
-    return change
-
-
 def cut(name):
     def change(folder, manifest):
         path = folder / name
@@ -222,25 +205,19 @@ def empty(name):
     [
         (lambda folder, manifest: None, None),
         (set_id, "dev.ids.bin"),
-        (set_number("characters.bin", "int16", 262), "characters.bin"),
-        (set_number("characters.bin", "int16", -1), "characters.bin"),
-        (set_number("characters.bin", "int16", 261), None),
-        (set_number("characters.bin", "int16", 0), None),
-        (set_number("lengths.bin", "uint16", 0), "lengths.bin"),
-        *((cut(name), name) for name in ("train.ids.bin", "dev.ends.bin", "characters.bin")),
-        *((empty(name), name) for name in ("train.ids.bin", "dev.ends.bin", "characters.bin")),
+        *((cut(name), name) for name in ("train.ids.bin", "dev.ends.bin")),
+        *((empty(name), name) for name in ("train.ids.bin", "dev.ends.bin")),
         *((empty(name), name) for name in ("types.txt", "counts.bin")),
         (cut("counts.bin"), "counts.bin"),
-        (empty("lengths.bin"), "characters.bin"),
         (lambda folder, manifest: manifest.pop("n_types"), "manifest.json"),
         (lambda folder, manifest: manifest.pop("tokenization"), "manifest.json"),
         (lambda folder, manifest: manifest["sha256"].pop("counts.bin"), "manifest.json"),
-        (lambda folder, manifest: manifest.update(n_types="22"), "manifest.json"),
+        (lambda folder, manifest: manifest.update(n_types="22"), "types.txt"),
         (lambda folder, manifest: manifest.update(n_tokens=[1, 2]), "manifest.json"),
         (lambda folder, manifest: manifest["tokenization"].update(lang=5), "manifest.json"),
         (lambda folder, manifest: manifest.update(n_vocabulary=17), "counts.bin"),
         (lambda folder, manifest: manifest.update(n_vocabulary=10**6), "types.txt"),
-        (lambda folder, manifest: manifest.update(n_types=10**6), "counts.bin"),
+        (lambda folder, manifest: manifest.update(n_types=10**6), "types.txt"),
     ],
 )
 def test_damaged_corpora(corpus, tmp_path, change, name):
@@ -253,7 +230,7 @@ def test_damaged_corpora(corpus, tmp_path, change, name):
         open_corpus(folder)
 
 
-@pytest.mark.parametrize("key, value", [("max_characters", 49), ("n_vocabulary", 19)])
+@pytest.mark.parametrize("key, value", [("n_texts", 49), ("n_vocabulary", 19)])
 def test_an_edited_manifest(corpus, tmp_path, key, value):
     folder = tmp_path / "c"
     shutil.copytree(corpus.folder, folder)
@@ -270,7 +247,7 @@ def test_a_vocabulary_that_is_not_sorted_by_frequency(tmp_path):
     by_frequency = [f"w{i}" for i in range(30)]
     about = [by_frequency[i ^ 3] for i in range(28)]  # As that of another text is.
     for number, words in enumerate((by_frequency, about, sorted(by_frequency), by_frequency[::-1])):
-        settings = VocabularySettings(words=[*specials, *words])
+        settings = VocabularyConfig(words=[*specials, *words])
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
             prepare(lines, tmp_path / str(number), SENTENCE_PER_LINE, settings, dev_fraction=0.3)
@@ -288,7 +265,7 @@ def test_what_was_made_of_texts_is_not_read_as_text(tmp_path, corpus):
     # A user's own manifest makes no corpus.
     (tmp_path / "data" / "manifest.json").write_text("{}")
     shutil.copytree(corpus.folder, tmp_path / "data" / "corpus")
-    Trainer(run_config(corpus, WORDS, max_steps=10), tmp_path / "data" / "run").train(export=export)
+    train(run_config(corpus, WORDS, max_steps=10), tmp_path / "data" / "run", export=True)
     shutil.copytree(tmp_path / "data/run/model-best", tmp_path / "data/model")
     shutil.copytree(tmp_path / "data/run/model-best.head", tmp_path / "data/model.head")
     allennlp.write(spacy.load(tmp_path / "data/model").get_pipe("elmo").bilm, tmp_path / "data/w")

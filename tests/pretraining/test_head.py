@@ -6,10 +6,10 @@ import re
 import pytest
 import torch
 
+from spacy_elmo.pretraining.config import LossConfig
 from spacy_elmo.pretraining.head import load_head, load_language_model, write_head
 from spacy_elmo.pretraining.language_model import LanguageModel
-from spacy_elmo.pretraining.losses import LossConfig
-from spacy_elmo.pretraining.tokenize import Tokenization
+from spacy_elmo.pretraining.tokenize import TokenizationConfig
 
 from ..conftest import WORDS, random_bilm
 
@@ -21,7 +21,7 @@ def folder(tmp_path):
     model = LanguageModel(random_bilm(), len(WORDS), LOSS)
     folder = tmp_path / "model.head"
     folder.mkdir()
-    write_head(folder, model.output, LOSS, WORDS, Tokenization(max_length=70), 50)
+    write_head(folder, model.output, LOSS, WORDS, TokenizationConfig(max_length=70))
     return folder
 
 
@@ -36,8 +36,7 @@ def test_round_trip(folder):
     model, head = load_language_model(random_bilm(), folder)
     assert head.words == list(WORDS)
     assert (head.loss.name, list(head.loss.cutoffs)) == ("adaptive", [3])
-    assert head.tokenization == Tokenization(max_length=70)
-    assert head.max_characters == 50
+    assert head.tokenization == TokenizationConfig(max_length=70)
     tensors = model.output.state_dict()
     assert tensors.keys() == head.tensors.keys()
     assert all(torch.equal(value, head.tensors[name]) for name, value in tensors.items())
@@ -46,7 +45,6 @@ def test_round_trip(folder):
 @pytest.mark.parametrize(
     "section, name, value",
     [
-        *(("", "max_characters", value) for value in ("x", None, True, 5.5, -1, 2, 10**12)),
         *(("loss", "cutoffs", value) for value in ("ab", 5, ["a"], [2.5])),
         ("loss", "n_samples", "x"),
         ("loss", "name", "other"),

@@ -14,12 +14,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
+from spacy_elmo.pretraining.config import LossConfig, SystemConfig
 from spacy_elmo.pretraining.corpus import open_corpus, prepare
-from spacy_elmo.pretraining.losses import LossConfig
-from spacy_elmo.pretraining.trainer import Trainer
-from spacy_elmo.pretraining.vocabulary import VocabularySettings
+from spacy_elmo.pretraining.vocabulary import VocabularyConfig
 
-from .conftest import CHARACTERS, SENTENCE_PER_LINE, WORDS, run_config
+from .conftest import CHARACTERS, SENTENCE_PER_LINE, WORDS, run_config, train
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +33,7 @@ def varied(tmp_path_factory):
     lengths = [1 + int(59 * draw.random() ** 2) for _ in range(6000)]
     lines = [" ".join(draw.choices(words, frequencies, k=length)) for length in lengths]
     folder = tmp_path_factory.mktemp("varied") / "corpus"
-    prepare(lines, folder, SENTENCE_PER_LINE, VocabularySettings(), dev_fraction=0.02)
+    prepare(lines, folder, SENTENCE_PER_LINE, VocabularyConfig(), dev_fraction=0.02)
     return open_corpus(folder)
 
 
@@ -67,7 +66,7 @@ def small(corpus, bilm, loss, n_steps, **settings):
         eval_words=100,
         **settings,
     )
-    return replace(config, seed=1)
+    return replace(config, system=SystemConfig(1))
 
 
 @pytest.mark.parametrize(
@@ -75,9 +74,9 @@ def small(corpus, bilm, loss, n_steps, **settings):
 )
 def test_there_are_few_shapes_of_products(tmp_path, varied, bilm, loss):
     shapes, counts = Shapes(), []
-    trainer = Trainer(small(varied, bilm, loss, 40), tmp_path / "run")
+    config = small(varied, bilm, loss, 40)
     with shapes:
-        trainer.train(lambda progress, value, found: counts.append(len(shapes.found)))
+        train(config, tmp_path / "run", after_update=lambda *_: counts.append(len(shapes.found)))
     assert counts[0] > 20
     # Half the steps later, most shapes have been there before.
     assert counts[-1] < 1.25 * counts[len(counts) // 2]
@@ -88,13 +87,20 @@ import pickle, resource, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from spacy_elmo.pretraining.trainer import Trainer
+from spacy.util import registry
+from spacy_elmo.pretraining.trainer import pretrain
 config, output = map(Path, sys.argv[1:])
-def report(progress, loss, found):
-    if progress.step % 25 == 0:
+n_steps = 0
+def log(info):
+    global n_steps
+    n_steps += 1
+    if n_steps % 25 == 0:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
-        print(pages * resource.getpagesize(), flush=True)
-Trainer(pickle.loads(config.read_bytes()), output).train(report)
+        print("bytes", pages * resource.getpagesize(), flush=True)
+@registry.loggers("test.Memory.v1")
+def logger():
+    return lambda nlp, stdout, stderr: (log, lambda: None)
+pretrain(pickle.loads(config.read_bytes()), output)
 """
 
 
@@ -106,11 +112,13 @@ def test_memory_does_not_grow(tmp_path, varied, loss):
         LSTMConfig(256, 64),
         CharCNNConfig(((1, 32), (2, 32), (3, 64), (4, 128), (5, 128)), n_highway=1),
     )
-    config = small(varied, bilm, loss, 250)
+    logger = {"@loggers": "test.Memory.v1"}
+    config = small(varied, bilm, loss, 250, logger=logger)
     (tmp_path / "config").write_bytes(pickle.dumps(config))
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, tmp_path / "script.py", tmp_path / "config", tmp_path / "run"]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    _, after_50, *later = map(int, output.split())
+    lines = [line for line in output.splitlines() if line.startswith("bytes ")]
+    _, after_50, *later = (int(line.split()[1]) for line in lines)
     assert len(later) == 8
     assert max(later) < 1.1 * after_50

@@ -1,60 +1,55 @@
-"""What a training tells, and to whom."""
+"""Loggers of a training."""
 
 from __future__ import annotations
 
 import io
 import json
 import sys
-from dataclasses import replace
+from collections.abc import Callable
 
 import pytest
 import spacy
 from spacy.util import registry
 
 from spacy_elmo.pretraining.config import read_config
-from spacy_elmo.pretraining.loggers import reporting, resolve_logger
-from spacy_elmo.pretraining.trainer import Trainer
+from spacy_elmo.pretraining.loggers import resolve_logger
 
-from .conftest import run_config
+from .conftest import change, run_config, train
 
 
-def run(tmp_path, corpus, setup):
-    trainer = Trainer(run_config(corpus), tmp_path / "run")
-    report, finalize = reporting(trainer, setup)
-    trainer.train(report)
-    finalize()
-    return trainer
+def run(tmp_path, corpus, logger):
+    return train(run_config(corpus, logger=logger), tmp_path / "run")
 
 
 @registry.loggers("test.Recorder.v1")
-def recorder(records: list):
+def recorder(record: Callable):
     def setup(nlp, stdout, stderr):
-        records.append(nlp.config["pretraining"]["batch_words"])
-        return records.append, lambda: records.append("end")
+        record(nlp.config["pretraining"]["batch_words"])
+        return record, lambda: record("end")
 
     return setup
 
 
-def test_what_loggers_are_told(tmp_path, corpus):
+def test_what_loggers_get(tmp_path, corpus):
     records = []
-    trainer = run(tmp_path, corpus, recorder(records))
+    trainer = run(tmp_path, corpus, {"@loggers": "test.Recorder.v1", "record": records.append})
     first, *steps, last = records
     assert first == 100 and last == "end" and len(steps) == 20
     assert [number for number, info in enumerate(steps, 1) if info] == [10, 20]
-    info, history = steps[-1], trainer.progress.history[-1]
+    info, history = steps[-1], trainer.state.history[-1]
     assert info["other_scores"] == {
         name: history[name] for name in ("forward", "backward", "average", "unigram", "unknown")
     }
     assert info["score"] == history["average"] and info["losses"] == {"elmo": history["loss"]}
-    assert info["words"] == trainer.progress.n_words and info["words_per_second"] > 0
+    assert info["words"] == trainer.state.n_words and info["words_per_second"] > 0
     assert info["seconds_left"] == 0
     lines = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [10, 20]
 
 
 def test_the_console(tmp_path, corpus, capsys):
-    run(tmp_path, corpus, resolve_logger(None))
-    header, _rule, *rows = capsys.readouterr().out.splitlines()
+    run(tmp_path, corpus, {"@loggers": "spacy-elmo.PretrainConsoleLogger.v1"})
+    _description, header, _rule, *rows = capsys.readouterr().out.splitlines()
     assert header.split() == ["E", "#", "Loss", "Forward", "Backward", "Average", "Words/s", "ETA"]
     assert [row.split()[1] for row in rows] == ["10", "20"]
     assert rows[-1].endswith(" 0 s") and len({len(row) for row in rows}) == 1
@@ -76,29 +71,27 @@ def test_a_chain_of_loggers(tmp_path, corpus, name):
         patterns = ["other_scores"]
         """
     )
-    run(tmp_path, corpus, resolve_logger(read_config(path).logger))
+    run(tmp_path, corpus, read_config(path).pretraining.logger)
 
 
 def test_tensorboard(tmp_path, corpus):
-    setup = resolve_logger(
-        {"@loggers": "spacy-elmo.TensorBoardLogger.v1", "folder": str(tmp_path / "events")}
-    )
+    block = {"@loggers": "spacy-elmo.TensorBoardLogger.v1", "folder": str(tmp_path / "events")}
     try:
         import tensorboard  # noqa: F401
     except ImportError:
         with pytest.raises(ValueError, match="pip install tensorboard"):
-            setup(spacy.blank("en"), io.StringIO(), io.StringIO())
+            resolve_logger(block)(spacy.blank("en"), io.StringIO(), io.StringIO())
         return
-    run(tmp_path, corpus, setup)
+    run(tmp_path, corpus, block)
     [events] = (tmp_path / "events").iterdir()
     assert b"pretraining/average" in events.read_bytes()
 
 
 def test_a_logger_may_change_when_resuming(tmp_path, corpus):
     config = run_config(corpus)
-    Trainer(config, tmp_path / "run").train()
-    other = replace(config, logger={"@loggers": "spacy.ConsoleLogger.v3"})
-    assert Trainer(other, tmp_path / "run", resume=True).progress.step == 20
+    train(config, tmp_path / "run")
+    other = change(config, logger={"@loggers": "spacy.ConsoleLogger.v3"})
+    assert train(other, tmp_path / "run", resume=True).start.step == 20
 
 
 @pytest.mark.parametrize(

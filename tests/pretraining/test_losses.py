@@ -9,15 +9,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from spacy_elmo.pretraining.losses import (
-    AdaptiveSoftmax,
-    LossConfig,
-    Softmax,
-    build_output_layer,
-    draw_log_uniform,
-)
+from spacy_elmo.pretraining.config import LossConfig
+from spacy_elmo.pretraining.language_model import LanguageModel
+from spacy_elmo.pretraining.losses import AdaptiveSoftmax, Softmax, draw_log_uniform
 
-from ..conftest import max_difference
+from ..conftest import TINY_WORDS, max_difference, random_bilm
 
 N_WORDS, WIDTH, ROWS = 60, 16, 17
 
@@ -48,7 +44,9 @@ def assert_equal(found, expected):
 
 @pytest.fixture(params=[1 << 30, 1000], ids=["one piece", "several pieces"])
 def pieces(request, monkeypatch):
-    monkeypatch.setattr("spacy_elmo.pretraining.losses._LOGIT_BYTES", {"cpu": request.param})
+    monkeypatch.setattr(
+        "spacy_elmo.pretraining.losses.softmax._LOGIT_BYTES", {"cpu": request.param}
+    )
 
 
 def test_full_softmax(pieces):
@@ -195,18 +193,18 @@ def test_draws_are_distinct_and_follow_zipf():
 
 
 def test_tied_weights():
-    embedding = torch.nn.Parameter(torch.randn(N_WORDS, WIDTH))
-    layer = build_output_layer(LossConfig("full", tied=True), N_WORDS, WIDTH, embedding)
-    assert layer.weight is embedding
+    bilm = random_bilm(TINY_WORDS)
+    model = LanguageModel(bilm, TINY_WORDS.n_tokens_vocab, LossConfig("full", tied=True))
+    assert model.output.weight is bilm.token_encoder.embedding.weight
 
 
 @pytest.mark.parametrize(
     "build, message",
     [
-        (lambda: LossConfig("hierarchical"), "name must be sampled, full or adaptive"),
-        (lambda: LossConfig(n_samples=0), "n_samples must be 1 or more"),
+        (lambda: LossConfig("hierarchical"), "must be one of sampled, full, adaptive"),
+        (lambda: LossConfig(n_samples=0), "n_samples\n.*greater than or equal to 1"),
         (lambda: LossConfig("adaptive", tied=True), "cannot be tied"),
-        (lambda: build_output_layer(LossConfig(tied=True), 9, 4), "tied needs word input"),
+        (lambda: LanguageModel(random_bilm(), 9, LossConfig(tied=True)), "tied needs word input"),
         (lambda: AdaptiveSoftmax(50, 4, (100,)), "must be within the vocabulary of 50"),
         (lambda: AdaptiveSoftmax(50, 4, (30, 10)), "must rise"),
         (lambda: AdaptiveSoftmax(50, 15, (10, 30)), "leave nothing of a projection_dim of 15"),

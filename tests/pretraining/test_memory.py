@@ -7,8 +7,8 @@ import pytest
 from spacy_elmo.pretraining import memory
 from spacy_elmo.pretraining.config import read_config
 from spacy_elmo.pretraining.corpus import open_corpus, prepare
-from spacy_elmo.pretraining.tokenize import Tokenization
-from spacy_elmo.pretraining.vocabulary import VocabularySettings
+from spacy_elmo.pretraining.tokenize import TokenizationConfig
+from spacy_elmo.pretraining.vocabulary import VocabularyConfig
 
 from ..project.conftest import PROJECT
 
@@ -17,59 +17,59 @@ from ..project.conftest import PROJECT
 def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("memory") / "corpus"
     texts = [f"the bank number {i} flows to the river" for i in range(60)]
-    prepare(texts, folder, Tokenization("en", True), VocabularySettings(), dev_fraction=0.1)
-    return folder
+    prepare(texts, folder, TokenizationConfig("en", True), VocabularyConfig(), dev_fraction=0.1)
+    return open_corpus(folder)
 
 
 def config(size, corpus, **overrides):
     path = PROJECT / "configs" / "pretraining" / f"{size}.cfg"
-    settings = {"paths.corpus": str(corpus), "pretraining.loss.name": "full"}
+    settings = {"paths.corpus": str(corpus.folder), "pretraining.loss.name": "full"}
     return read_config(path, {**settings, **overrides})
 
 
+def estimate(size, corpus, **overrides):
+    return memory.estimate_memory(config(size, corpus, **overrides), corpus)
+
+
 def test_estimates_grow_with_model_and_batch(corpus):
-    sizes = [memory.estimate(config(n, corpus)) for n in ("tiny", "small", "medium", "original")]
+    sizes = [estimate(name, corpus) for name in ("tiny", "small", "medium", "original")]
     assert sizes == sorted(sizes)
     # 93.6 million parameters, with gradients and one number more for Adagrad.
-    assert 93.6e6 * 12 < sizes[-1].parameters < 95e6 * 12
-    half = memory.estimate(config("small", corpus, **{"pretraining.batch_words": 2048}))
-    assert half.parameters == sizes[1].parameters
-    assert 2 * half.activations == sizes[1].activations
+    assert 93.6e6 * 12 < sizes[-1][0] < 95e6 * 12
+    parameters, activations = estimate("small", corpus, **{"pretraining.batch_words": 2048})
+    assert (parameters, 2 * activations) == sizes[1]
 
 
 def test_rows_of_the_output_layer_need_no_gradient_of_all(corpus):
     """With Adagrad; AdamW changes every row in every step."""
     settings = {"pretraining.loss.name": "sampled", "pretraining.loss.n_samples": 3}
     full, sampled, adamw = (
-        memory.estimate(config("paper", corpus, **overrides))
+        estimate("paper", corpus, **overrides)[0]
         for overrides in ({}, settings, {**settings, "pretraining.optimizer.name": "adamw"})
     )
-    n_words = len(open_corpus(corpus).words)
-    assert full.parameters - sampled.parameters == n_words * (512 + 1) * 4
-    assert adamw.parameters == full.parameters / 3 * 4
+    assert full - sampled == len(corpus.words) * (512 + 1) * 4
+    assert adamw == full / 3 * 4
 
 
 def test_a_sentence_longer_than_a_batch(corpus, tmp_path):
     texts = [" ".join([f"word{i}"] * 9000) for i in range(20)]
-    tokenization = Tokenization(whitespace=True, one_per_line=True, max_length=9000)
-    prepare(texts, tmp_path / "long", tokenization, VocabularySettings(), dev_fraction=0.2)
-    short, long = (
-        memory.estimate(config("small", folder)) for folder in (corpus, tmp_path / "long")
-    )
-    assert long.activations > 2 * short.activations
+    tokenization = TokenizationConfig(whitespace=True, one_per_line=True, max_length=9000)
+    prepare(texts, tmp_path / "long", tokenization, VocabularyConfig(), dev_fraction=0.2)
+    short, long = (estimate("small", x) for x in (corpus, open_corpus(tmp_path / "long")))
+    assert long[1] > 2 * short[1]
 
 
-def test_what_does_not_fit_is_told(corpus, monkeypatch):
+def test_what_does_not_fit_is_an_error(corpus, monkeypatch):
     monkeypatch.setattr(memory, "free_memory", lambda device: 2 * 10**9)
-    memory.check_memory(config("tiny", corpus))
+    memory.check_memory(config("tiny", corpus), corpus, "cpu")
     message = r"needs about \d\.\d GB: .* batch of 4096 words .* 2\.0 GB are free\. Lower"
     with pytest.raises(ValueError, match=message):
-        memory.check_memory(config("original", corpus))
+        memory.check_memory(config("original", corpus), corpus, "cpu")
     with pytest.raises(ValueError, match=r"2\.0 GB are free"):
-        memory.check_memory(config("small", corpus), n_processes=2)
+        memory.check_memory(config("small", corpus), corpus, "cpu", n_processes=2)
     monkeypatch.setattr(memory, "free_memory", lambda device: None)
-    memory.check_memory(config("original", corpus))
+    memory.check_memory(config("original", corpus), corpus, "cpu")
 
 
 def test_free_memory():
-    assert memory.free_memory() > 10**7
+    assert memory.free_memory("cpu") > 10**7

@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from spacy_elmo.bilm import BiLMConfig
+from spacy_elmo.pretraining.batches import make_epoch
 from spacy_elmo.pretraining.config import read_config
-from spacy_elmo.pretraining.corpus import prepare
-from spacy_elmo.pretraining.trainer import Trainer, build_optimizer
-from spacy_elmo.pretraining.vocabulary import VocabularySettings
+from spacy_elmo.pretraining.corpus import open_corpus, prepare
+from spacy_elmo.pretraining.init_model import build_model
+from spacy_elmo.pretraining.updater import Updater
+from spacy_elmo.pretraining.vocabulary import VocabularyConfig
 
 from ..project.conftest import PROJECT
 from .conftest import SENTENCE_PER_LINE, sentences
@@ -28,7 +30,7 @@ def folders(tmp_path_factory):
     for name, size in (("many", N_WORDS), ("few", 99)):
         words = ["<S>", "</S>", "<UNK>", "Anna", "sees", "the", "river", "."]
         words += [f"unseen{i}" for i in range(size - len(words))]
-        vocabulary = VocabularySettings(words=words)
+        vocabulary = VocabularyConfig(words=words)
         prepare(sentences(), folder / name, SENTENCE_PER_LINE, vocabulary, dev_fraction=0.1)
     return folder
 
@@ -46,7 +48,7 @@ def folders(tmp_path_factory):
     ],
     ids=str,
 )
-def test_nothing_waits_for_the_device(tmp_path, folders, loss, characters, settings):
+def test_nothing_waits_for_the_device(folders, loss, characters, settings):
     overrides = {
         "batch_words": 200,
         "accumulate_gradient": 2,
@@ -56,18 +58,19 @@ def test_nothing_waits_for_the_device(tmp_path, folders, loss, characters, setti
         **settings,
     }
     config = read_config(PAPER, {f"pretraining.{name}": v for name, v in overrides.items()})
-    config = replace(config, corpus=folders / ("many" if characters else "few"))
+    corpus = open_corpus(folders / ("many" if characters else "few"))
     if not characters:
         config = replace(config, bilm=BiLMConfig(config.bilm.lstm, n_tokens_vocab=3))
     with torch.device("meta"):
-        trainer = Trainer(config, tmp_path / "run", device="meta")
-    # PyTorch's optimizers count their steps in main memory.
-    trainer.optimizer = build_optimizer(trainer.model, config.pretraining.optimizer)
-    assert {p.device.type for p in trainer.model.parameters()} == {"meta"}
-    assert trainer.model.bilm.config.lstm.dim == 4096
-    assert trainer.model.output.n_words == (N_WORDS if characters else 99)
-    steps = trainer._steps()
-    for _ in range(2):
-        loss_value = trainer._step(*next(steps))
+        model, _ = build_model(config, corpus)
+    # Outside: PyTorch's optimizers count their steps in main memory.
+    updater = Updater(model, config.pretraining, 0)
+    assert {p.device.type for p in model.parameters()} == {"meta"}
+    assert model.bilm.config.lstm.dim == 4096
+    assert model.output.n_words == (N_WORDS if characters else 99)
+    epoch = make_epoch(corpus.train, config.pretraining, 0, 0)
+    rows = config.pretraining.batch_words // config.pretraining.unroll_steps
+    states = model.new_states(rows) if config.pretraining.carry_state else None
+    for step in range(2):
+        loss_value, _ = updater.update(epoch, [2 * step, 2 * step + 1], step, states)
         assert loss_value.device.type == "meta" and loss_value.shape == ()
-    assert trainer.progress.step == 2

@@ -6,8 +6,6 @@ import itertools
 import json
 import shutil
 import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -20,24 +18,30 @@ from safetensors.torch import load_file
 from spacy_elmo.bilm.formats import allennlp, load
 from spacy_elmo.files import atomic_folder
 from spacy_elmo.pretraining import checkpoint as checkpoints
-from spacy_elmo.pretraining.batches import CarriedRows, SentenceBatches, pack
-from spacy_elmo.pretraining.config import OptimizerConfig, read_config
-from spacy_elmo.pretraining.corpus import open_corpus, prepare
-from spacy_elmo.pretraining.export import export
+from spacy_elmo.pretraining.batches import ContiguousBatches, SentenceBatches, make_epoch, pack
+from spacy_elmo.pretraining.config import LossConfig, OptimizerConfig, SystemConfig, read_config
+from spacy_elmo.pretraining.corpus import Sentences, open_corpus, prepare
+from spacy_elmo.pretraining.export import write_model
 from spacy_elmo.pretraining.head import head_folder, load_head, load_language_model
-from spacy_elmo.pretraining.initial import build_model
-from spacy_elmo.pretraining.losses import LossConfig
-from spacy_elmo.pretraining.perplexity import perplexity, text_corpus
-from spacy_elmo.pretraining.trainer import Trainer, set_learn_rate
-from spacy_elmo.pretraining.vocabulary import VocabularySettings
+from spacy_elmo.pretraining.init_model import build_model
+from spacy_elmo.pretraining.language_model import LanguageModel
+from spacy_elmo.pretraining.optimizer import set_learn_rate
+from spacy_elmo.pretraining.perplexity import perplexity
+from spacy_elmo.pretraining.trainer import pretrain
+from spacy_elmo.pretraining.updater import Updater
+from spacy_elmo.pretraining.vocabulary import VocabularyConfig
 
 from ..conftest import max_difference
 from .conftest import (
     CHARACTERS,
     SENTENCE_PER_LINE,
     WORDS,
+    change,
+    new_model,
     run_config,
     sentences,
+    start_from,
+    train,
     train_in_two_processes,
 )
 
@@ -54,6 +58,11 @@ def weights(trainer):
     return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
 
 
+def evaluate(model, corpus, **settings):
+    unigram = corpus.unigram_log_probabilities()
+    return perplexity(model, corpus.dev, batch_words=100, unigram=unigram, **settings)
+
+
 def equal(first, second):
     return all(torch.equal(value, second[name]) for name, value in first.items())
 
@@ -66,10 +75,8 @@ def final_weights(output):
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 def test_it_learns(tmp_path, corpus, bilm, loss):
     config = run_config(corpus, bilm, max_steps=120, eval_frequency=60, loss=loss)
-    trainer = Trainer(config, tmp_path / "run")
-    start = trainer.evaluate()
-    trainer.train()
-    end = trainer.evaluate()
+    start = evaluate(new_model(config, corpus), corpus)
+    end = evaluate(train(config, tmp_path / "run").model, corpus)
     # The order of the words tells more than their frequencies, in both directions.
     assert max(end.forward, end.backward) < 0.6 * end.unigram < 0.6 * start.average
     assert end.unigram == pytest.approx(start.unigram)
@@ -77,11 +84,10 @@ def test_it_learns(tmp_path, corpus, bilm, loss):
 
 def test_tied_weights(tmp_path, corpus):
     config = run_config(corpus, WORDS, loss=LossConfig("full", tied=True))
-    trainer = Trainer(config, tmp_path / "run")
+    trainer = train(config, tmp_path / "run")
     names = {name for name, _ in trainer.model.named_parameters()}
     assert "output.weight" not in names and "output.bias" in names
-    trainer.train()
-    again = Trainer(replace(config), tmp_path / "run", resume=True)
+    again = train(config, tmp_path / "run", resume=True)
     assert equal(weights(trainer), weights(again))
     assert again.model.output.weight is again.model.bilm.token_encoder.embedding.weight
 
@@ -90,17 +96,15 @@ def test_tied_weights(tmp_path, corpus):
 def test_no_prediction_sees_its_word(corpus, bilm):
     """Another token k changes no forward prediction before k + 1, and no backward prediction after
     k - 1; and it changes the others."""
-    torch.manual_seed(0)
-    model, _ = build_model(run_config(corpus, bilm), corpus)
+    model = new_model(run_config(corpus, bilm), corpus).eval()
     tokens = ["Anna", "likes", "the", "old", "house", "and", "Otto"]
     for k in range(len(tokens)):
         tops = []
         for word in (tokens[k], "visits"):
             changed = [*tokens[:k], word, *tokens[k + 1 :]]
-            text = text_corpus([changed], corpus.words, 50)
-            batch = pack(text.dev, numpy.array([0]), text.n_vocabulary)
+            text = Sentences.from_tokens([changed], corpus.words)
             with torch.no_grad():
-                tops.append(model._top(batch, text, 0.0))
+                tops.append(model.top(pack(text, numpy.array([0]))))
         same = (tops[0] - tops[1]).abs().amax(-1) < 1e-6
         # Row i of forward has read <S> and i words; row i of backward </S> and the last i words.
         n = len(tokens)
@@ -110,34 +114,32 @@ def test_no_prediction_sees_its_word(corpus, bilm):
 
 def test_the_same_activations_as_at_inference(corpus):
     """Pretraining packs sentences without the last boundary, which changes nothing."""
-    torch.manual_seed(0)
-    model, _ = build_model(run_config(corpus), corpus)
+    model = new_model(run_config(corpus), corpus).eval()
     texts = [line.split() for line in sentences(7)]
-    text = text_corpus(texts, corpus.words, 50)
-    batch = pack(text.dev, numpy.arange(7), text.n_vocabulary)
+    batch = pack(Sentences.from_tokens(texts, corpus.words), numpy.arange(7))
     with torch.no_grad():
-        top = model._top(batch, text, 0.0)
+        top = model.top(batch)
     expected = torch.cat([layers[-1] for layers in model.bilm.embed(texts)])
-    is_word = [torch.from_numpy(batch.types[inputs] > 2) for inputs in batch.inputs]
+    is_boundary = numpy.isin(batch.types, ["<S>", "</S>"])
+    is_word = [torch.from_numpy(~is_boundary[inputs]) for inputs in batch.inputs]
     for direction, part in enumerate(expected.chunk(2, dim=1)):
         found = sorted(top[direction][is_word[direction]].tolist())
         assert max_difference(found, sorted(part.tolist())) < 1e-5
 
 
 def test_perplexity_is_that_of_single_sentences(corpus):
-    torch.manual_seed(0)
-    model, _ = build_model(run_config(corpus), corpus)
-    together = perplexity(model, corpus, corpus.dev, batch_words=50, counts=corpus.counts)
+    model = new_model(run_config(corpus), corpus).eval()
+    together = perplexity(model, corpus.dev, batch_words=50)
     sums, n = numpy.zeros(2), 0
     for number in range(len(corpus.dev)):
-        batch = pack(corpus.dev, numpy.array([number]), corpus.n_vocabulary)
-        sums -= model.log_likelihood(batch, corpus).double().sum(1).numpy()
+        batch = pack(corpus.dev, numpy.array([number]))
+        sums -= model.log_likelihood(batch).double().sum(1).numpy()
         n += batch.n_targets
     expected = numpy.exp([*(sums / n), sums.sum() / (2 * n)])
     found = [together.forward, together.backward, together.average]
     assert found == pytest.approx(expected, rel=1e-5)
     assert together.n_words == len(corpus.dev.ids) and 0 < together.unknown < 0.5
-    few = perplexity(model, corpus, corpus.dev, max_words=30)
+    few = perplexity(model, corpus.dev, max_words=30)
     assert 30 <= few.n_words < 50
 
 
@@ -145,17 +147,17 @@ def test_perplexity_is_that_of_single_sentences(corpus):
 def long_text(tmp_path_factory):
     """A corpus whose held-out part is several rows of a stream."""
     folder = tmp_path_factory.mktemp("long") / "corpus"
-    vocabulary = VocabularySettings(size=15)
+    vocabulary = VocabularyConfig(size=15)
     prepare(sentences(2000), folder, SENTENCE_PER_LINE, vocabulary, dev_fraction=0.4)
     return open_corpus(folder)
 
 
-def log_likelihood_of_a_row(model, corpus, types, inputs, targets):
+def log_likelihood_of_a_row(model, corpus, inputs, targets):
     """One sequence from zero states to its end, read with the weights of each direction."""
-    vectors = model.bilm.token_encoder([types[i] for i in inputs])
+    vectors = model.bilm.token_encoder([corpus.dev.types[i] for i in inputs])
     top = model.bilm.lstm(vectors.expand(2, -1, -1), [1] * len(inputs))[-1]
     logits = torch.nn.functional.linear(top, model.output.weight, model.output.bias)
-    targets = torch.tensor([2 if i >= corpus.n_vocabulary else i for i in targets])
+    targets = torch.tensor([2 if i >= len(corpus.words) else i for i in targets])
     return logits.log_softmax(-1).gather(2, targets.expand(2, -1)[..., None]).double().sum((1, 2))
 
 
@@ -165,9 +167,7 @@ def test_perplexity_with_carried_states(long_text, max_words):
     """That of the sentences in a random order, one after the other, in rows of 1,000 predictions or
     more."""
     corpus = long_text
-    torch.manual_seed(0)
-    model, _ = build_model(run_config(corpus), corpus)
-    types = (corpus.folder / "types.txt").read_text(encoding="utf8").split("\n")
+    model = new_model(run_config(corpus), corpus)
     sample = numpy.random.default_rng(0).permutation(len(corpus.dev))
     streams = [([], []), ([], [])]
     for number in sample:
@@ -185,54 +185,50 @@ def test_perplexity_with_carried_states(long_text, max_words):
     for direction, (inputs, targets) in enumerate(streams):
         for row in range(n_rows):
             cut = slice(row * length, (row + 1) * length)
-            both = log_likelihood_of_a_row(model, corpus, types, inputs[cut], targets[cut])
+            both = log_likelihood_of_a_row(model, corpus, inputs[cut], targets[cut])
             sums[direction] -= both[direction]
     n = n_rows * length
     expected = numpy.exp([*(sums / n), sums.sum() / (2 * n)])
-    settings = {"max_words": max_words, "carry_state": True, "counts": corpus.counts}
+    settings = {"max_words": max_words, "carry_state": True}
     for batch_words in (70, 4096):
-        found = perplexity(model, corpus, corpus.dev, batch_words=batch_words, **settings)
+        found = perplexity(model, corpus.dev, batch_words=batch_words, **settings)
         perplexities = [found.forward, found.backward, found.average]
         assert perplexities == pytest.approx(expected, rel=1e-5)
         n_words = sum(word > 1 for word in streams[0][1])
         assert n_words - n_rows < found.n_words <= n_words
-    stateless = perplexity(model, corpus, corpus.dev, max_words=max_words)
+    stateless = perplexity(model, corpus.dev, max_words=max_words)
     assert abs(stateless.average / found.average - 1) > 1e-4
 
 
 def test_a_carried_training_is_evaluated_with_carried_states(tmp_path, corpus):
-    trainer = Trainer(run_config(corpus, carry_state=True, unroll_steps=10), tmp_path / "run")
-    trainer.model.eval()
-    found = trainer.evaluate()
-    settings = {"counts": corpus.counts, "carry_state": True}
-    assert found == perplexity(trainer.model, corpus, corpus.dev, batch_words=100, **settings)
+    config = run_config(corpus, carry_state=True, unroll_steps=10, max_steps=3)
+    trainer = train(config, tmp_path / "run")
+    expected = evaluate(trainer.model, corpus, carry_state=True)
+    assert trainer.state.record["average"] == expected.average
 
 
-def test_accumulated_gradients(tmp_path, corpus):
+def test_accumulated_gradients(corpus):
     """A step of two batches changes the weights as one step on both does."""
-    config = run_config(corpus, max_steps=1, dropout=0.0, loss=LOSSES["full"])
-    one = Trainer(config, tmp_path / "one")
-    plan = [numpy.arange(10), numpy.arange(10, 25)]
-    one._step(SentenceBatches(corpus.train, [numpy.concatenate(plan)], corpus.n_vocabulary), [0])
-    two = Trainer(config, tmp_path / "two")
-    two._step(SentenceBatches(corpus.train, plan, corpus.n_vocabulary), [0, 1])
-    for name, value in weights(one).items():
-        assert max_difference(value, weights(two)[name]) < 1e-5, name
-
-
-def test_carried_states(tmp_path, corpus):
-    """Rows cut into batches give the losses of rows that are not cut."""
     config = run_config(corpus, dropout=0.0, loss=LOSSES["full"])
-    torch.manual_seed(0)
-    model, _ = build_model(config, corpus)
+    plan = [numpy.arange(10), numpy.arange(10, 25)]
+    found = []
+    for batches in ([numpy.concatenate(plan)], plan):
+        updater = Updater(new_model(config, corpus), config.pretraining, 0)
+        updater.update(SentenceBatches(corpus.train, batches), range(len(batches)), 0)
+        found.append(weights(updater))
+    for name, value in found[0].items():
+        assert max_difference(value, found[1][name]) < 1e-5, name
+
+
+def test_carried_states(corpus):
+    """Rows cut into batches give the losses of rows that are not cut."""
+    model = new_model(run_config(corpus, dropout=0.0, loss=LOSSES["full"]), corpus)
     sums = []
     for unroll_steps in (7, 10**6):
-        order = numpy.arange(len(corpus.train))
-        epoch = CarriedRows(corpus.train, order, 5, unroll_steps, corpus.n_vocabulary)
+        epoch = ContiguousBatches(corpus.train, numpy.arange(len(corpus.train)), 5, unroll_steps)
         states, total = model.new_states(5), 0.0
         for number in range(len(epoch)):
-            loss = model(epoch.read(number), corpus, None, states)
-            total += float(loss.detach())
+            total += float(model(epoch.read(number), None, states).detach())
         sums.append((len(epoch), total))
     (several, first), (one, second) = sums
     assert several > 10 and one == 1
@@ -242,7 +238,7 @@ def test_carried_states(tmp_path, corpus):
 @both_inputs
 @both_ways
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_mixed_precision(tmp_path, corpus, bilm, carry_state, loss):
+def test_mixed_precision(corpus, bilm, carry_state, loss):
     """Products in bfloat16, everything else in float32: the same loss and gradients, nearly."""
     found = []
     for mixed_precision in (False, True):
@@ -254,14 +250,16 @@ def test_mixed_precision(tmp_path, corpus, bilm, carry_state, loss):
             mixed_precision=mixed_precision,
             carry_state=carry_state,
         )
-        trainer = Trainer(config, tmp_path / str(mixed_precision))
-        [(epoch, _)] = itertools.islice(trainer._steps(), 1)
+        model = new_model(config, corpus)
+        updater = Updater(model, config.pretraining, 0)
+        epoch = make_epoch(corpus.train, config.pretraining, 0, 0)
         with torch.autocast("cpu", torch.bfloat16, enabled=mixed_precision):
-            top = trainer.model._top(epoch.read(0), corpus, 0.0)
-        assert top.dtype == torch.float32
-        losses = [trainer._step(epoch, [number % len(epoch)]) for number in range(3)]
+            assert model.top(epoch.read(0)).dtype == torch.float32
+        states = model.new_states(epoch.n_rows) if carry_state else None
+        numbers = [number % len(epoch) for number in range(3)]
+        losses = [updater.update(epoch, [n], i, states)[0] for i, n in enumerate(numbers)]
         assert losses[0].dtype == torch.float32
-        gradient = torch.cat([p.grad.flatten() for p in trainer.model.parameters()])
+        gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
         found.append((torch.stack(losses), gradient))
     (exact, exact_gradient), (rounded, gradient) = found
     assert 0 < max_difference(exact, rounded) < 0.03
@@ -271,9 +269,7 @@ def test_mixed_precision(tmp_path, corpus, bilm, carry_state, loss):
 @both_inputs
 def test_it_learns_from_rows_that_go_on(tmp_path, corpus, bilm):
     config = run_config(corpus, bilm, max_steps=150, carry_state=True, unroll_steps=10, dropout=0.0)
-    trainer = Trainer(config, tmp_path / "run")
-    trainer.train()
-    found = trainer.evaluate()
+    found = evaluate(train(config, tmp_path / "run").model, corpus, carry_state=True)
     assert max(found.forward, found.backward) < 0.7 * found.unigram
 
 
@@ -290,46 +286,22 @@ def test_resuming_equals_one_run(tmp_path, corpus, carry_state):
         carry_state=carry_state,
         unroll_steps=5,
     )
-    whole = Trainer(config, tmp_path / "whole")
-    whole.train()
-    assert whole.progress.epoch == 1 and whole.progress.step > 20
+    whole = train(config, tmp_path / "whole")
+    assert whole.state.epoch == 1 and whole.state.step > 20
     for limit in (3, 5, 8, 15, 0):
-        pretraining = replace(config.pretraining, max_steps=limit)
-        part = Trainer(
-            replace(config, pretraining=pretraining),
-            tmp_path / "parts",
-            resume=(tmp_path / "parts").exists(),
-        )
-        part.train()
-    assert part.progress.step == whole.progress.step
+        part = train(change(config, max_steps=limit), tmp_path / "parts", resume=True)
+    assert part.state.step == whole.state.step
     assert equal(weights(whole), weights(part))
 
 
 def test_resuming_what_has_ended(tmp_path, corpus):
     config = run_config(corpus, max_steps=7)
-    first = Trainer(config, tmp_path / "run")
-    first.train()
-    again = Trainer(config, tmp_path / "run", resume=True)
-    assert again.train().step == 7
+    first = train(config, tmp_path / "run")
+    again = train(config, tmp_path / "run", resume=True)
+    assert again.state.step == 7
     assert equal(weights(first), weights(again))
 
 
-SCRIPT = """
-import sys
-from pathlib import Path
-import torch
-torch.set_num_threads(1)
-from spacy_elmo.pretraining.config import read_config
-from spacy_elmo.pretraining.export import export
-from spacy_elmo.pretraining.trainer import Trainer
-config, output = map(Path, sys.argv[1:3])
-def report(progress, loss, found):
-    print(progress.step, flush=True)
-if __name__ == "__main__":
-    trainer = Trainer(read_config(config), output, resume=output.exists())
-    trainer.train(report, export)
-    print("done", flush=True)
-"""
 CONFIG = """
 [paths]
 corpus = "{corpus}"
@@ -375,8 +347,7 @@ def test_two_processes_equal_one(tmp_path, corpus, loss, carry_state):
         # rounding.
         optimizer=OptimizerConfig("adagrad", initial_accumulator=1.0),
     )
-    one = Trainer(config, tmp_path / "one")
-    one.train()
+    one = train(config, tmp_path / "one")
     train_in_two_processes(config, tmp_path / "two")
     found = final_weights(tmp_path / "two")
     for name, value in weights(one).items():
@@ -384,78 +355,60 @@ def test_two_processes_equal_one(tmp_path, corpus, loss, carry_state):
     [*_, last] = checkpoints.all_checkpoints(tmp_path / "two")
     history = checkpoints.load(last).state["progress"]["history"]
     assert [record["step"] for record in history] == [10, 20, 30, 40, 50]
-    for first, second in zip(one.progress.history, history):
+    for first, second in zip(one.state.history, history):
         for name in ("forward", "backward", "unigram", "n_words", "unknown"):
             assert first[name] == pytest.approx(second[name], rel=1e-5), name
 
 
-@pytest.fixture
-def script(tmp_path, corpus):
-    """Starts a training as a process of its own."""
-    (tmp_path / "run.py").write_text(SCRIPT)
+def test_a_signal_saves_first(tmp_path, corpus):
+    """Also between the steps that look at the loss."""
 
-    def start(output: str, max_steps: int = 300) -> subprocess.Popen:
-        config = tmp_path / f"{max_steps}.cfg"
-        config.write_text(CONFIG.format(corpus=corpus.folder, max_steps=max_steps))
-        command = [sys.executable, tmp_path / "run.py", config, tmp_path / output]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def stop(updater, step):
+        if step == 7:
+            signal.raise_signal(signal.SIGTERM)
 
-    return start
-
-
-def test_a_signal_saves_first(script, tmp_path):
-    process = script("run", 10_000)
-    for _ in range(5):
-        process.stdout.readline()
-    process.send_signal(signal.SIGTERM)
-    stdout, stderr = process.communicate(timeout=60)
-    assert process.returncode == 0, stderr
-    last = int(stdout.splitlines()[-2]) if len(stdout.splitlines()) > 1 else 5
+    trainer = train(run_config(corpus), tmp_path / "run", after_update=stop)
+    assert trainer.interrupted and trainer.state.step == 7
     [*_, found] = checkpoints.all_checkpoints(tmp_path / "run")
-    assert found.name == f"step-{last:08d}"
+    assert found.name == "step-00000007"
 
 
 def test_truncated_checkpoint(tmp_path, corpus):
     """The one before is used, with a warning."""
     config = run_config(corpus, max_steps=20)
-    whole = Trainer(config, tmp_path / "run")
-    whole.train()
-    first, last = checkpoints.all_checkpoints(tmp_path / "run")
+    whole = train(config, tmp_path / "run")
+    [_, last] = checkpoints.all_checkpoints(tmp_path / "run")
     path = last / "optimizer.safetensors"
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.warns(UserWarning, match=r"step-00000020 cannot be used: optimizer.* is damaged"):
-        resumed = Trainer(config, tmp_path / "run", resume=True)
-    assert resumed.progress.step == 15
-    resumed.train()
+        resumed = train(config, tmp_path / "run", resume=True)
+    assert resumed.start.step == 15
     assert equal(weights(whole), weights(resumed))
-    for path in (first, last):
+    for path in checkpoints.all_checkpoints(tmp_path / "run"):
         (path / "checksums.json").unlink()
     with pytest.warns(UserWarning), pytest.raises(ValueError, match=r"no checkpoint in .* can be"):
-        Trainer(config, tmp_path / "run", resume=True)
+        train(config, tmp_path / "run", resume=True)
 
 
 def test_damaged_checkpoints_do_not_push_out_good_ones(tmp_path, corpus):
-    long = Trainer(run_config(corpus, max_steps=10), tmp_path / "long")
-    long.train()
+    train(run_config(corpus, max_steps=10), tmp_path / "long")
     short = {"keep_checkpoints": 1, "checkpoint_frequency": 100}
-    Trainer(run_config(corpus, max_steps=7, **short), tmp_path / "run").train()
+    train(run_config(corpus, max_steps=7, **short), tmp_path / "run")
     later = tmp_path / "run" / "step-00000010"
     shutil.copytree(tmp_path / "long" / later.name, later)
     (later / "model.safetensors").write_bytes(b"damaged")
-    resumed = run_config(corpus, max_steps=8, **short)
-    resumed = replace(resumed, pretraining=replace(resumed.pretraining, keep_checkpoints=1))
     with pytest.warns(UserWarning, match="step-00000010 cannot be used"):
-        Trainer(resumed, tmp_path / "run", resume=True).train()
+        train(run_config(corpus, max_steps=8, **short), tmp_path / "run", resume=True)
     [found] = checkpoints.all_checkpoints(tmp_path / "run")
     assert checkpoints.load(found).state["progress"]["step"] == 8
 
 
 def test_folders_of_the_user_are_no_checkpoints(tmp_path, corpus):
-    Trainer(run_config(corpus, max_steps=10), tmp_path / "run").train()
+    train(run_config(corpus, max_steps=10), tmp_path / "run")
     [*_, last] = checkpoints.all_checkpoints(tmp_path / "run")
     shutil.copytree(last, last.with_name(f"{last.name}-backup"))
     (tmp_path / "run" / "step-notes").mkdir()
-    Trainer(run_config(corpus, max_steps=20), tmp_path / "run", resume=True).train()
+    train(run_config(corpus, max_steps=20), tmp_path / "run", resume=True)
     found = {path.name for path in (tmp_path / "run").glob("step-*")}
     assert found == {"step-00000010-backup", "step-notes", "step-00000015", "step-00000020"}
 
@@ -476,48 +429,28 @@ def test_hidden_folders_of_the_user_stay(tmp_path, corpus):
     for name in left | own:
         (run / name).mkdir(parents=True)
         (run / name / "file.txt").write_text("x")
-    Trainer(run_config(corpus, max_steps=2), run).train()
+    train(run_config(corpus, max_steps=2), run)
     assert {path.name for path in run.iterdir() if path.name.startswith(".")} == own
     assert all((run / name / "file.txt").exists() for name in own)
 
 
 def test_training_in_another_thread(tmp_path, corpus):
     """Only the main one may install signal handlers."""
-    trainer = Trainer(run_config(corpus, max_steps=2), tmp_path / "run")
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(trainer.train).result().step == 2
+        future = pool.submit(train, run_config(corpus, max_steps=2), tmp_path / "run")
+        assert future.result().state.step == 2
 
 
-def test_resuming_while_the_first_run_still_stops(tmp_path, corpus):
-    """It goes on from where that one ends, not from where it was."""
-    first = Trainer(run_config(corpus, max_steps=12), tmp_path / "run")
-    second = []
-
-    def report(progress, loss, found):
-        if progress.step == 6:
-            second.append(Trainer(run_config(corpus), tmp_path / "run", resume=True))
-
-    first.train(report)
-    assert second[0].progress.step == 5
-    progress = second[0].train()
-    whole = Trainer(run_config(corpus), tmp_path / "whole")
-    whole.train()
-    assert equal(weights(whole), weights(second[0]))
-    # That of step 12 is the first one's limit.
-    assert [record["step"] for record in progress.history] == [10, 12, 20]
-    assert checkpoints.all_checkpoints(tmp_path / "run")[-1].name == "step-00000020"
-
-
-def stop_at(monkeypatch, model, batch):
-    """Let a signal come while the evaluation reads this batch; the numbers count on."""
-    real, n_batches = model.log_likelihood, itertools.count(1)
+def stop_at(monkeypatch, batch):
+    """Let a signal come while an evaluation reads this batch; the numbers count on."""
+    real, n_batches = LanguageModel.log_likelihood, itertools.count(1)
 
     def log_likelihood(*args):
         if next(n_batches) == batch:
             signal.raise_signal(signal.SIGTERM)
         return real(*args)
 
-    monkeypatch.setattr(model, "log_likelihood", log_likelihood)
+    monkeypatch.setattr(LanguageModel, "log_likelihood", log_likelihood)
     return n_batches
 
 
@@ -527,20 +460,18 @@ def untimed(history):
 
 def test_a_signal_during_an_evaluation(tmp_path, corpus, monkeypatch):
     """The checkpoint is there already; the evaluation ends at once, and no step follows. The run
-    that goes on makes up for it."""
+    that continues makes up for it."""
     config = run_config(corpus)
-    whole = Trainer(config, tmp_path / "whole")
-    whole.train(export=export)
-    trainer = Trainer(config, tmp_path / "run")
-    n_batches = stop_at(monkeypatch, trainer.model, 2)
-    progress = trainer.train(export=export)
-    assert trainer.interrupted and progress.step == 10 and progress.history == []
+    whole = train(config, tmp_path / "whole", export=True)
+    with monkeypatch.context() as patch:
+        n_batches = stop_at(patch, 2)
+        trainer = train(config, tmp_path / "run", export=True)
+    assert trainer.interrupted and trainer.state.step == 10 and trainer.state.history == []
     assert next(n_batches) == 3  # It read two batches.
     assert checkpoints.load(tmp_path / "run" / "step-00000010").state["progress"]["step"] == 10
-    again = Trainer(config, tmp_path / "run", resume=True)
-    progress = again.train(export=export)
+    again = train(config, tmp_path / "run", resume=True, export=True)
     assert not again.interrupted
-    assert untimed(progress.history) == untimed(whole.progress.history)
+    assert untimed(again.state.history) == untimed(whole.state.history)
     assert equal(weights(whole), weights(again))
     for name in ("model-best", "model-last"):
         first, second = (spacy.load(tmp_path / x / name) for x in ("whole", "run"))
@@ -549,31 +480,31 @@ def test_a_signal_during_an_evaluation(tmp_path, corpus, monkeypatch):
 
 
 def test_an_evaluation_that_was_due_is_made_later(tmp_path, corpus, monkeypatch):
-    trainer = Trainer(run_config(corpus), tmp_path / "run")
-    stop_at(monkeypatch, trainer.model, 1)
-    trainer.train()
-    other = Trainer(run_config(corpus, eval_frequency=7), tmp_path / "run", resume=True)
-    assert [record["step"] for record in other.train().history] == [10, 14, 20]
+    with monkeypatch.context() as patch:
+        stop_at(patch, 1)
+        train(run_config(corpus), tmp_path / "run")
+    other = train(run_config(corpus, eval_frequency=7), tmp_path / "run", resume=True)
+    assert [record["step"] for record in other.state.history] == [10, 14, 20]
 
 
 def test_a_signal_after_an_evaluation(tmp_path, corpus):
     """What was measured is not measured again."""
     config = run_config(corpus)
 
-    def report(progress, loss, found):
-        if found is not None and progress.step == 10:
+    def stop(info):
+        if info["step"] == 10:
             signal.raise_signal(signal.SIGTERM)
 
-    trainer = Trainer(config, tmp_path / "run")
-    assert trainer.train(report).step == 10 and trainer.interrupted
+    trainer = train(config, tmp_path / "run", on_evaluation=stop)
+    assert trainer.state.step == 10 and trainer.interrupted
     state = checkpoints.load(tmp_path / "run" / "step-00000010").state
     assert [record["step"] for record in state["progress"]["history"]] == [10]
-    again = Trainer(config, tmp_path / "run", resume=True)
-    assert [record["step"] for record in again.train().history] == [10, 20]
+    again = train(config, tmp_path / "run", resume=True)
+    assert [record["step"] for record in again.state.history] == [10, 20]
 
 
 def test_two_processes_stop_during_an_evaluation(tmp_path, corpus):
-    """A signal to one of them stops both, and the run goes on as if nothing had happened."""
+    """A signal to one of them stops both, and the run continues as if nothing had happened."""
     config = run_config(corpus, checkpoint_frequency=10)
     train_in_two_processes(config, tmp_path / "whole")
     train_in_two_processes(config, tmp_path / "two", stops="1")
@@ -594,20 +525,18 @@ def test_two_processes_stop_during_an_evaluation(tmp_path, corpus):
 def test_resuming_at_a_limit_that_was_never_evaluated(tmp_path, corpus, limit):
     """Such as after a kill: there is a model-best then, too."""
     config = run_config(corpus, max_steps=0, eval_frequency=100, batch_words=400)
-    killed = Trainer(config, tmp_path / "run")
 
-    def kill(progress, loss, found):
-        if progress.step == 12:
+    def kill(updater, step):
+        if step == 12:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        killed.train(kill)
+        train(config, tmp_path / "run", after_update=kill)
     value = {"max_steps": 10, "max_minutes": 1e-9, "max_epochs": 1}[limit]
-    config = replace(config, pretraining=replace(config.pretraining, **{limit: value}))
     for _ in range(2):  # Once is enough.
-        again = Trainer(config, tmp_path / "run", resume=True)
-        progress = again.train(export=export)
-        assert [record["step"] for record in progress.history] == [10] and progress.best_step == 10
+        again = train(change(config, **{limit: value}), tmp_path / "run", resume=True, export=True)
+        state = again.state
+        assert [record["step"] for record in state.history] == [10] and state.best_step == 10
     for name in ("model-best", "model-last"):
         folder = tmp_path / "run" / name
         [expected] = again.model.bilm.embed([["Anna", "likes", "the", "river"]])
@@ -617,103 +546,101 @@ def test_resuming_at_a_limit_that_was_never_evaluated(tmp_path, corpus, limit):
 
 
 def test_a_kill_while_the_best_model_is_written(tmp_path, corpus, monkeypatch):
-    """A model-best that stands beside another output layer is written again with it."""
+    """A model-best beside another output layer is written again with it."""
     config = run_config(corpus, max_steps=20)
 
-    def half(trainer, name):
-        export(trainer, name)
-        if trainer.progress.step == 20:
-            shutil.rmtree(tmp_path / "run" / "model-best")
-            shutil.copytree(tmp_path / "old", tmp_path / "run" / "model-best")
+    def half(path, model, loss, corpus, record):
+        write_model(path, model, loss, corpus, record)
+        if record["step"] == 20:
+            shutil.rmtree(path)
+            shutil.copytree(tmp_path / "old", path)
             raise KeyboardInterrupt
-        shutil.copytree(tmp_path / "run" / "model-best", tmp_path / "old")
+        shutil.copytree(path, tmp_path / "old")
 
-    with pytest.raises(KeyboardInterrupt):
-        Trainer(config, tmp_path / "run").train(export=half)
-    again = Trainer(config, tmp_path / "run", resume=True)
-    again.train(export=export)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("spacy_elmo.pretraining.trainer.write_model", half)
+        train(config, tmp_path / "run", export=True)
+    again = train(config, tmp_path / "run", resume=True, export=True)
     folder = tmp_path / "run" / "model-best"
     bilm = spacy.load(folder).get_pipe("elmo").bilm
     model, _ = load_language_model(bilm, head_folder(folder))
-    assert again.progress.best_step == 20
+    assert again.state.best_step == 20
     assert equal(dict(model.named_parameters()), dict(again.model.named_parameters()))
 
 
-def test_what_a_killed_run_left_goes(tmp_path, corpus):
+def test_what_a_killed_run_left_goes(tmp_path, corpus, monkeypatch):
     """Also what was half-written at the very end, and is not looked at again."""
     config = run_config(corpus, max_steps=10)
 
-    def killed(trainer, name):
-        if name == "last":
-            context = atomic_folder(trainer.output / "model-last")
+    def killed(path, *args):
+        if path.name == "model-last":
+            context = atomic_folder(path)
             (context.__enter__() / "weights").write_text("half")
             left.append(context)
             raise KeyboardInterrupt
 
     left = []
-    with pytest.raises(KeyboardInterrupt):
-        Trainer(config, tmp_path / "run").train(export=killed)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("spacy_elmo.pretraining.trainer.write_model", killed)
+        train(config, tmp_path / "run", export=True)
     assert [path for path in (tmp_path / "run").iterdir() if path.name.startswith(".")]
-    Trainer(config, tmp_path / "run", resume=True).train()
+    train(config, tmp_path / "run", resume=True)
     assert not [path for path in (tmp_path / "run").iterdir() if path.name.startswith(".")]
 
 
 def test_the_log_is_that_of_the_checkpoint(tmp_path, corpus):
     """A kill may come between the two."""
     config = run_config(corpus, max_steps=10)
-    progress = Trainer(config, tmp_path / "run").train()
+    history = train(config, tmp_path / "run").state.history
     log = tmp_path / "run" / "log.jsonl"
     before = log.read_text()
-    assert [json.loads(line) for line in before.splitlines()] == progress.history
+    assert [json.loads(line) for line in before.splitlines()] == history
     for text in ("", before + before, '{"step": 1'):
         log.write_text(text)
-        Trainer(config, tmp_path / "run", resume=True).train()
+        train(config, tmp_path / "run", resume=True)
         assert log.read_text() == before
 
 
-def test_evaluations_read_a_sample_of_all(tmp_path):
+def test_evaluations_read_a_sample_of_all(tmp_path, monkeypatch):
     """Not the beginning, which is that of the first files."""
     lines = [f"early words number {n}" for n in range(1500)]
     lines += [f"late words number {n}" for n in range(1500)]
     settings = {"dev_fraction": 0.5}
-    prepare(lines, tmp_path / "c", SENTENCE_PER_LINE, VocabularySettings(size=20), **settings)
+    prepare(lines, tmp_path / "c", SENTENCE_PER_LINE, VocabularyConfig(size=20), **settings)
     corpus = open_corpus(tmp_path / "c")
     early, late = numpy.flatnonzero([word in ("early", "late") for word in corpus.words]).tolist()
-    seen = []
+    seen, batches, real = [], [], LanguageModel.log_likelihood
+
+    def log_likelihood(model, batch, *args):
+        batches.append(numpy.sort(batch.targets[0]))
+        return real(model, batch, *args)
+
+    monkeypatch.setattr(LanguageModel, "log_likelihood", log_likelihood)
     for seed in (0, 0, 1):
-        config = replace(run_config(corpus, eval_words=400), seed=seed)
-        trainer = Trainer(config, tmp_path / f"run-{len(seen)}")
-        batches, real = [], trainer.model.log_likelihood
-
-        def log_likelihood(batch, *args, batches=batches, real=real):
-            batches.append(numpy.sort(batch.targets[0]))
-            return real(batch, *args)
-
-        trainer.model.log_likelihood = log_likelihood
-        for _ in range(2):
-            found = trainer.evaluate()
-            seen.append(numpy.sort(numpy.concatenate(batches)))
-            batches.clear()
-        assert 400 <= found.n_words < 410 and found.n_sentences == found.n_words // 4
+        config = replace(
+            run_config(corpus, eval_words=400, max_steps=20), system=SystemConfig(seed)
+        )
+        for record in train(config, tmp_path / f"run-{len(seen)}").state.history:
+            assert 400 <= record["n_words"] < 410
+            assert record["n_sentences"] == record["n_words"] // 4
+        n = len(batches) // 2
+        seen += [numpy.sort(numpy.concatenate(part)) for part in (batches[:n], batches[n:])]
+        batches.clear()
     for other in seen:
         assert numpy.array_equal(seen[0], other)
     n_early, n_late = ((seen[0] == word).sum() for word in (early, late))
     assert n_early + n_late == 100 and 30 < n_early < 70
 
 
-def diverged(trainer):
-    """Weights that are finite, and predict with certainty what does not come."""
-    with torch.no_grad():
-        for parameter in trainer.model.output.parameters():
-            parameter.mul_(1e6)
-
-
 def test_an_infinite_perplexity(tmp_path, corpus):
     """It is reported, and what is written is JSON."""
 
-    def report(progress, loss, found):
-        if progress.step in (7, 17):
-            diverged(trainer)
+    def diverge(updater, step):
+        if step in (7, 17):
+            # Weights that are finite, and predict with certainty what does not come.
+            with torch.no_grad():
+                for parameter in updater.model.output.parameters():
+                    parameter.mul_(1e6)
 
     def strict(text):
         def refuse(constant):
@@ -721,10 +648,9 @@ def test_an_infinite_perplexity(tmp_path, corpus):
 
         return json.loads(text, parse_constant=refuse)
 
-    trainer = Trainer(run_config(corpus), tmp_path / "run")
-    progress = trainer.train(report, export)
-    assert [record["average"] for record in progress.history] == [None, None]
-    assert progress.best == float("inf") and progress.best_step == 10
+    state = train(run_config(corpus), tmp_path / "run", export=True, after_update=diverge).state
+    assert [record["average"] for record in state.history] == [None, None]
+    assert state.best == float("inf") and state.best_step == 10
     lines = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
     assert [strict(line)["average"] for line in lines] == [None, None]
     [*_, last] = checkpoints.all_checkpoints(tmp_path / "run")
@@ -733,9 +659,8 @@ def test_an_infinite_perplexity(tmp_path, corpus):
         meta = strict((tmp_path / "run" / name / "meta.json").read_text())
         assert meta["performance"]["perplexity_average"] is None
         spacy.load(tmp_path / "run" / name)
-    again = Trainer(run_config(corpus, max_steps=21), tmp_path / "run", resume=True)
-    assert again.progress.best == float("inf")
-    again.train()
+    again = train(run_config(corpus, max_steps=21), tmp_path / "run", resume=True)
+    assert again.start.best == float("inf")
 
 
 @pytest.mark.parametrize("frequency", [3, 4, 5, 6])
@@ -743,20 +668,18 @@ def test_patience_when_evaluations_become_rarer(tmp_path, corpus, frequency):
     """Those that were made count, whatever is due now."""
     settings = {"optimizer": OptimizerConfig(learn_rate=50.0), "patience": 3}
     config = run_config(corpus, max_steps=0, eval_frequency=3, **settings)
-    ended = Trainer(config, tmp_path / "run").train().step
+    ended = train(config, tmp_path / "run").state.step
     config = run_config(corpus, max_steps=0, eval_frequency=frequency, **settings)
-    again = Trainer(config, tmp_path / "run", resume=True)
-    progress = again.train()
-    assert progress.step == ended and len(progress.history) == ended // 3
+    state = train(config, tmp_path / "run", resume=True).state
+    assert state.step == ended and len(state.history) == ended // 3
 
 
 def test_a_logger_that_fails_costs_no_step(tmp_path, corpus):
-    def report(progress, loss, found):
-        if found is not None:
-            raise OSError("no network")
+    def fail(info):
+        raise OSError("no network")
 
     with pytest.raises(OSError, match="no network"):
-        Trainer(run_config(corpus), tmp_path / "run").train(report)
+        train(run_config(corpus), tmp_path / "run", on_evaluation=fail)
     [*_, last] = checkpoints.all_checkpoints(tmp_path / "run")
     assert last.name == "step-00000010"
 
@@ -765,24 +688,28 @@ def test_a_corpus_that_is_prepared_again_meanwhile(tmp_path, corpus):
     """Its replacement does not reach the run."""
     folder = tmp_path / "corpus"
     shutil.copytree(corpus.folder, folder)
-    trainer = Trainer(run_config(open_corpus(folder), max_steps=10), tmp_path / "run")
     words = [line.replace("river", "rivulet") for line in sentences()]
-    prepare(words, folder, SENTENCE_PER_LINE, VocabularySettings(size=9), dev_fraction=0.1)
-    trainer.train(export=export)
-    whole = Trainer(run_config(corpus, max_steps=10), tmp_path / "whole")
-    whole.train()
+    vocabulary = VocabularyConfig(size=9)
+
+    def prepare_again(updater, step):
+        if step == 1:
+            prepare(words, folder, SENTENCE_PER_LINE, vocabulary, dev_fraction=0.1)
+
+    config = run_config(open_corpus(folder), max_steps=10)
+    trainer = train(config, tmp_path / "run", export=True, after_update=prepare_again)
+    whole = train(run_config(corpus, max_steps=10), tmp_path / "whole")
     assert equal(weights(whole), weights(trainer))
     assert load_head(tmp_path / "run" / "model-best.head").words == corpus.words
 
 
 def test_patience_counts_no_evaluation_at_a_limit(tmp_path, corpus):
     settings = {"eval_frequency": 4, "patience": 2, "optimizer": OptimizerConfig(learn_rate=50.0)}
-    ended = Trainer(run_config(corpus, max_steps=0, **settings), tmp_path / "whole").train().step
+    ended = train(run_config(corpus, max_steps=0, **settings), tmp_path / "whole").state.step
     assert ended > 8
     for limit in (ended - 3, ended - 2, ended - 1, 0):
         config = run_config(corpus, max_steps=limit, **settings)
-        progress = Trainer(config, tmp_path / "run", resume=limit != ended - 3).train()
-    assert progress.step == ended
+        state = train(config, tmp_path / "run", resume=True).state
+    assert state.step == ended
 
 
 def test_patience_outlives_the_run(tmp_path, corpus):
@@ -793,13 +720,12 @@ def test_patience_outlives_the_run(tmp_path, corpus):
         patience=1,
         optimizer=OptimizerConfig(learn_rate=50.0),
     )
-    ended = Trainer(config, tmp_path / "run").train().step
-    assert Trainer(config, tmp_path / "run", resume=True).train().step == ended
+    ended = train(config, tmp_path / "run").state.step
+    assert train(config, tmp_path / "run", resume=True).state.step == ended
 
 
 def test_full_disk(tmp_path, corpus, monkeypatch):
     """A checkpoint that cannot be written costs no other."""
-    trainer = Trainer(run_config(corpus, max_steps=10), tmp_path / "run")
     real, n_calls = checkpoints.save_tensors, 0
 
     def fail(*args):
@@ -811,7 +737,7 @@ def test_full_disk(tmp_path, corpus, monkeypatch):
 
     monkeypatch.setattr(checkpoints, "save_tensors", fail)
     with pytest.raises(OSError, match="No space left"):
-        trainer.train()
+        train(run_config(corpus, max_steps=10), tmp_path / "run")
     [found] = checkpoints.all_checkpoints(tmp_path / "run")
     assert found.name == "step-00000000"
     checkpoints.load(found)
@@ -823,8 +749,7 @@ def test_full_disk(tmp_path, corpus, monkeypatch):
 
 @both_inputs
 def test_the_result_is_a_pipeline(tmp_path, corpus, bilm):
-    trainer = Trainer(run_config(corpus, bilm), tmp_path / "run")
-    trainer.train(export=export)
+    trainer = train(run_config(corpus, bilm), tmp_path / "run", export=True)
     for name in ("best", "last"):
         folder = tmp_path / "run" / f"model-{name}"
         nlp = spacy.load(folder)
@@ -837,16 +762,15 @@ def test_the_result_is_a_pipeline(tmp_path, corpus, bilm):
         model, head = load_language_model(nlp.get_pipe("elmo").bilm, head_folder(folder))
         assert head.words == corpus.words
         assert head.tokenization.whitespace is True
-        found = perplexity(model, corpus, corpus.dev)
-        expected = trainer.progress.history[-1]["average"]
-        if name == "last" or trainer.progress.best_step == 20:
+        found = perplexity(model, corpus.dev)
+        expected = trainer.state.history[-1]["average"]
+        if name == "last" or trainer.state.best_step == 20:
             assert found.average == pytest.approx(expected, rel=1e-5)
 
 
 @both_inputs
 def test_export_to_the_published_format(tmp_path, corpus, bilm):
-    trainer = Trainer(run_config(corpus, bilm), tmp_path / "run")
-    trainer.train()
+    trainer = train(run_config(corpus, bilm), tmp_path / "run")
     allennlp.write(trainer.model.bilm, tmp_path / "hdf5")
     again = load(tmp_path / "hdf5")
     texts = [line.split() for line in sentences(5)]
@@ -856,50 +780,45 @@ def test_export_to_the_published_format(tmp_path, corpus, bilm):
 
 def test_further_pretraining(tmp_path, corpus):
     """On other text with another vocabulary, from a model without an output layer."""
-    first = Trainer(run_config(corpus), tmp_path / "first")
-    first.train()
+    first = train(run_config(corpus), tmp_path / "first")
     allennlp.write(first.model.bilm, tmp_path / "published")
     lines = [line.replace("the river", "this lake") for line in sentences(seed=1)]
-    prepare(lines, tmp_path / "corpus", SENTENCE_PER_LINE, VocabularySettings(), dev_fraction=0.1)
+    prepare(lines, tmp_path / "corpus", SENTENCE_PER_LINE, VocabularyConfig(), dev_fraction=0.1)
     other = open_corpus(tmp_path / "corpus")
-    config = replace(run_config(other, None, max_steps=60), init_from=tmp_path / "published")
-    second = Trainer(config, tmp_path / "second")
+    config = start_from(run_config(other, None, max_steps=60), tmp_path / "published")
+    model = new_model(config, other)
     for name, value in first.model.bilm.named_parameters():
-        assert torch.equal(value, dict(second.model.bilm.named_parameters())[name])
-    before = second.evaluate()
-    second.train()
-    assert second.evaluate().average < 0.5 * before.average
+        assert torch.equal(value, dict(model.bilm.named_parameters())[name])
+    second = train(config, tmp_path / "second")
+    assert evaluate(second.model, other).average < 0.5 * evaluate(model, other).average
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 def test_going_on_with_the_output_layer(tmp_path, corpus, loss):
     """From the pipeline of another run, with its vocabulary."""
-    first = Trainer(run_config(corpus, loss=loss), tmp_path / "first")
-    first.train(export=export)
-    start = replace(run_config(corpus, None, loss=loss), init_from=tmp_path / "first/model-last")
-    second = Trainer(start, tmp_path / "second")
-    assert second.origin.endswith("model-last, and its output layer")
-    assert equal(weights(first), weights(second))
-    other = replace(
-        start, pretraining=replace(start.pretraining, loss=LossConfig("adaptive", cutoffs=(3,)))
-    )
-    assert Trainer(other, tmp_path / "third").origin.endswith("a new output layer")
+    first = train(run_config(corpus, loss=loss), tmp_path / "first", export=True)
+    start = start_from(run_config(corpus, None, loss=loss), tmp_path / "first/model-last")
+    second, origin = build_model(start, corpus)
+    assert origin.endswith("model-last, and its output layer")
+    assert equal(weights(first), dict(second.named_parameters()))
+    other = change(start, loss=LossConfig("adaptive", cutoffs=(3,)))
+    assert build_model(other, corpus)[1].endswith("a new output layer")
 
 
 def test_the_output_layer_of_common_words(tmp_path, corpus):
-    first = Trainer(run_config(corpus), tmp_path / "first")
-    first.train(export=export)
+    first = train(run_config(corpus), tmp_path / "first", export=True)
     lines = [line.replace("river", "lake") for line in sentences()]
-    settings = VocabularySettings(size=15)
+    settings = VocabularyConfig(size=15)
     prepare(lines, tmp_path / "corpus", SENTENCE_PER_LINE, settings, dev_fraction=0.1)
     other = open_corpus(tmp_path / "corpus")
-    config = replace(run_config(other, None), init_from=tmp_path / "first" / "model-last")
-    second = Trainer(config, tmp_path / "second")
-    assert "output layer for 17 of 18 words" in second.origin
+    second, origin = build_model(
+        start_from(run_config(other, None), tmp_path / "first" / "model-last"), other
+    )
+    assert "output layer for 17 of 18 words" in origin
     old, new = corpus.words, other.words
     for row, word in enumerate(new):
         same = torch.equal(
-            second.model.output.weight[row],
+            second.output.weight[row],
             first.model.output.weight[old.index(word) if word in old else 0],
         )
         assert same == (word in old)
@@ -908,21 +827,18 @@ def test_the_output_layer_of_common_words(tmp_path, corpus):
 def test_going_on_with_tied_weights(tmp_path, corpus):
     """The word embeddings are not exchanged for another model's output layer."""
     loss = LossConfig("full")
-    first = Trainer(run_config(corpus, WORDS, loss=loss), tmp_path / "first")
-    first.train(export=export)
+    first = train(run_config(corpus, WORDS, loss=loss), tmp_path / "first", export=True)
     tied = run_config(corpus, None, loss=LossConfig("full", tied=True))
-    second = Trainer(replace(tied, init_from=tmp_path / "first/model-last"), tmp_path / "second")
-    assert second.origin.endswith("a new output layer")
-    embeddings = (t.model.bilm.token_encoder.embedding.weight for t in (first, second))
+    second, origin = build_model(start_from(tied, tmp_path / "first/model-last"), corpus)
+    assert origin.endswith("a new output layer")
+    embeddings = (m.bilm.token_encoder.embedding.weight for m in (first.model, second))
     assert torch.equal(*embeddings)
 
 
 def test_half_precision_does_not_stick(tmp_path, corpus):
-    first = Trainer(run_config(corpus), tmp_path / "first")
-    allennlp.write(first.model.bilm, tmp_path / "half", half=True)
-    config = replace(run_config(corpus, None), init_from=tmp_path / "half")
-    second = Trainer(config, tmp_path / "second")
-    second.train(export=export)
+    allennlp.write(new_model(run_config(corpus), corpus).bilm, tmp_path / "half", half=True)
+    config = start_from(run_config(corpus, None), tmp_path / "half")
+    second = train(config, tmp_path / "second", export=True)
     again = spacy.load(tmp_path / "second" / "model-last").get_pipe("elmo").bilm
     assert equal(dict(second.model.bilm.named_parameters()), dict(again.named_parameters()))
 
@@ -953,21 +869,20 @@ def test_schedules():
 def test_a_schedule_ends_with_the_training(tmp_path, corpus):
     optimizer = OptimizerConfig("adamw", learn_rate=1.0, schedule="cosine", total_steps=0)
     config = run_config(corpus, max_steps=0, max_epochs=2, optimizer=optimizer)
-    trainer = Trainer(config, tmp_path / "run")
-    steps = trainer.train().step
-    assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(0.01, abs=0.02)
-    short = replace(config, pretraining=replace(config.pretraining, max_steps=steps // 2))
-    other = Trainer(short, tmp_path / "other")
-    other.train()
-    assert other.optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
-    # What ended after half of it goes on at the lowest rate, rather than up again.
-    longer = replace(config, pretraining=replace(config.pretraining, max_steps=steps // 2 + 2))
-    resumed = Trainer(longer, tmp_path / "other", resume=True)
-    resumed.train()
-    assert resumed.optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
-    endless = replace(config, pretraining=replace(config.pretraining, max_epochs=0))
+    trainer = train(config, tmp_path / "run")
+    steps = trainer.state.step
+
+    def rate(trainer):
+        return trainer.updater.optimizer.param_groups[0]["lr"]
+
+    assert rate(trainer) == pytest.approx(0.01, abs=0.02)
+    other = train(change(config, max_steps=steps // 2), tmp_path / "other")
+    assert rate(other) == pytest.approx(0.01)
+    # What ended after half of it continues at the lowest rate, rather than up again.
+    longer = change(config, max_steps=steps // 2 + 2)
+    assert rate(train(longer, tmp_path / "other", resume=True)) == pytest.approx(0.01)
     with pytest.raises(ValueError, match="needs max_steps or max_epochs"):
-        Trainer(endless, tmp_path / "endless")
+        train(change(config, max_epochs=0), tmp_path / "endless")
 
 
 # Bad input
@@ -975,44 +890,28 @@ def test_a_schedule_ends_with_the_training(tmp_path, corpus):
 
 def test_an_output_with_a_run(tmp_path, corpus):
     config = run_config(corpus, max_steps=1)
-    Trainer(config, tmp_path / "run").train()
+    train(config, tmp_path / "run")
     with pytest.raises(ValueError, match=r"holds a run already .* --resume"):
-        Trainer(config, tmp_path / "run")
-
-
-def test_a_run_that_began_meanwhile(tmp_path, corpus):
-    config = run_config(corpus, max_steps=1)
-    first, second = (Trainer(config, tmp_path / "run") for _ in range(2))
-    first.train()
-    with pytest.raises(ValueError, match="holds a run already"):
-        second.train()
-
-
-def test_words_of_another_length(tmp_path, corpus):
-    prepare(
-        sentences(), tmp_path / "c", SENTENCE_PER_LINE, VocabularySettings(), dev_fraction=0.1,
-        max_characters=8,
-    )  # fmt: skip
-    with pytest.raises(ValueError, match=r"the corpus has 8 characters .* the model 50"):
-        Trainer(run_config(open_corpus(tmp_path / "c")), tmp_path / "run")
+        train(config, tmp_path / "run")
 
 
 def test_two_runs_in_one_folder(tmp_path, corpus):
+    """Whatever the second one is asked for, before it looks at anything else."""
     config = run_config(corpus)
-    first, second = (Trainer(config, tmp_path / "run") for _ in range(2))
 
-    def report(progress, loss, found):
-        with pytest.raises(ValueError, match="another run is using"):
-            second.train()
+    def start_another(updater, step):
+        for resume in (False, True):
+            with pytest.raises(ValueError, match="another run is using"):
+                pretrain(change(config, dropout=0.2), tmp_path / "run", resume=resume)
 
-    first.train(report)
+    train(config, tmp_path / "run", after_update=start_another)
 
 
 def test_resuming_with_another_config(tmp_path, corpus):
-    Trainer(run_config(corpus, max_steps=1), tmp_path / "run").train()
+    train(run_config(corpus, max_steps=1), tmp_path / "run")
     other = run_config(corpus, dropout=0.3, loss=LossConfig("full"), max_steps=7)
     with pytest.raises(ValueError, match=r"dropout: 0\.1 -> 0\.3; .*loss\.name: sampled -> full"):
-        Trainer(other, tmp_path / "run", resume=True)
+        train(other, tmp_path / "run", resume=True)
 
 
 def test_resuming_with_another_setting_of_another_optimizer(tmp_path, corpus):
@@ -1021,12 +920,12 @@ def test_resuming_with_another_setting_of_another_optimizer(tmp_path, corpus):
     used = {"adamw": "beta2", "adagrad": "initial_accumulator"}
     for name in ("adamw", "adagrad"):
         output, optimizer = tmp_path / name, OptimizerConfig(name, learn_rate=0.02)
-        Trainer(run_config(corpus, max_steps=1, optimizer=optimizer), output).train()
+        train(run_config(corpus, max_steps=1, optimizer=optimizer), output)
         other = run_config(corpus, max_steps=2, optimizer=replace(optimizer, **unused[name]))
-        assert Trainer(other, output, resume=True).train().step == 2
+        assert train(other, output, resume=True).state.step == 2
         other = run_config(corpus, max_steps=3, optimizer=replace(optimizer, **{used[name]: 0.5}))
         with pytest.raises(ValueError, match=f"optimizer.{used[name]}: "):
-            Trainer(other, output, resume=True)
+            train(other, output, resume=True)
 
 
 @both_inputs
@@ -1034,15 +933,11 @@ def test_resuming_without_the_model_to_begin_with(tmp_path, corpus, bilm):
     """All that came from it is in the checkpoint."""
     model, _ = build_model(run_config(corpus, bilm), corpus)
     allennlp.write(model.bilm, tmp_path / "model")
-    config = replace(run_config(corpus, None), init_from=tmp_path / "model")
-    whole = Trainer(config, tmp_path / "whole")
-    whole.train()
-    Trainer(
-        replace(config, pretraining=replace(config.pretraining, max_steps=7)), tmp_path / "run"
-    ).train()
+    config = start_from(run_config(corpus, None), tmp_path / "model")
+    whole = train(config, tmp_path / "whole")
+    train(change(config, max_steps=7), tmp_path / "run")
     shutil.rmtree(tmp_path / "model")
-    again = Trainer(config, tmp_path / "run", resume=True)
-    again.train(export=export)
+    again = train(config, tmp_path / "run", resume=True, export=True)
     assert equal(weights(whole), weights(again))
     spacy.load(tmp_path / "run" / "model-last")
 
@@ -1050,33 +945,37 @@ def test_resuming_without_the_model_to_begin_with(tmp_path, corpus, bilm):
 def test_settings_that_do_not_fit_the_corpus_leave_nothing(tmp_path, corpus):
     config = run_config(corpus, carry_state=True, batch_words=10**6)
     with pytest.raises(ValueError, match="fewer words than a batch has rows"):
-        Trainer(config, tmp_path / "run")
+        train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_resuming_with_another_corpus(tmp_path, corpus):
-    config = run_config(corpus, max_steps=1)
-    Trainer(config, tmp_path / "run").train()
+    train(run_config(corpus, max_steps=1), tmp_path / "run")
     prepare(
-        sentences(seed=5), tmp_path / "c", SENTENCE_PER_LINE, VocabularySettings(size=15),
+        sentences(seed=5), tmp_path / "c", SENTENCE_PER_LINE, VocabularyConfig(size=15),
         dev_fraction=0.1,
     )  # fmt: skip
-    other = replace(config, corpus=tmp_path / "c")
+    other = run_config(open_corpus(tmp_path / "c"), max_steps=1)
     with pytest.raises(ValueError, match="is not the one the run began with"):
-        Trainer(other, tmp_path / "run", resume=True)
+        train(other, tmp_path / "run", resume=True)
+
+
+def spoil(step):
+    """RETURNS (Callable): Makes a weight NaN after this step."""
+
+    def call(updater, number):
+        if number == step:
+            with torch.no_grad():
+                updater.model.output.bias[0] = float("nan")
+
+    return call
 
 
 def test_loss_that_is_not_finite(tmp_path, corpus):
     """The checkpoint before it is kept, and holds good weights."""
-    trainer = Trainer(run_config(corpus, max_steps=20), tmp_path / "run")
-
-    def report(progress, loss, found):
-        if progress.step == 12:
-            with torch.no_grad():
-                trainer.model.output.bias[0] = float("nan")
-
+    config = run_config(corpus, max_steps=20)
     with pytest.raises(ValueError, match=r"step 13: .* is NaN .* step-00000010 is the last good"):
-        trainer.train(report)
+        train(config, tmp_path / "run", after_update=spoil(12))
     last = checkpoints.load(checkpoints.all_checkpoints(tmp_path / "run")[-1])
     assert last.state["progress"]["step"] == 10
     assert all(torch.isfinite(value).all() for value in last.model.values())
@@ -1084,42 +983,57 @@ def test_loss_that_is_not_finite(tmp_path, corpus):
 
 def test_the_last_good_checkpoint_is_not_a_damaged_one(tmp_path, corpus):
     config = run_config(corpus, max_steps=10)
-    Trainer(config, tmp_path / "run").train()
+    train(config, tmp_path / "run")
     (tmp_path / "run" / "step-00000010" / "model.safetensors").write_bytes(b"damaged")
-    with pytest.warns(UserWarning, match="step-00000010 cannot be used"):
-        trainer = Trainer(config, tmp_path / "run", resume=True)
-    with torch.no_grad():
-        trainer.model.output.bias[0] = float("nan")
-    with pytest.raises(ValueError, match=r"step 6: .* step-00000005 is the last good"):
-        trainer.train()
+    with (
+        pytest.warns(UserWarning, match="step-00000010 cannot be used"),
+        pytest.raises(ValueError, match=r"step 7: .* step-00000005 is the last good"),
+    ):
+        train(config, tmp_path / "run", resume=True, after_update=spoil(6))
 
 
 def test_a_corpus_smaller_than_a_batch(tmp_path, corpus):
     config = run_config(corpus, batch_words=10**6, max_steps=0, max_epochs=2)
-    trainer = Trainer(config, tmp_path / "run")
-    trainer.train()
-    assert trainer.progress.step == 2
+    assert train(config, tmp_path / "run").state.step == 2
 
 
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("[pretraining]\nmax_stepps = 1", "pretraining: no setting 'max_stepps'"),
-        ('[pretraining]\nmax_steps = "1"', "pretraining.max_steps must be of type int"),
+        (
+            "[pretraining]\nmax_stepps = 1",
+            "max_stepps': did you mean 'max_steps'",
+        ),
+        (
+            '[pretraining]\nmax_steps = "1"',
+            "max_steps must be a whole number, found '1'",
+        ),
         ("[pretraining]\nbatch_words = 0", "batch_words must be 1 or more"),
         ("[pretraining]\ndropout = 1.0", "dropout must be"),
-        ('[pretraining]\n[pretraining.loss]\nname = "x"', "name must be sampled"),
-        ('[pretraining]\n[pretraining.optimizer]\nname = "sgd"', "must be one of adagrad, adamw"),
-        ("[pretraining]\n[pretraining.optimizer]\nlearn_rate = 0", "learn_rate must be positive"),
-        ("[training]\n", "no setting 'training', only paths, system, bilm, pretraining"),
-        ("[system]\nsed = 1", "no setting 'system.sed', only seed"),
-        ("[paths]\ncorpora = 1", "no setting 'paths.corpora', only corpus, init_from"),
+        (
+            '[pretraining]\n[pretraining.loss]\nname = "x"',
+            "must be one of sampled, full, adaptive",
+        ),
+        (
+            '[pretraining]\n[pretraining.optimizer]\nname = "sgd"',
+            "must be 'adagrad' or 'adamw'",
+        ),
+        (
+            "[pretraining]\n[pretraining.optimizer]\nlearn_rate = 0",
+            "must be more than 0",
+        ),
+        ("[training]\n", "no setting 'training': did you mean 'pretraining'"),
+        ("[system]\nsed = 1", "no setting 'system.sed': did you mean 'seed'"),
+        ("[paths]\ncorpora = 1", "no setting 'paths.corpora': did you mean 'corpus'"),
         ("[paths]\ncorpus = 5", "paths.corpus must be a path, found 5"),
         ("[bilm]\n[bilm.lstm]\ndim = 4\nn_layer = 2", "no setting 'bilm.lstm.n_layer', only dim"),
-        ("[bilm]\nlstm = 4", "bilm.lstm must be a section, found 4"),
+        ("[bilm]\nlstm = 4", "lstm must be a section, found 4"),
         ('[pretraining]\nloss = "full"', "pretraining.loss must be a section, found 'full'"),
-        ("[pretraining]\nmax_steps = [1, 2]", "pretraining.max_steps must be of type int"),
-        ('[pretraining]\n[pretraining.loss]\ncutoffs = ["a"]', "cutoffs must be a list of numbers"),
+        ("[pretraining]\nmax_steps = [1, 2]", "pretraining.max_steps must be a whole number"),
+        (
+            '[pretraining]\n[pretraining.loss]\ncutoffs = ["a"]',
+            "cutoffs.0 must be a whole number",
+        ),
         ("[bilm]\n[bilm.lstm]\ndim = 4\nprojection_dim = -1", "projection_dim"),
         ("[pretraining]\npatience = -1", "pretraining.patience must be 0 or more"),
         ("[pretraining]\n[pretraining.optimizer]\ngrad_clip = -1.0", "grad_clip must be 0 or more"),
@@ -1128,7 +1042,7 @@ def test_a_corpus_smaller_than_a_batch(tmp_path, corpus):
             'schedule = "cosine"\nwarmup_steps = 30\ntotal_steps = 20',
             r"warmup_steps \(30\) must be at most total_steps \(20\)",
         ),
-        ("[system]\nseed = -1", "system.seed must be 0 or a positive number, found -1"),
+        ("[system]\nseed = -1", "system.seed must be 0 or more, found -1"),
         ("no section", "is wrong"),
     ],
 )
@@ -1138,20 +1052,34 @@ def test_bad_configs(tmp_path, text, message):
         read_config(tmp_path / "c.cfg")
 
 
+def test_all_errors_of_a_config_are_reported_at_once(tmp_path):
+    (tmp_path / "c.cfg").write_text(
+        "[pretraining]\nbatch_wods = 5\ndropout = 2\n"
+        '[pretraining.optimizer]\nname = "sgd"\n[paths]\ncorpus = 5\n[system]\nseed = "0"\n'
+    )
+    with pytest.raises(ValueError) as error:
+        read_config(tmp_path / "c.cfg")
+    assert sorted(str(error.value).splitlines()) == [
+        "no setting 'pretraining.batch_wods': did you mean 'batch_words'?",
+        "paths.corpus must be a path, found 5",
+        "pretraining.dropout must be less than 1, found 2",
+        "pretraining.optimizer.name must be 'adagrad' or 'adamw', found 'sgd'",
+        "system.seed must be a whole number, found '0'",
+    ]
+
+
 def test_nothing_to_train(corpus):
     with pytest.raises(ValueError, match=r"no \[bilm\] section"):
         build_model(run_config(corpus, None), corpus)
 
 
 def test_words_of_another_vocabulary(tmp_path, corpus):
-    torch.manual_seed(0)
-    model, _ = build_model(run_config(corpus, WORDS), corpus)
-    allennlp.write(model.bilm, tmp_path / "words")
+    allennlp.write(new_model(run_config(corpus, WORDS), corpus).bilm, tmp_path / "words")
     prepare(
-        sentences(), tmp_path / "c", SENTENCE_PER_LINE, VocabularySettings(size=5),
+        sentences(), tmp_path / "c", SENTENCE_PER_LINE, VocabularyConfig(size=5),
         dev_fraction=0.1,
     )  # fmt: skip
     other = open_corpus(tmp_path / "c")
-    config = replace(run_config(other, None), init_from=tmp_path / "words")
+    config = start_from(run_config(other, None), tmp_path / "words")
     with pytest.raises(ValueError, match=r"the corpus has another vocabulary: .*vocab\.txt"):
         build_model(config, other)

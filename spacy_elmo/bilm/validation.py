@@ -1,0 +1,69 @@
+"""Settings that pydantic checks, with messages for those who write config files."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import fields, is_dataclass
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+
+from pydantic import ConfigDict, Strict, TypeAdapter, ValidationError
+
+T = TypeVar("T")
+SETTINGS = ConfigDict(extra="forbid")
+Bool = Annotated[bool, Strict()]
+Whole = Annotated[int, Strict()]
+Number = Annotated[float, Strict()]
+Text = Annotated[str, Strict()]
+
+# What a setting must be, by pydantic's type of the error; other types keep pydantic's words.
+_MESSAGES = {
+    "greater_than_equal": "must be {ge:g} or more",
+    "less_than_equal": "must be at most {le:g}",
+    "greater_than": "must be more than {gt:g}",
+    "less_than": "must be less than {lt:g}",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "path_type": "must be a path",
+    "tuple_type": "must be a list",
+    "literal_error": "must be {expected}",
+    "dataclass_type": "must be a section",
+    "dict_type": "must be a section",
+    "too_long": "must have at most {max_length} items",
+}
+
+
+def validate(kind: type[T], values: Any, prefix: str = "") -> T:
+    """Make settings of nested mappings.
+
+    kind (type): A pydantic dataclass.
+    values (Any): The settings by name.
+    prefix (str): What comes before the names in messages, such as "pretraining.".
+    RAISES (ValueError): With one line for each setting that is unknown, missing or wrong.
+    """
+    try:
+        return TypeAdapter(kind).validate_python(values)
+    except ValidationError as error:
+        lines = [_describe(kind, prefix, details) for details in error.errors()]
+        raise ValueError("\n".join(lines)) from error
+
+
+def _describe(kind: Any, prefix: str, error: Any) -> str:
+    """RETURNS (str): One of pydantic's errors: the setting, what is wrong, and its value."""
+    name = prefix + ".".join(map(str, error["loc"]))
+    if error["type"] == "missing":
+        return f"the setting {name} is missing"
+    if error["type"] == "unexpected_keyword_argument":
+        for section in error["loc"][:-1]:
+            hint = get_type_hints(kind)[section]
+            kind = next(x for x in (hint, *get_args(hint)) if is_dataclass(x))
+        names = [field.name for field in fields(kind)]
+        close = difflib.get_close_matches(str(error["loc"][-1]), names, 1)
+        guess = f": did you mean {close[0]!r}?" if close else f", only {', '.join(names)}"
+        return f"no setting {name!r}{guess}"
+    message = str(error["ctx"]["error"]) if error["type"] == "value_error" else error["msg"]
+    message = _MESSAGES.get(error["type"], message).format(**error.get("ctx", {}))
+    if error["type"] == "value_error" and not message.startswith("must be"):
+        return message  # It names the settings, and their values.
+    return f"{name or prefix.rstrip('.')} {message}, found {error['input']!r:.80}"

@@ -1,0 +1,83 @@
+"""The language model that a training starts from: a new one, or a pretrained one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from ..bilm import BiLM, BiLMConfig
+from ..weights import find_source, load_bilm
+from .config import RunConfig
+from .corpus import Corpus
+from .head import Head, head_folder, load_head
+from .language_model import LanguageModel
+from .losses import Softmax
+
+
+def build_model(config: RunConfig, corpus: Corpus) -> tuple[LanguageModel, str]:
+    """Build the model that a config describes.
+
+    RETURNS (tuple): The model, and the origin of its weights in words.
+    RAISES (ValueError): If there is neither an architecture nor a model, or they do not fit
+        together, or not the corpus.
+    """
+    words, settings, source = corpus.words, config.pretraining, config.paths.init_from
+    architecture = config.bilm and _with_vocabulary(config.bilm, len(words))
+    if source is None:
+        if architecture is None:
+            raise ValueError("no [bilm] section, and no --paths.init_from to take it from")
+        bilm = BiLM(architecture, None if architecture.char_cnn else words)
+        return LanguageModel(bilm, len(words), settings.loss, settings.dropout), "new weights"
+    bilm = load_bilm(source)
+    if architecture not in (None, bilm.config):
+        raise ValueError(
+            f"the [bilm] section differs from {source}: leave it out, or make it the same"
+        )
+    if bilm.vocabulary not in (None, words):
+        raise ValueError(
+            f"{source} reads words, and the corpus has another vocabulary: prepare it with the "
+            "model's vocab.txt"
+        )
+    model = LanguageModel(bilm, len(words), settings.loss, settings.dropout)
+    folder = head_folder(find_source(source))
+    output = _load_matching_rows(load_head(folder), model, words) if folder.is_dir() else ""
+    return model, f"weights of {source}, {output or 'a new output layer'}"
+
+
+def build_saved_model(config: RunConfig, corpus: Corpus, options: dict) -> LanguageModel:
+    """RETURNS (LanguageModel): A model for the weights of a checkpoint; the model that the training
+        started from is not needed.
+
+    options (dict): The biLM's configuration, as in options.json.
+    """
+    paths = replace(config.paths, init_from=None)
+    config = replace(config, paths=paths, bilm=BiLMConfig.from_options(options))
+    return build_model(config, corpus)[0]
+
+
+def _load_matching_rows(head: Head, model: LanguageModel, words: list[str]) -> str:
+    """Copy as much of an output layer as fits. RETURNS (str): How much, in words; "" for
+    nothing."""
+    tensors = model.output.state_dict()
+    if isinstance(model.output, Softmax) and model.output.tied and not head.loss.tied:
+        return ""  # It would replace the word embeddings.
+    shapes = {name: value.shape for name, value in tensors.items()}
+    if head.words == words and shapes == {k: v.shape for k, v in head.tensors.items()}:
+        model.output.load_state_dict(head.tensors)
+        return "and its output layer"
+    if not isinstance(model.output, Softmax) or set(tensors) != set(head.tensors):
+        return ""
+    if any(head.tensors[name].shape[1:] != value.shape[1:] for name, value in tensors.items()):
+        raise ValueError("the output layer beside the model is another model's: remove it")
+    # Each word of a full softmax has a row. Those of words in both vocabularies are copied.
+    head_rows = {word: row for row, word in enumerate(head.words)}
+    common = [(row, head_rows[word]) for row, word in enumerate(words) if word in head_rows]
+    rows, sources = torch.tensor(common).reshape(-1, 2).unbind(1)
+    for name, value in tensors.items():
+        value[rows] = head.tensors[name][sources]
+    return f"and its output layer for {len(common):,} of {len(words):,} words"
+
+
+def _with_vocabulary(config: BiLMConfig, n_words: int) -> BiLMConfig:
+    return config if config.char_cnn else BiLMConfig(config.lstm, n_tokens_vocab=n_words)

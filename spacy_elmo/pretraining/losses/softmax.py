@@ -1,0 +1,240 @@
+"""A full softmax, computed or estimated from samples."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, Optional
+
+import numpy
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from ...bilm.mixed_precision import autocast, operand, product_dtype
+from ...bilm.packing import to_device
+
+# Bounds the logits that exist at a time, in bytes: they should stay near the processor.
+_LOGIT_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
+
+
+class Samples(NamedTuple):
+    """The words that a sampled softmax estimates its normaliser from.
+
+    words (ndarray): Distinct words, rising.
+    n_tries (int): The number of draws, repeated words included.
+    """
+
+    words: numpy.ndarray
+    n_tries: int
+
+
+class Rows(NamedTuple):
+    """Copies of some rows of a `Softmax`. They are leaves of the graph, so that no gradient of the
+    whole layer is computed.
+
+    words (Tensor): Distinct words, rising.
+    parts (dict[Parameter, Tensor]): The layer's parameters, and these rows of them.
+    """
+
+    words: Tensor
+    parts: dict[nn.Parameter, Tensor]
+
+
+class Softmax(nn.Module):
+    """A full softmax, whose training loss may be estimated from samples.
+
+    n_words (int): Words that are predicted, by falling frequency.
+    width (int): P.
+    n_samples (Optional[int]): Words drawn per step; None: the exact loss.
+    weight (Optional[Parameter]): A weight to share with another module.
+    """
+
+    def __init__(
+        self,
+        n_words: int,
+        width: int,
+        n_samples: Optional[int] = None,
+        weight: Optional[nn.Parameter] = None,
+    ) -> None:
+        super().__init__()
+        self.n_words = n_words
+        self.n_samples = None if n_samples is None or n_samples >= n_words else n_samples
+        self.tied = weight is not None
+        if weight is None:
+            weight = nn.Parameter(torch.empty(n_words, width))
+            nn.init.normal_(weight, std=width**-0.5)
+        self.weight = weight
+        self.bias = nn.Parameter(torch.zeros(n_words))
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether a step reads only some rows, and nothing else reads the weights."""
+        return self.n_samples is not None and not self.tied
+
+    def draw(self, random: numpy.random.Generator) -> Optional[Samples]:
+        """RETURNS (Optional[Samples]): The samples of one step, for both directions."""
+        if self.n_samples is None:
+            return None
+        return draw_log_uniform(self.n_words, self.n_samples, random)
+
+    def gather(self, words: numpy.ndarray) -> Rows:
+        """RETURNS (Rows): Copies of the rows of distinct words, in rising order."""
+        index = to_device(words, self.weight.device)
+        parts = {p: p.detach()[index].requires_grad_() for p in (self.weight, self.bias)}
+        return Rows(index, parts)
+
+    def forward(
+        self,
+        h: Tensor,
+        targets: Tensor,
+        samples: Optional[Samples] = None,
+        rows: Optional[Rows] = None,
+    ) -> Tensor:
+        """The loss that training minimises.
+
+        h (Tensor): Shape (rows, P).
+        targets (Tensor): The word of each row, shape (rows,), on the CPU.
+        samples (Optional[Samples]): The words to estimate from; None for all.
+        rows (Optional[Rows]): Rows that get the gradient instead of the layer's own weights. Only
+            with samples; must include the samples and the targets.
+        RETURNS (Tensor): The sum over all rows. With samples this is a classification among the
+            samples and the target: its minimum is that of the full loss, its value is lower.
+        """
+        targets = to_device(targets.numpy(), h.device)
+        if samples is None:
+            return _cross_entropy(h, self.weight, self.bias, targets, None)
+        candidates, n_tries = to_device(samples[0], h.device), samples[1]
+        # The column of the sample that is the row's target, or -1. Such an "accidental hit" is left
+        # out of the row's samples.
+        hit = torch.searchsorted(candidates, targets).clamp_max_(len(candidates) - 1)
+        hit = torch.where(candidates[hit] == targets, hit, -1)
+        # The logits of the samples and that of the target are all lowered by the logarithm of the
+        # word's expected count, as in tf.nn.sampled_softmax_loss. Only then is the minimum of the
+        # loss the true distribution (Jean et al. 2015, section 3; Bengio and Senécal 2008).
+        log_counts, target_log_count = (
+            log_expected_counts(words, self.n_words, n_tries) for words in (candidates, targets)
+        )
+        weight: Tensor = self.weight
+        bias: Tensor = self.bias
+        if rows is not None:
+            weight, bias = rows.parts[self.weight], rows.parts[self.bias]
+            candidates, targets = (
+                torch.searchsorted(rows.words, words) for words in (candidates, targets)
+            )
+        target_logit = (h * weight[targets]).sum(1) + bias[targets] - target_log_count
+        weight, bias = weight[candidates], bias[candidates] - log_counts
+        return _cross_entropy(h, weight, bias, hit, target_logit)
+
+    def log_likelihood(self, h: Tensor, targets: Tensor) -> Tensor:
+        """RETURNS (Tensor): The exact log probability of each row's word, shape (rows,)."""
+        targets = to_device(targets.numpy(), h.device)
+        result = h.new_empty(len(h))
+        size = rows_per_chunk(h, self.n_words)
+        for start in range(0, len(h), size):
+            rows = slice(start, start + size)
+            logits = torch.addmm(self.bias, h[rows], self.weight.t())
+            chosen = logits.gather(1, targets[rows, None]).squeeze(1)
+            result[rows] = chosen - logits.logsumexp(1)
+        return result
+
+
+def _cross_entropy(
+    h: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, target_logit: Optional[Tensor]
+) -> Tensor:
+    """Matrix products have the type of `torch.autocast`, if it is on; all else that of the
+    weights."""
+    dtype = product_dtype(h)
+    with autocast(h.device, False):
+        return _CrossEntropy.apply(h, weight, bias, targets, target_logit, dtype)
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Sum of `logsumexp - logit of the target`. The gradient is computed in the forward pass, one
+    chunk of rows at a time, so that no matrix of all logits is kept."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        h: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        targets: Tensor,
+        target_logit: Optional[Tensor],
+        dtype: torch.dtype,
+    ) -> Tensor:
+        """With `target_logit`, the targets' logits are not among those of `weight`, and the column
+        `targets` (-1 for none) is left out."""
+        total = h.new_zeros(())
+        d_h, d_weight, d_bias = (torch.zeros_like(tensor) for tensor in (h, weight, bias))
+        d_target_logit = None if target_logit is None else torch.empty_like(target_logit)
+        size = rows_per_chunk(h, len(weight))
+        low_weight = weight.to(dtype)
+        for start in range(0, len(h), size):
+            rows = slice(start, start + size)
+            low_h, target = operand(h[rows], dtype), targets[rows]
+            n = len(target)
+            logits = torch.mm(low_h, low_weight.t())[:n].to(h.dtype).add_(bias)
+            if target_logit is None:
+                chosen = logits.gather(1, target[:, None]).squeeze(1)
+                norm = logits.logsumexp(1)
+            else:
+                column = target.clamp_min(0)[:, None]
+                hits = logits.gather(1, column)
+                logits.scatter_(1, column, hits.masked_fill_(target[:, None] >= 0, -math.inf))
+                chosen = target_logit[rows]
+                norm = torch.logaddexp(logits.logsumexp(1), chosen)
+            total += (norm - chosen).sum()
+            p = logits.sub_(norm[:, None]).exp_()
+            if d_target_logit is None:
+                p[torch.arange(n, device=h.device), target] -= 1
+            else:
+                d_target_logit[rows] = (chosen - norm).exp() - 1
+            d_bias += p.sum(0)
+            p = operand(p, dtype)
+            d_h[rows] = torch.mm(p, low_weight)[:n]
+            d_weight += torch.mm(p.t(), low_h)
+        ctx.save_for_backward(d_h, d_weight, d_bias, d_target_logit)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_total: Tensor) -> tuple[Optional[Tensor], ...]:
+        d_h, d_weight, d_bias, d_target_logit = (
+            None if gradient is None else gradient * d_total for gradient in ctx.saved_tensors
+        )
+        return d_h, d_weight, d_bias, None, d_target_logit, None
+
+
+def rows_per_chunk(h: Tensor, n_words: int) -> int:
+    """RETURNS (int): How many rows of logits to compute at a time."""
+    limit = _LOGIT_BYTES.get(h.device.type, 1 << 30)
+    return max(1, limit // (n_words * h.element_size()))
+
+
+def log_expected_counts(words: Tensor, n_words: int, n_tries: int) -> Tensor:
+    """RETURNS (Tensor): Logarithms of the words' expected counts among the samples of
+    `draw_log_uniform`: log(1 - (1 - p)^n_tries), with the probability p of one draw."""
+    p = torch.log1p(1 / (words + 1)) / math.log(n_words + 1)
+    return torch.log(-torch.expm1(n_tries * torch.log1p(-p)))
+
+
+def draw_log_uniform(n_words: int, n_samples: int, random: numpy.random.Generator) -> Samples:
+    """Draw distinct words with probability `log(1 + 1 / (k + 1)) / log(n_words + 1)`, about Zipf's
+    law for words sorted by frequency (TensorFlow's log_uniform_candidate_sampler).
+
+    RETURNS (Samples): `n_samples` distinct words.
+    """
+    seen = numpy.zeros(n_words, dtype=bool)
+    n_tries = n_seen = 0
+    while True:
+        values = numpy.exp(random.random(2 * n_samples) * math.log(n_words + 1)) - 1
+        draws = numpy.minimum(values.astype(numpy.int64), n_words - 1)
+        _, first = numpy.unique(draws, return_index=True)
+        new = numpy.sort(first[~seen[draws[first]]])
+        missing = n_samples - n_seen
+        if len(new) >= missing:
+            seen[draws[new[:missing]]] = True
+            return Samples(numpy.flatnonzero(seen), n_tries + int(new[missing - 1]) + 1)
+        seen[draws[new]] = True
+        n_seen += len(new)
+        n_tries += len(draws)

@@ -1,0 +1,127 @@
+"""One step of a training: the gradients of some batches, and the update."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import numpy
+import torch
+from torch import nn
+
+from ..bilm.lstm_function import LayerState
+from ..bilm.mixed_precision import autocast
+from .batches import Batch, EpochBatches
+from .config import OptimizerConfig, PretrainingConfig
+from .distributed import all_gather_unique, all_reduce_sum, rank, world_size
+from .language_model import LanguageModel
+from .losses import Rows, Samples
+from .optimizer import build_optimizer, set_learn_rate, update_rows
+
+
+class Updater:
+    """Updates a model. With several processes, each has one, and computes its share of each batch.
+
+    model (LanguageModel): The model, on its device.
+    settings (PretrainingConfig): How to train.
+    seed (int): Decides dropout and samples, together with the number of the step.
+
+    Attributes: `schedule`, the OptimizerConfig whose learning rates hold; `first_bad_step`, the
+    number (from 1) of the first step whose loss or gradient was not finite, else -1, as a tensor:
+    reading it waits for the device.
+    """
+
+    def __init__(self, model: LanguageModel, settings: PretrainingConfig, seed: int) -> None:
+        self.model = model
+        self.settings = settings
+        self.seed = seed
+        self.schedule: OptimizerConfig = settings.optimizer
+        self.optimizer = build_optimizer(model, settings.optimizer)
+        self.first_bad_step = torch.full((), -1, device=model.bilm.device)
+        # Whether a step reads and updates only some rows of the output layer.
+        self._has_rows = model.output.reads_rows and settings.optimizer.name == "adagrad"
+        self._parallel: Any = model
+        if world_size() > 1:
+            if self._has_rows:
+                # `update` sums the gradients of these rows.
+                nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
+                    model, [f"output.{name}" for name in model.output.state_dict()]
+                )
+            self._parallel = nn.parallel.DistributedDataParallel(model)
+
+    def update(
+        self,
+        epoch: EpochBatches,
+        numbers: Sequence[int],
+        step: int,
+        states: Optional[list[LayerState]] = None,
+    ) -> tuple[torch.Tensor, int]:
+        """Make one update.
+
+        epoch (EpochBatches): The batches of the epoch.
+        numbers (Sequence[int]): The batches of the step, whose gradients are accumulated.
+        step (int): The number of the step, from 0.
+        states (Optional[list]): The LSTMs' states, replaced in place; see `LanguageModel.forward`.
+        RETURNS (tuple): This process's share of the mean loss per prediction, in nats, and the
+            words of the batches.
+        """
+        set_learn_rate(self.optimizer, self.schedule, step)
+        random = numpy.random.default_rng((self.seed, step))
+        # Dropout depends only on the step, so that a resumed run draws the same.
+        torch.manual_seed(hash((self.seed, step, rank())) % 2**63)
+        n_words, n_targets = map(sum, zip(*(epoch.size(number) for number in numbers)))
+        self.optimizer.zero_grad(set_to_none=True)
+        batches = [self._read(epoch, number) for number in numbers]
+        samples = self.model.output.draw(random)
+        rows = None
+        if self._has_rows:
+            words = [samples.words, *(batch.targets.ravel() for batch, _ in batches)]
+            rows = self.model.output.gather(all_gather_unique(numpy.concatenate(words)))
+        total = self._accumulate(batches, n_targets, samples, states, rows)
+        parts = {} if rows is None else rows.parts
+        for part in parts.values():
+            assert part.grad is not None
+            all_reduce_sum(part.grad).div_(world_size())
+        limit = self.settings.optimizer.grad_clip or math.inf
+        trained = [parts.get(p, p) for p in self.model.parameters()]
+        norm = nn.utils.clip_grad_norm_(trained, limit)
+        is_bad = ~torch.isfinite(total + norm) & (self.first_bad_step < 0)
+        self.first_bad_step.masked_fill_(is_bad, step + 1)
+        self.optimizer.step()
+        if rows is not None:
+            update_rows(self.optimizer, rows)
+        self.model.bilm.invalidate()
+        return total, n_words
+
+    def _read(self, epoch: EpochBatches, number: int) -> tuple[Batch, int]:
+        """RETURNS (tuple): This process's share of a batch, and the factor of its loss."""
+        batch = epoch.read(number, rank(), world_size())
+        if batch is not None:
+            return batch, world_size()
+        # Every process must take part in the sum of gradients, even if it has no sentence.
+        whole = epoch.read(number)
+        assert whole is not None
+        return whole, 0
+
+    def _accumulate(
+        self,
+        batches: list[tuple[Batch, int]],
+        n_targets: int,
+        samples: Optional[Samples],
+        states: Optional[list[LayerState]],
+        rows: Optional[Rows],
+    ) -> torch.Tensor:
+        """Add up the gradients. RETURNS (Tensor): The loss."""
+        device = self.model.bilm.device
+        total = torch.zeros((), device=device)
+        for number, (batch, factor) in enumerate(batches, 1):
+            # Accumulated gradients are summed over the processes only once.
+            skips_sum = number < len(batches) and world_size() > 1
+            no_sum = self._parallel.no_sync() if skips_sum else contextlib.nullcontext()
+            with no_sum, autocast(device, self.settings.mixed_precision):
+                loss = self._parallel(batch, samples, states or None, rows) / (2 * n_targets)
+            (loss * factor).backward()
+            total += loss.detach() * bool(factor)
+        return total
