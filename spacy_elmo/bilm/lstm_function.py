@@ -210,26 +210,26 @@ class _LSTMFunction(torch.autograd.Function):
         weight = gate_weight.to(dtype)
         recurrent = weight[..., width:].contiguous()
         projection = None if projection_weight is None else projection_weight.to(dtype)
-        previous = _previous_rows(batch_sizes, x.device)
+        # For each row but those of the first step, the row of the same sequence one step before.
+        counts = numpy.array([0, *batch_sizes[:-1]], dtype=numpy.int64)
+        distance = numpy.repeat(counts, batch_sizes)
+        previous = to_device((numpy.arange(n_rows) - distance)[batch_sizes[0] :], x.device)
         factors = _derivatives(gates, cells, c0, previous, ctx.settings.config.cell_clip)
         d_out = dy.clone()
         low = _backward_steps(ctx.settings, factors, d_out, y, recurrent, projection)
         h_previous = torch.empty_like(y)
         h_previous[..., : batch_sizes[0], :] = 0 if h0 is None else h0
         h_previous[..., batch_sizes[0] :, :] = y[..., previous, :]
-        d_weight = torch.empty_like(gate_weight)
-        for columns, inputs in ((slice(width), x), (slice(width, None), h_previous)):
-            inputs = operand(inputs, dtype)
-            d_gates = low[..., : inputs.shape[-2], :]
-            d_weight[..., columns] = torch.matmul(d_gates.transpose(-1, -2), inputs)
+        inputs = operand(torch.cat((x, h_previous), dim=-1), dtype)
+        d_gates = low[..., : inputs.shape[-2], :]
+        d_weight = torch.matmul(d_gates.transpose(-1, -2), inputs).to(gate_weight.dtype)
         d_projection = None
         if projection is not None:
             d_low = operand(d_out, dtype).transpose(-1, -2)
             d_projection = torch.matmul(d_low, operand(factors.hidden, dtype)).to(x.dtype)
         d_x = None
         if ctx.needs_input_grad[1]:  # That of x.
-            rows = low[..., : product_rows(n_rows, x.device, dtype), :]
-            d_x = torch.matmul(rows, weight[..., :width])[..., :n_rows, :].to(x.dtype)
+            d_x = torch.matmul(d_gates, weight[..., :width])[..., :n_rows, :].to(x.dtype)
         return None, d_x, d_weight, factors.gates.sum(-2), d_projection
 
 
@@ -314,13 +314,7 @@ def _backward_steps(
         if low is not d_gates:
             low[..., rows, :] = d_gates[..., rows, :]
         if start:
-            operands = low[..., start : start + product_rows(n, device, dtype), :]
+            n_operands = n if low is d_gates else product_rows(n, device, dtype)
+            operands = low[..., start : start + n_operands, :]
             d_h_next = torch.matmul(operands, recurrent)[..., :n, :]
     return low
-
-
-def _previous_rows(batch_sizes: list[int], device: torch.device) -> Tensor:
-    """For each row but those of the first step, the row of the same sequence one step before."""
-    counts = numpy.array([0, *batch_sizes[:-1]], dtype=numpy.int64)
-    rows = numpy.arange(sum(batch_sizes)) - numpy.repeat(counts, batch_sizes)
-    return to_device(rows[batch_sizes[0] :], device)
