@@ -33,12 +33,13 @@ in its attributes. A copy and a pickle of a state have no upstream and no batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union, cast
 
 from spacy.attrs import ORTH
 from spacy.tokens import Doc
-from thinc.api import Model, Ops
+from thinc.api import Model, Ops, Optimizer
 from thinc.types import Floats2d, Floats3d
 
 from ..extensions import get_layers
@@ -46,7 +47,6 @@ from .encoder import BatchLayers, FrozenLayers
 from .listener_state import (
     ANY,
     ListenerState,
-    SharedBatch,
     describe_listener,
     describe_missing_layers,
     describe_upstream,
@@ -62,6 +62,57 @@ MIX_DOCS = "mix_docs"
 
 # Gradients between two checks on a GPU.
 _CHECK_EVERY = 100
+
+
+@dataclass(eq=False)
+class SharedBatch:
+    """The layers of one batch on their way to the listeners, and the sum of the gradients on their
+    way back.
+
+    keys (list[bytes]): The word types of each doc, to recognise it.
+    layers (BatchLayers): What the upstream computed for the docs.
+    waiting (set[ListenerState]): The listeners that have not taken the layers yet.
+    backprop (Optional[Callable]): Takes the sum of the gradients (L+1, tokens, 2P), or None if no
+        listener has sent one, and the optimizer, if there is one. None if the biLM is frozen, and
+        after it was called.
+    sgd (Optional[Optimizer]): Updates the weights as soon as the sum is complete.
+    started (bool): Whether a listener has taken the layers.
+    n_pending (int): The listeners that have taken the layers and not yet sent a gradient.
+    gradient (Optional[Floats3d]): The sum so far.
+    """
+
+    keys: list[bytes]
+    layers: BatchLayers
+    waiting: set[ListenerState] = field(default_factory=set)
+    backprop: Optional[Callable[[Optional[Floats3d], Optional[Optimizer]], None]] = None
+    sgd: Optional[Optimizer] = None
+    started: bool = False
+    n_pending: int = 0
+    gradient: Optional[Floats3d] = None
+
+    def accumulate(self, gradient: Floats3d) -> list:
+        """Add a listener's gradient. The last one sends the sum into the biLM.
+        RETURNS (list): Empty, because docs have no gradient."""
+        if self.backprop is None:
+            raise ValueError(
+                "a listener sent a gradient after its batch had gone back through the biLM: it "
+                "must finish a batch before the upstream gets the next"
+            )
+        if self.gradient is None:
+            self.gradient = gradient
+        else:
+            self.gradient += gradient
+        self.n_pending -= 1
+        if not self.waiting and not self.n_pending:
+            self.finish()
+        return []
+
+    def finish(self) -> None:
+        """Send the sum into the biLM, complete or not. Does nothing the second time."""
+        backprop, self.backprop = self.backprop, None
+        if backprop is not None:
+            backprop(self.gradient, self.sgd)
+        self.gradient = None
 
 
 def doc_keys(docs: Sequence[Doc]) -> list[bytes]:

@@ -33,8 +33,7 @@ def ElmoTok2Vec(
     layers for embedding and encoding.
 
     embed (Model): From docs to vectors x.
-    encode (Model): From vectors to contextual vectors h. A maxout layer maps [x; ELMo] to its
-        width.
+    encode (Model): From vectors to contextual vectors h. A maxout layer gives [x; ELMo] its width.
     elmo_input (Optional[Mix]): The mix at the input; None for none.
     elmo_output (Optional[Mix]): The mix at the output; None for none.
     upstream, grad_factor: See `ElmoListener`.
