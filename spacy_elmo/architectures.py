@@ -15,6 +15,7 @@ from thinc.types import Floats2d
 from .bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
 from .bilm.config import Activation
 from .bilm.formats import read_vocabulary
+from .bilm.validation import validate
 from .inference.settings import Precision
 from .layers.encoder import BatchLayers, ElmoEncoder, LazyBiLM, Settings
 from .layers.listener import make_source, mix_docs
@@ -88,25 +89,27 @@ def build_bilm(
         raise ValueError(
             "spacy-elmo.BiLM.v1: give either filters (character input) or vocabulary (word input)"
         )
-    lstm = LSTMConfig(
-        dim=dim,
-        projection_dim=projection_dim,
-        n_layers=n_layers,
-        cell_clip=cell_clip,
-        proj_clip=proj_clip,
-        use_skip_connections=use_skip_connections,
-    )
+    lstm_settings = {
+        "dim": dim,
+        "projection_dim": projection_dim,
+        "n_layers": n_layers,
+        "cell_clip": cell_clip,
+        "proj_clip": proj_clip,
+        "use_skip_connections": use_skip_connections,
+    }
+    lstm = validate(LSTMConfig, lstm_settings, "lstm.")
     load: Callable[[], BiLM]
     if filters is None:
         load = partial(_make_word_bilm, lstm, Path(str(vocabulary)).expanduser().absolute())
     else:
-        char_cnn = CharCNNConfig(
-            filters=tuple(tuple(pair) for pair in filters),  # type: ignore[misc]
-            activation=activation,
-            n_highway=n_highway,
-            embedding_dim=char_embedding_dim,
-            max_characters_per_token=max_characters_per_token,
-        )
+        cnn_settings = {
+            "filters": filters,
+            "activation": activation,
+            "n_highway": n_highway,
+            "embedding_dim": char_embedding_dim,
+            "max_characters_per_token": max_characters_per_token,
+        }
+        char_cnn = validate(CharCNNConfig, cnn_settings, "char_cnn.")
         load = partial(BiLM, BiLMConfig(lstm=lstm, char_cnn=char_cnn))
     settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful, mixed_precision)
     return ElmoEncoder(LazyBiLM(load), segmenter or sentences(), settings)

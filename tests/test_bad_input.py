@@ -163,7 +163,7 @@ def test_unknown_weights_in_a_pipeline(tmp_path):
         with pytest.raises(ValueError, match=r"no weights .*absent"):
             use()
     with pytest.raises(ValueError, match="no weights 'nonsense'"):
-        nlp.get_pipe("elmo").load_bilm("nonsense")
+        nlp.get_pipe("elmo").load_weights("nonsense")
 
 
 def test_a_failed_load_keeps_the_old_weights(nlp, tmp_path):
@@ -172,7 +172,7 @@ def test_a_failed_load_keeps_the_old_weights(nlp, tmp_path):
     (tmp_path / "broken" / "weights.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{broken")
     for wrong in ("nonsense", tmp_path / "broken"):
         with pytest.raises(ValueError):
-            nlp.get_pipe("elmo").load_bilm(wrong)
+            nlp.get_pipe("elmo").load_weights(wrong)
         assert max_difference(nlp("bank")._.elmo_layers, before) < 1e-6
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +59,7 @@ def describe(source: str) -> dict[str, dict[str, Any]]:
     report = {}
     for name, elmo in components.items():
         settings, mix = elmo.model.attrs["settings"], elmo.mix.attrs.get("settings")
-        mix_settings = [f"{key}={x}" for key, x in asdict(mix).items()] if mix is not None else []
+        mix_settings = [f"{key}={x}" for key, x in vars(mix).items()] if mix is not None else []
         report[name] = {
             "format": "spaCy pipeline",
             **{key: nlp.meta[key] for key in _META if nlp.meta.get(key)},
