@@ -239,16 +239,20 @@ class Elmo(Upstream):
             yield from self._annotate(docs, keep_layers)
 
     def batch_docs(
-        self, docs: Iterable[Doc], batch_size: Optional[int] = None
+        self,
+        docs: Iterable[Doc],
+        batch_size: Optional[int] = None,
+        n_batches: int = _BATCHES_PER_BUFFER,
     ) -> Iterator[list[Doc]]:
-        """Cut a stream into batches that the biLM processes at once: at most `batch_size` docs, and
-        enough tokens for a few batches of the LSTMs.
+        """Cut a stream into batches of docs: at most `batch_size` docs, and enough tokens for a few
+        batches of the LSTMs.
 
         batch_size (Optional[int]): Docs in a batch, if less than the component's setting.
+        n_batches (int): How many batches of the LSTMs.
         YIELDS (list[Doc]): The batches, none of them empty.
         """
         max_docs = min(batch_size or self.batch_size, self.batch_size)
-        max_tokens = _BATCHES_PER_BUFFER * self.model.attrs["settings"].max_tokens_per_batch
+        max_tokens = n_batches * self.model.attrs["settings"].max_tokens_per_batch
         batch: list[Doc] = []
         n_tokens = 0
         for doc in docs:

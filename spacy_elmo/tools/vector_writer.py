@@ -127,7 +127,7 @@ class VectorWriter:
         settings = pipe_settings(self.nlp, self.elmo, keep_layers=self.layers != Layers.mixed)
         written = list(self._journal.portions)
         n_read = 0
-        for portion in self._split(docs):
+        for portion in self.elmo.batch_docs(docs, n_batches=_PORTION_BATCHES):
             checksum = _checksum(portion)
             if written:
                 if written.pop(0) != (len(portion), checksum):
@@ -149,19 +149,6 @@ class VectorWriter:
             _OUTPUTS[self.out.suffix](temporary, self._journal.read_records())
         self._journal.path.unlink(missing_ok=True)
         return self.n_records
-
-    def _split(self, docs: Iterable[Doc]) -> Iterator[list[Doc]]:
-        max_tokens = _PORTION_BATCHES * self.elmo.model.attrs["settings"].max_tokens_per_batch
-        portion: list[Doc] = []
-        n_tokens = 0
-        for doc in docs:
-            portion.append(doc)
-            n_tokens += len(doc)
-            if len(portion) >= self.elmo.batch_size or n_tokens >= max_tokens:
-                yield portion
-                portion, n_tokens = [], 0
-        if portion:
-            yield portion
 
     def _encode(self, doc: Doc) -> bytes:
         """RETURNS (bytes): The record of a processed doc: a DocBin with no other vectors than those
