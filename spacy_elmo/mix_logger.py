@@ -50,9 +50,9 @@ def find_mixes(nlp: Language) -> Iterator[TaskMix]:
             if (mix := node.maybe_get_ref(f"{end}_mix")) is not None
         }
         for node in nodes:
-            state = mix_state(node.layers[0], n_layers) if node.name == MIX_DOCS else None
-            if state is not None:
-                yield TaskMix(ends.get(node.id, name), node.layers[0].name, state)
+            if node.name == MIX_DOCS:
+                mix = node.layers[0]
+                yield TaskMix(ends.get(node.id, name), mix.name, mix_state(mix, n_layers))
 
 
 def _count_layers(node: Model) -> int:
@@ -69,7 +69,7 @@ def describe_state(state: MixState) -> str:
         parts.append(" ".join(f"{weight:.3f}" for weight in state.weights))
     if state.gamma is not None:
         parts.append(f"gamma {state.gamma:.3f}")
-    return ", ".join(parts) or "not initialised"
+    return ", ".join(parts) or "no layer weights"
 
 
 @registry.loggers("spacy-elmo.MixLogger.v1")

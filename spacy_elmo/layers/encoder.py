@@ -312,15 +312,17 @@ class Sequences:
 
     def keys(self) -> list[tuple[bytes, bytes]]:
         """RETURNS (list): What tells the sequences apart, whichever docs they come from."""
-        ends = numpy.cumsum(self.lengths)[:-1]
-        parts = numpy.split(self.orth[self.tokens], ends), numpy.split(self.kept, ends)
+        parts = self._split(self.orth[self.tokens]), self._split(self.kept)
         return [(orth.tobytes(), kept.tobytes()) for orth, kept in zip(*parts)]
 
     def kept_tokens(self) -> list[numpy.ndarray]:
         """RETURNS (list): The numbers of each sequence's tokens that are kept."""
-        ends = numpy.cumsum(self.lengths)[:-1]
-        parts = numpy.split(self.tokens, ends), numpy.split(self.kept, ends)
+        parts = self._split(self.tokens), self._split(self.kept)
         return [tokens[kept] for tokens, kept in zip(*parts)]
+
+    def _split(self, values: numpy.ndarray) -> list[numpy.ndarray]:
+        # NumPy splits nothing into one part.
+        return numpy.split(values, numpy.cumsum(self.lengths)[:-1])[: len(self.lengths)]
 
     def select(self, numbers: Sequence[int]) -> Sequences:
         """RETURNS (Sequences): Some of the sequences of the same docs."""

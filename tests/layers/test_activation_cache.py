@@ -205,6 +205,18 @@ def test_a_folder_that_is_gone(tmp_path):
         nlp.update(tagged(nlp), sgd=Adam(0.01))
 
 
+def test_docs_without_words_use_the_cache_too(weights_folder):
+    nlp = elmo_pipeline(weights_folder)
+    add_tagger(nlp)
+    examples = tagged(nlp)
+    nlp.initialize(lambda: examples)
+    nlp.update(examples)
+    for text in ("", " "):
+        assert nlp(text)._.elmo_layers.shape == (3, len(nlp.make_doc(text)), 12)
+    assert [len(doc._.elmo_tokens) for doc in nlp.pipe(["", ""])] == [0, 0]
+    nlp.update([example for example in examples if not len(example.x)])
+
+
 def test_predictions_between_updates_are_exact_and_not_kept(tmp_path):
     nlp = training_pipeline(tmp_path, half_precision=True)
     nlp.update(tagged(nlp), sgd=Adam(0.01))

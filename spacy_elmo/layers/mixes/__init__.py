@@ -3,11 +3,17 @@
 A mix is a thinc model that maps (L+1, tokens, 2P) to (tokens, width), token by token. Each has its
 own file. Its name for configs is an entry point of the group "thinc_layers" in `setup.py`.
 
+What a mix guarantees: vectors in the type of the layers and in memory of their own; layers that it
+does not change; any number of tokens, also 0; only `mix.ops` for arrays, which are on a GPU
+sometimes; a backprop that keeps no layers alive if it does not need them. The component's own mix
+must have no weights to train.
+
 Two optional functions in the `attrs` of a mix serve others:
 
-* `state`: takes the mix and the number of layers, and returns a `MixState` for reports.
+* `state`: takes the mix and the number of layers, and returns a `MixState` for reports. A mix
+  without a weight per layer needs none.
 * `forward_frozen`: like `forward`, but its backprop computes no gradient of the layers, because
-  the biLM is frozen. A mix without weights needs no such function.
+  the biLM is frozen. It saves time in mixes with weights.
 """
 
 from .concat import ConcatLayers as ConcatLayers

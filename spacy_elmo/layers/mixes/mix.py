@@ -16,7 +16,7 @@ class MixState(NamedTuple):
 
     weights (Optional[list[float]]): The weight of each layer, from the token encoder up. For a
         `LearnedMix`: the share of each layer in the norm of the weights that read it. None if they
-        are not known yet.
+        are not known yet, or if the mix has none.
     gamma (Optional[float]): The scale, if the mix has one.
     """
 
@@ -24,15 +24,13 @@ class MixState(NamedTuple):
     gamma: Optional[float]
 
 
-def mix_state(mix: Model, n_layers: int) -> Optional[MixState]:
+def mix_state(mix: Mix, n_layers: int) -> MixState:
     """Describe a mix for a report.
 
-    mix (Model): Any layer.
     n_layers (int): L+1; 0 if it is not known, as without an upstream.
-    RETURNS (Optional[MixState]): None for a layer without a `state` function.
     """
     state = mix.attrs.get("state")
-    return None if state is None else state(mix, n_layers)
+    return MixState(None, None) if state is None else state(mix, n_layers)
 
 
 def check_weights(name: str, weights: Optional[Sequence[float]]) -> Optional[list[float]]:
