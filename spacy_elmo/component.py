@@ -165,9 +165,7 @@ class Elmo(Upstream):
         self.batch_size = batch_size
         self.optimizer = optimizer
         self.frozen = frozen
-        self.is_trainable = not frozen
-        usable = frozen and not model.attrs["settings"].stateful
-        self.activation_cache = activation_cache if usable else None
+        self.activation_cache = activation_cache
         self.listener_map = {}
         self._run = RunState()
         model.attrs["replace_listener"] = replace_listener

@@ -14,6 +14,7 @@ from .characters import BOS, EOS
 from .config import BiLMConfig
 from .forking import FORK_GATE
 from .lstm import BiLSTM
+from .mixed_precision import autocast
 from .packing import pack_sentences, to_device
 from .token_encoder import CharCNN, build_token_encoder
 
@@ -50,15 +51,28 @@ class BiLM(nn.Module):
     def dtype(self) -> torch.dtype:
         return next(self.parameters()).dtype
 
-    @FORK_GATE
-    def forward(self, types: Sequence[str], index: numpy.ndarray, lengths: Sequence[int]) -> Tensor:
+    def forward(
+        self,
+        types: Sequence[str],
+        index: numpy.ndarray,
+        lengths: Sequence[int],
+        mixed_precision: bool = False,
+    ) -> Tensor:
         """All layers' activations.
 
         types (Sequence[str]): Distinct word types.
         index (ndarray): The type of each token, all sentences concatenated, shape (tokens,).
         lengths (Sequence[int]): Tokens per sentence, boundaries not included.
+        mixed_precision (bool): Compute products in bfloat16, whatever `torch.autocast` says around
+            the call: thinc's shim switches it off.
         RETURNS (Tensor): Shape (L+1, tokens, 2P). Layer 0 is the token encoder, twice.
         """
+        with FORK_GATE, autocast(self.device, mixed_precision):
+            return self._forward(types, index, lengths)
+
+    def _forward(
+        self, types: Sequence[str], index: numpy.ndarray, lengths: Sequence[int]
+    ) -> Tensor:
         if torch.is_grad_enabled():
             self.n_invalidations += 1  # Whoever computes gradients is about to change the weights.
         vectors = self.token_encoder([*types, BOS, EOS]).to(next(self.parameters()).dtype)

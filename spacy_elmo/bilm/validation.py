@@ -63,7 +63,8 @@ def _describe(kind: Any, prefix: str, error: Any) -> str:
         guess = f": did you mean {close[0]!r}?" if close else f", only {', '.join(names)}"
         return f"no setting {name!r}{guess}"
     message = str(error["ctx"]["error"]) if error["type"] == "value_error" else error["msg"]
-    message = _MESSAGES.get(error["type"], message).format(**error.get("ctx", {}))
+    if error["type"] in _MESSAGES:
+        message = _MESSAGES[error["type"]].format(**error.get("ctx", {}))
     if error["type"] == "value_error" and not message.startswith("must be"):
         return message  # It names the settings, and their values.
     return f"{name or prefix.rstrip('.')} {message}, found {error['input']!r:.80}"

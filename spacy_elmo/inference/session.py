@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, cast
 from weakref import WeakKeyDictionary
 
@@ -59,6 +59,7 @@ class Session:
         self._lock = threading.Lock()
         self._packed: Optional[PackedBiLM] = None
         self._states: Optional[list[LayerState]] = None
+        self._checksum: Optional[str] = None
 
     def batches(
         self, types: Sequence[str], index: numpy.ndarray, lengths: Sequence[int] | numpy.ndarray
@@ -113,10 +114,16 @@ class Session:
         """Start again from zero states (`stateful` only)."""
         self._states = None
 
-    @cached_property
+    @property
     def checksum(self) -> str:
         """A checksum of evenly spaced samples of all weights, the same in every process. Whatever
         trains a biLM changes nearly all weights, and reading all would take as long as a batch."""
+        with FORK_GATE, self._lock:
+            if self._checksum is None:
+                self._checksum = self._compute_checksum()
+            return self._checksum
+
+    def _compute_checksum(self) -> str:
         checksum = hashlib.blake2b(digest_size=16)
         for prefix, module in (("token_encoder", self._token_encoder), ("lstm", self._lstm)):
             for name, weight in module.named_parameters(prefix):
@@ -183,7 +190,9 @@ class Session:
         config, n_rows = self._lstm.config, int(rows.max()) + 1
         widths = config.projection_dim, config.dim
         if self._states is None:
-            empty = [torch.zeros(2, 0, width, device=self.device) for width in widths]
+            empty = [
+                torch.zeros(2, 0, width, dtype=self.dtype, device=self.device) for width in widths
+            ]
             self._states = [(empty[0], empty[1])] * config.n_layers
         missing = max(n_rows - self._states[0][0].shape[1], 0)
         self._states = [

@@ -7,7 +7,8 @@ import os
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Optional, Union
 
@@ -80,7 +81,7 @@ class ActivationCache:
         self._on_disk: dict[Any, _OnDisk] = {}
         self._file: Optional[IO[bytes]] = None
         self._process = os.getpid()
-        self._source: Any = None
+        self._source: Callable[[], Any] = lambda: None
         self.bytes_in_memory = self.bytes_on_disk = 0
 
     def __reduce__(self) -> tuple:
@@ -95,9 +96,9 @@ class ActivationCache:
 
         source (Any): An object that is replaced when its results change.
         """
-        if source is not self._source:
+        if source is not self._source():
             self.clear()
-            self._source = source
+            self._source = weakref.ref(source)
 
     def clear(self) -> None:
         """Forget everything, and free memory and disk."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Callable, NamedTuple, Optional, Union, cast
 
@@ -14,7 +13,6 @@ from thinc.api import Model, Ops, torch2xp, xp2torch
 from thinc.types import ArgsKwargs, Floats2d, Floats3d
 
 from ..bilm import BiLM
-from ..bilm.mixed_precision import autocast
 from ..inference import Session, current_session
 from ..inference.settings import Precision, check_precision
 from ..segmenters import Segmenter
@@ -99,9 +97,9 @@ def forward(
     if not len(sequences.tokens):
         shape = bilm.config.n_activations, sum(lengths), bilm.config.output_dim
         return BatchLayers(model.ops.alloc3f(*shape), lengths), lambda d_layers: docs
-    inputs = ArgsKwargs(args=(*sequences.types(), sequences.lengths), kwargs={})
-    with autocast(bilm.device, True) if model.attrs["settings"].mixed_precision else nullcontext():
-        outputs, backprop_bilm = model.layers[0](inputs, is_train)
+    kwargs = {"mixed_precision": model.attrs["settings"].mixed_precision}
+    inputs = ArgsKwargs(args=(*sequences.types(), sequences.lengths), kwargs=kwargs)
+    outputs, backprop_bilm = model.layers[0](inputs, is_train)
     values: Any = torch2xp(outputs, ops=model.ops)
     xp = model.ops.xp
     kept = xp.asarray(numpy.flatnonzero(sequences.kept))

@@ -48,7 +48,7 @@ _ARCHITECTURE = {
 
 
 def _check_loss(name: Any) -> Any:
-    if name not in LOSSES:
+    if not isinstance(name, str) or name not in LOSSES:
         raise ValueError(f"must be one of {', '.join(LOSSES)}")
     return name
 

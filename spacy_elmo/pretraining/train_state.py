@@ -118,6 +118,7 @@ def count_steps(settings: PretrainingConfig, n_batches: int) -> int:
     if not limits and settings.optimizer.schedule == "cosine":
         raise ValueError(
             "pretraining.optimizer.total_steps = 0 needs max_steps or max_epochs, to know where "
-            "the cosine schedule ends"
+            "the cosine schedule ends: set one of the three"
         )
-    return min(limits, default=0)
+    # A training that is shorter than its warm-up ends within it.
+    return max(min(limits), settings.optimizer.warmup_steps) if limits else 0

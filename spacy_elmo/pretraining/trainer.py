@@ -54,6 +54,7 @@ def pretrain(
     if config.paths.corpus is None:
         raise ValueError("no corpus: give --paths.corpus, a folder from `spacy elmo prepare`")
     set_up_logger = resolve_logger(config.pretraining.logger)
+    is_new = not output.exists()
     output.mkdir(parents=True, exist_ok=True)
     in_use = f"another run is using {output}: give another folder"
     try:
@@ -71,20 +72,23 @@ def pretrain(
             corpus = open_corpus(config.paths.corpus)
             check_memory(config, corpus, device, world_size())
             trainer = Trainer(config, output, corpus, torch.device(device), checkpoint)
+            del checkpoint  # It holds all weights a second time.
             if rank() > 0:
                 trainer.train(lambda info: None)
                 return trainer
             msg.info(trainer.description)
             nlp = spacy.blank(corpus.tokenization.lang)
-            nlp.config = Config({**nlp.config, **config.to_dict()})
+            settings = {name: x for name, x in config.to_dict().items() if x is not None}
+            nlp.config = Config(nlp.config).merge(settings)  # Loggers interpolate it.
             log, finalize = set_up_logger(nlp, sys.stdout, sys.stderr)
             try:
                 trainer.train(log)
             finally:
                 finalize()
     finally:
-        with contextlib.suppress(OSError):
-            output.rmdir()  # It is empty if the settings were wrong.
+        if is_new:
+            with contextlib.suppress(OSError):
+                output.rmdir()  # It is empty if the settings were wrong.
     return trainer
 
 

@@ -60,7 +60,11 @@ class Journal:
         previous, n_records = settings, 0
         for kind, data, end in self._read_frames():
             if kind == _SETTINGS:
-                previous = srsly.json_loads(data.decode("utf8"))
+                try:
+                    previous = dict(srsly.json_loads(data.decode("utf8")))
+                except (ValueError, TypeError) as error:
+                    message = f"{self.path} is damaged: start afresh with --force"
+                    raise ValueError(message) from error
             elif kind == _RECORD:
                 n_records += 1
             elif data.isalnum():  # Else zeros, see below.
@@ -102,14 +106,15 @@ class Journal:
 
     def _read_frames(self) -> Iterator[tuple[bytes, bytes, int]]:
         """YIELDS (tuple): The letter, the data and the end of each complete frame."""
+        size = self.path.stat().st_size
         with self.path.open("rb") as file:
             file.seek(len(_START))
             while len(header := file.read(_FRAME.size)) == _FRAME.size:
                 kind, length = _FRAME.unpack(header)
                 # After a loss of power, what was not written may be zeros.
-                if kind not in b"SRP" or len(data := file.read(length)) < length:
+                if kind not in b"SRP" or length > size - file.tell():
                     return
-                yield kind, data, file.tell()
+                yield kind, file.read(length), file.tell()
 
 
 def _write_frame(file: BinaryIO, kind: bytes, data: bytes) -> None:

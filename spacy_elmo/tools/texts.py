@@ -16,9 +16,10 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from glob import escape, glob, has_magic
+from glob import glob, has_magic
 from pathlib import Path
 from typing import Optional, Union
 
@@ -63,8 +64,7 @@ def find_files(
     for name in inputs:
         path = Path(name)
         if path.is_dir():
-            below = _match(Path(escape(str(path)), "**", "*"), path, on_skip)
-            matches = [x for x in below if x.is_file() and x.name.lower().endswith(SUFFIXES)]
+            matches = [x for x in _walk(path, on_skip) if x.name.lower().endswith(SUFFIXES)]
         elif path == STDIN or path.exists():
             matches = [path]
         else:
@@ -85,6 +85,22 @@ def find_files(
                 )
         files += matches
     return files
+
+
+def _walk(top: Path, on_skip: Optional[Callable[[Path], object]]) -> list[Path]:
+    """RETURNS (list): The files below a folder, sorted, without hidden ones and without folders
+    that spacy-elmo has written. Links to folders are not followed: they may lead back."""
+    files: list[Path] = []
+    for name, folders, names in os.walk(top):
+        folder = Path(name)
+        if folder != top and _is_written(folder):
+            folders.clear()
+            if on_skip is not None:
+                on_skip(folder)
+            continue
+        folders[:] = [x for x in folders if not x.startswith(".")]
+        files += (folder / x for x in names if not x.startswith("."))
+    return sorted(path for path in files if path.is_file())
 
 
 def _match(
@@ -188,7 +204,9 @@ def _read_docbin(path: Path, vocab: Vocab, progress: Progress) -> Iterator[Doc]:
 
 def _read_records(path: Path, encoding: str, errors: str, progress: Progress) -> Iterator[_Record]:
     """YIELDS (tuple): File and line for messages, the text or None, the tokens or None."""
-    is_json = path.name.lower().endswith(_JSON_SUFFIXES)
+    name = path.name.lower()
+    # Also parts, such as texts.jsonl.part1.
+    is_json = name.endswith(_JSON_SUFFIXES) or (".jsonl" in name and not name.endswith(SUFFIXES))
     name = "stdin" if path == STDIN else str(path)
     for number, line in enumerate(_read_lines(path, name, encoding, errors, progress), start=1):
         where = f"{name}, line {number}"

@@ -229,6 +229,13 @@ class _NonFailingFile(io.FileIO):
             self.error = error
         return len(view)
 
+    def truncate(self, size: Optional[int] = None) -> int:
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.error = self.error or error
+            return size or 0
+
 
 def _write_hdf5(path: Path, records: Iterable[bytes]) -> None:
     with _NonFailingFile(path, "w+") as raw:
@@ -244,7 +251,8 @@ def _write_hdf5(path: Path, records: Iterable[bytes]) -> None:
 def _write_npz(path: Path, records: Iterable[bytes]) -> None:
     with zipfile.ZipFile(path, "w") as file:
         for number, record in enumerate(records):
-            file.writestr(f"{number}.npy", record)
+            # ZipInfo has a fixed time: the same records, the same bytes.
+            file.writestr(zipfile.ZipInfo(f"{number}.npy"), record)
 
 
 def _write_docbin(path: Path, records: Iterable[bytes]) -> None:

@@ -110,6 +110,16 @@ def test_a_row_continues_from_the_same_row_of_the_last_call(stateful, bilm):
             assert max_difference(layers, reference.layers) <= 1e-5
 
 
+def test_stateful_whatever_the_default_type_is(bilm):
+    expected = Session(bilm, Settings(stateful=True)).embed(CALLS[0])
+    torch.set_default_dtype(torch.float64)
+    try:
+        embedded = Session(bilm, Settings(stateful=True)).embed(CALLS[0])
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(torch.equal(*pair) for pair in zip(expected, embedded))
+
+
 def test_a_row_that_is_missing_from_a_call_keeps_its_state(stateful, bilm):
     for sentences in CALLS:
         stateful.embed(sentences)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import os
 import pickle
+import weakref
 
 import numpy
 import pytest
@@ -85,6 +87,18 @@ def test_nothing_stays_in_the_folder(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_weights_that_were_replaced_are_freed(weights_folder):
+    nlp = elmo_pipeline(weights_folder)
+    add_tagger(nlp)
+    nlp.initialize(lambda: tagged(nlp))
+    nlp.update(tagged(nlp))
+    elmo = nlp.get_pipe("elmo")
+    weight = weakref.ref(next(elmo.bilm.parameters()))
+    elmo.load_weights(weights_folder)
+    gc.collect()
+    assert weight() is None
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no limits of file sizes on this system")
 def test_full_disk(tmp_path):
     """Training continues without what could not be kept."""
@@ -105,12 +119,13 @@ def test_full_disk(tmp_path):
 
 
 def test_other_weights_empty_it():
+    one, other = NumpyOps(), NumpyOps()  # Any objects.
     cache = ActivationCache(10 * N_BYTES)
-    cache.bind("one")
+    cache.bind(one)
     cache.put("a", activations())
-    cache.bind("one")
+    cache.bind(one)
     assert len(cache) == 1
-    cache.bind("other")
+    cache.bind(other)
     assert len(cache) == cache.bytes_in_memory == 0
 
 

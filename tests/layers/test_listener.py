@@ -335,6 +335,33 @@ def test_mixed_precision(weights_folder):
     assert 1e-6 < max_difference(rounded, exact) < 0.1
 
 
+@pytest.mark.parametrize("mixed", [False, True])
+def test_mixed_precision_is_a_setting_of_the_component_alone(weights_folder, mixed):
+    """Whatever is set around the network: by the caller, or by thinc's shim on a GPU."""
+    nlp = elmo_pipeline(weights_folder, frozen=False, model={"mixed_precision": mixed})
+    add_tagger(nlp)
+    nlp.initialize(lambda: tagged(nlp))
+    bilm = nlp.get_pipe("elmo").bilm
+    states = []
+    bilm.token_encoder.register_forward_pre_hook(
+        lambda *_: states.append(torch.is_autocast_enabled("cpu"))
+    )
+    with torch.autocast("cpu", torch.bfloat16, enabled=not mixed):
+        nlp.get_pipe("elmo").update(tagged(nlp))
+    assert states and set(states) == {mixed}
+
+
+def test_frozen_may_change(weights_folder):
+    nlp = initialized(weights_folder)
+    elmo = nlp.get_pipe("elmo")
+    assert not elmo.is_trainable
+    elmo.frozen = False
+    before = [weight.clone() for weight in elmo.bilm.parameters()]
+    nlp.update(tagged(nlp), sgd=Adam(0.01))
+    assert elmo.is_trainable
+    assert any(not torch.equal(*pair) for pair in zip(before, elmo.bilm.parameters()))
+
+
 def test_a_late_gradient_is_refused(weights_folder):
     """Not lost: the batch has gone back through the biLM already."""
     nlp = initialized(weights_folder, frozen=False)
@@ -650,9 +677,9 @@ class Counting:
 @pytest.fixture(autouse=True)
 def counting(monkeypatch):
     def counted(function):
-        def count(self, types, index, lengths):
+        def count(self, types, index, lengths, **settings):
             Counting.n_tokens += len(index)
-            return function(self, types, index, lengths)
+            return function(self, types, index, lengths, **settings)
 
         return count
 

@@ -87,6 +87,22 @@ def test_tensorboard(tmp_path, corpus):
     assert b"pretraining/average" in events.read_bytes()
 
 
+def test_loggers_may_interpolate_the_config(tmp_path, corpus):
+    """As those for experiment trackers do."""
+    configs = []
+
+    @registry.loggers("test.Interpolating.v1")
+    def interpolating():
+        def set_up(nlp, stdout, stderr):
+            configs.append(nlp.config.interpolate())
+            return lambda info: None, lambda: None
+
+        return set_up
+
+    run(tmp_path, corpus, {"@loggers": "test.Interpolating.v1"})
+    assert configs[0]["pretraining"]["max_steps"] == 20
+
+
 def test_a_logger_may_change_when_resuming(tmp_path, corpus):
     config = run_config(corpus)
     train(config, tmp_path / "run")

@@ -8,6 +8,7 @@ import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import numpy
 import pytest
@@ -15,6 +16,7 @@ import spacy
 import torch
 from safetensors.torch import load_file
 
+import spacy_elmo
 from spacy_elmo.bilm.formats import allennlp, load
 from spacy_elmo.files import atomic_folder
 from spacy_elmo.pretraining import checkpoint as checkpoints
@@ -44,6 +46,8 @@ from .conftest import (
     train,
     train_in_two_processes,
 )
+
+CONFIGS = Path(spacy_elmo.__file__).parent / "configs" / "pretraining"
 
 both_inputs = pytest.mark.parametrize("bilm", [CHARACTERS, WORDS], ids=["characters", "words"])
 both_ways = pytest.mark.parametrize("carry_state", [False, True], ids=["sentences", "carried"])
@@ -1044,12 +1048,28 @@ def test_a_corpus_smaller_than_a_batch(tmp_path, corpus):
         ),
         ("[system]\nseed = -1", "system.seed must be 0 or more, found -1"),
         ("no section", "is wrong"),
+        ('[bilm]\n[bilm.lstm]\ndim = {"a": 1}\nprojection_dim = 1', "lstm.dim"),
+        ('[pretraining]\n[pretraining.loss]\nname = ["full"]', "pretraining.loss.name must be one"),
     ],
 )
 def test_bad_configs(tmp_path, text, message):
     (tmp_path / "c.cfg").write_text(text)
     with pytest.raises(ValueError, match=message):
         read_config(tmp_path / "c.cfg")
+
+
+@pytest.mark.parametrize("size", ["small", "medium", "original"])
+def test_ready_made_configs_take_short_trainings_on_small_corpora(size, corpus, tmp_path):
+    """Shorter than their warm-up, and with fewer words than the first cutoff."""
+    overrides = {
+        "paths.corpus": str(corpus.folder),
+        "bilm.lstm.dim": 8,
+        "bilm.lstm.projection_dim": 4,
+        "bilm.char_cnn.filters": [[1, 4], [2, 4]],
+        "pretraining.max_steps": 2,
+    }
+    config = read_config(CONFIGS / f"{size}.cfg", overrides)
+    assert train(config, tmp_path / "run").state.step == 2
 
 
 def test_all_errors_of_a_config_are_reported_at_once(tmp_path):

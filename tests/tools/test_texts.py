@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 import sys
 
 import pytest
@@ -178,3 +179,14 @@ def test_a_folder_that_is_named_is_read(tmp_path):
     skipped = []
     assert find_files([tmp_path], skipped.append) == [tmp_path / "text.txt"]
     assert skipped == [tmp_path / "below"]
+
+
+@pytest.mark.skipif(not hasattr(os, "symlink"), reason="no symbolic links on this system")
+def test_links_to_folders_are_not_followed(tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("inside\n")
+    (tmp_path / "other" / "b.txt").write_text("outside\n")
+    (tmp_path / "texts" / "loop").symlink_to(".")
+    (tmp_path / "texts" / "linked").symlink_to("../other")
+    assert find_files([tmp_path / "texts"]) == [tmp_path / "texts" / "a.txt"]

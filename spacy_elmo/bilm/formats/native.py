@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors import torch as safetensors_torch
 from torch import Tensor
 
@@ -49,7 +49,18 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
     RAISES (ValueError): If the file is damaged, or contradicts the options.
     """
     config, vocabulary = read_files_beside(path, options)
-    return _decode(path.read_bytes(), path, config, vocabulary)
+    try:
+        with safe_open(path, "pt") as file:
+            # Mapped into memory: checks come before anything is read.
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, KeyError) as error:  # KeyError: an unknown type.
+        raise ValueError(f"{path} is not a complete safetensors file: {error}") from error
+    model = _build(tensors, metadata, path, config, vocabulary)
+    for parameter in model.parameters():
+        # A map changes with its file.
+        parameter.data = parameter.data.clone()
+    return model
 
 
 def write(model: BiLM, folder: Path, *, half: bool = False) -> None:
@@ -70,11 +81,20 @@ def to_bytes(model: BiLM) -> bytes:
 
 def from_bytes(data: bytes) -> BiLM:
     """The inverse of `to_bytes`. RAISES (ValueError): If the bytes are damaged."""
-    return _decode(data, "the serialized biLM")
+    source = "the serialized biLM"
+    try:
+        tensors = safetensors_torch.load(data)
+        # The layout: 8 bytes with the length of the header, then the header as JSON.
+        length = int.from_bytes(data[:8], "little")
+        metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+    except (SafetensorError, ValueError, KeyError) as error:  # KeyError: an unknown type.
+        raise ValueError(f"{source} is not a complete safetensors file: {error}") from error
+    return _build(tensors, metadata, source)
 
 
-def _decode(
-    data: bytes,
+def _build(
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str],
     source: object,
     config: Optional[BiLMConfig] = None,
     vocabulary: Optional[Sequence[str]] = None,
@@ -84,13 +104,6 @@ def _decode(
     source (object): What the contents are from, for messages.
     config, vocabulary: From files beside it. By default they are read from the metadata.
     """
-    try:
-        tensors = safetensors_torch.load(data)
-        # The layout: 8 bytes with the length of the header, then the header as JSON.
-        length = int.from_bytes(data[:8], "little")
-        metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
-    except (SafetensorError, ValueError, KeyError) as error:  # KeyError: an unknown type.
-        raise ValueError(f"{source} is not a complete safetensors file: {error}") from error
     if config is None:
         config, vocabulary = _read_metadata(metadata, source)
     model = empty_model(config, vocabulary, source)

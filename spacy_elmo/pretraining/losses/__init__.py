@@ -19,7 +19,11 @@ OutputLayer = Softmax | AdaptiveSoftmax
 LOSSES: dict[str, Callable[[Any, int, int, Optional[nn.Parameter]], OutputLayer]] = {
     "sampled": lambda loss, n, width, tied: Softmax(n, width, loss.n_samples, tied),
     "full": lambda loss, n, width, tied: Softmax(n, width, None, tied),
-    "adaptive": lambda loss, n, width, tied: AdaptiveSoftmax(n, width, loss.cutoffs),
+    "adaptive": lambda loss, n, width, tied: (
+        AdaptiveSoftmax(n, width, loss.cutoffs)
+        if min(loss.cutoffs, default=0) < n
+        else Softmax(n, width, None, tied)  # A small vocabulary is a single cluster.
+    ),
 }
 
 __all__ = [

@@ -30,8 +30,9 @@ class AdaptiveSoftmax(nn.Module):
         inside = [cutoff for cutoff in cutoffs if cutoff < n_words]
         if not inside or inside != sorted(set(inside)) or inside[0] < 1:
             raise ValueError(
-                f"pretraining.loss: the cutoffs {list(cutoffs)} must rise, and the first must be "
-                f"within the vocabulary of {n_words} words"
+                f"pretraining.loss.cutoffs {list(cutoffs)} must rise, and the first must be within "
+                f"the vocabulary of {n_words} words: give others, or set pretraining.loss.name = "
+                '"full"'
             )
         if width < 4 ** len(inside):
             raise ValueError(
