@@ -61,6 +61,8 @@ def test_choice_of_layers(layers: str, text: Path, pipeline: Path, expected: lis
         elif suffix == "npz":
             npz = numpy.load(out)
             found = [npz[str(number)] for number in range(len(LINES))]
+            # The same bytes in every run.
+            assert {file.date_time[0] for file in npz.zip.infolist()} == {1980}
         else:
             docs = list(DocBin().from_disk(out).get_docs(spacy.blank("en").vocab))
             assert all(doc._.elmo_layers is None for doc in docs)
