@@ -165,7 +165,9 @@ class Elmo(Upstream):
         self.batch_size = batch_size
         self.optimizer = optimizer
         self.frozen = frozen
-        self.activation_cache = activation_cache
+        # The vectors of a stateful biLM depend on what ran before.
+        is_stateful = model.attrs["settings"].stateful
+        self.activation_cache = None if is_stateful else activation_cache
         self.listener_map = {}
         self._run = RunState()
         model.attrs["replace_listener"] = replace_listener

@@ -68,23 +68,20 @@ class BiLM(nn.Module):
         RETURNS (Tensor): Shape (L+1, tokens, 2P). Layer 0 is the token encoder, twice.
         """
         with FORK_GATE, autocast(self.device, mixed_precision):
-            return self._forward(types, index, lengths)
-
-    def _forward(
-        self, types: Sequence[str], index: numpy.ndarray, lengths: Sequence[int]
-    ) -> Tensor:
-        if torch.is_grad_enabled():
-            self.n_invalidations += 1  # Whoever computes gradients is about to change the weights.
-        vectors = self.token_encoder([*types, BOS, EOS]).to(next(self.parameters()).dtype)
-        sizes = numpy.asarray(lengths, dtype=int)
-        starts = numpy.cumsum(sizes) - sizes
-        batch = pack_sentences(index, starts, sizes, len(types), len(types) + 1)
-        x = F.embedding(to_device(batch.inputs, vectors.device), vectors)
-        rows = to_device(batch.token_rows, vectors.device)
-        layers = [x, *self.lstm(x, batch.batch_sizes)]
-        # Both directions of a token side by side.
-        sides = [[F.embedding(*pair) for pair in zip(rows, layer)] for layer in layers]
-        return torch.stack([torch.cat(pair, dim=1) for pair in sides])
+            if torch.is_grad_enabled():
+                self.n_invalidations += (
+                    1  # Whoever computes gradients is about to change the weights.
+                )
+            vectors = self.token_encoder([*types, BOS, EOS]).to(next(self.parameters()).dtype)
+            sizes = numpy.asarray(lengths, dtype=int)
+            starts = numpy.cumsum(sizes) - sizes
+            batch = pack_sentences(index, starts, sizes, len(types), len(types) + 1)
+            x = F.embedding(to_device(batch.inputs, vectors.device), vectors)
+            rows = to_device(batch.token_rows, vectors.device)
+            layers = [x, *self.lstm(x, batch.batch_sizes)]
+            # Both directions of a token side by side.
+            sides = [[F.embedding(*pair) for pair in zip(rows, layer)] for layer in layers]
+            return torch.stack([torch.cat(pair, dim=1) for pair in sides])
 
     def embed(self, sentences: Iterable[Iterable[str]]) -> list[Tensor]:
         """Tokens in, activations out, with the default settings of `inference.Session`.

@@ -310,17 +310,16 @@ class Sequences:
 
     def keys(self) -> list[tuple[bytes, bytes]]:
         """RETURNS (list): What tells the sequences apart, whichever docs they come from."""
-        parts = self._split(self.orth[self.tokens]), self._split(self.kept)
+        ends = numpy.cumsum(self.lengths)
+        # The last part is empty. NumPy splits nothing into one part.
+        parts = (numpy.split(values, ends)[:-1] for values in (self.orth[self.tokens], self.kept))
         return [(orth.tobytes(), kept.tobytes()) for orth, kept in zip(*parts)]
 
     def kept_tokens(self) -> list[numpy.ndarray]:
         """RETURNS (list): The numbers of each sequence's tokens that are kept."""
-        parts = self._split(self.tokens), self._split(self.kept)
+        ends = numpy.cumsum(self.lengths)
+        parts = (numpy.split(values, ends)[:-1] for values in (self.tokens, self.kept))
         return [tokens[kept] for tokens, kept in zip(*parts)]
-
-    def _split(self, values: numpy.ndarray) -> list[numpy.ndarray]:
-        # NumPy splits nothing into one part.
-        return numpy.split(values, numpy.cumsum(self.lengths)[:-1])[: len(self.lengths)]
 
     def select(self, numbers: Sequence[int]) -> Sequences:
         """RETURNS (Sequences): Some of the sequences of the same docs."""

@@ -90,11 +90,6 @@ class Upstream(Tok2Vec):
         return not self.frozen
 
     @property
-    def _cache(self) -> Optional[ActivationCache]:
-        usable = self.frozen and not self.model.attrs["settings"].stateful
-        return self.activation_cache if usable else None
-
-    @property
     def is_removed(self) -> bool:
         """Whether the component is known to have been removed from its pipeline."""
         nlp = self._run.pipeline()
@@ -122,7 +117,7 @@ class Upstream(Tok2Vec):
         self._warn_of_long_sentences(docs)
         # Evaluations during training use the cache, too. One that rounds (half_precision) is only
         # for the docs of updates: the vectors of other docs must be exact.
-        cache, training_docs = self._cache, self._run.docs
+        cache, training_docs = self.activation_cache if self.frozen else None, self._run.docs
         if cache is not None and cache.half_precision:
             numbers = {id(doc) for doc in training_docs}
             training_docs = [doc for doc in docs if id(doc) in numbers]
@@ -212,7 +207,7 @@ class Upstream(Tok2Vec):
             return losses
         self._warn_of_long_sentences(docs)
         if self.frozen:
-            layers = encode_layers(self.model, docs, self._cache)
+            layers = encode_layers(self.model, docs, self.activation_cache)
             batch = SharedBatch(doc_keys(docs), FrozenLayers(*layers), set(states))
         else:
             batch = self._run.batch = self._begin_fine_tuning(docs, states, losses)
@@ -251,7 +246,7 @@ class Upstream(Tok2Vec):
         ]
         if layers and all(array is not None for array in layers):
             return join_layers(self.model.ops, layers)
-        return encode_layers(self.model, docs, self._cache)
+        return encode_layers(self.model, docs, self.activation_cache)
 
     def finish_update(self, sgd: Optimizer) -> None:
         """Update the biLM with the gradients that have come, if it is not frozen.
