@@ -11,6 +11,7 @@ from typing import Optional
 
 import numpy
 
+from ..bilm.packing import pack_sequences
 from .config import PretrainingConfig
 from .corpus import Sentences
 from .distributed import world_size
@@ -203,14 +204,9 @@ def pack(sentences: Sentences, numbers: numpy.ndarray) -> Batch:
     ends = sentences.ends[numbers]
     starts = numpy.where(numbers > 0, sentences.ends[numbers - 1], 0)
     lengths = ends - starts
-    order = numpy.argsort(-lengths, kind="stable")
-    starts, lengths = starts[order], lengths[order]
-    framed = lengths + 1
-    # Sorted by falling length, so the active sequences at a step are a prefix.
-    sizes = numpy.searchsorted(-framed, -numpy.arange(framed[0]), side="left")
-    position = numpy.repeat(numpy.arange(len(sizes)), sizes)
-    sequence = numpy.arange(len(position)) - numpy.repeat(numpy.cumsum(sizes) - sizes, sizes)
-    return _read_rows(sentences, sizes.tolist(), starts[sequence], lengths[sequence], position)
+    # A sentence of n words has n + 1 predictions.
+    batch_sizes, sequences, positions = pack_sequences(lengths + 1)
+    return _read_rows(sentences, batch_sizes, starts[sequences], lengths[sequences], positions)
 
 
 def _read_rows(
