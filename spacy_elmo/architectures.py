@@ -16,8 +16,9 @@ from .bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
 from .bilm.config import Activation
 from .bilm.formats import read_vocabulary
 from .bilm.validation import validate
+from .inference import Settings
 from .inference.settings import Precision
-from .layers.encoder import BatchLayers, ElmoEncoder, LazyBiLM, Settings
+from .layers.encoder import BatchLayers, ElmoEncoder
 from .layers.listener import make_source, mix_docs
 from .layers.listener_state import ANY
 from .layers.mixes import Mix
@@ -33,7 +34,7 @@ def PretrainedBiLM(
     max_tokens_per_batch: int = Settings.max_tokens_per_batch,
     type_cache_mb: float = Settings.type_cache_mb,
     stateful: bool = Settings.stateful,
-    mixed_precision: bool = Settings.mixed_precision,
+    mixed_precision: bool = False,
 ) -> Model[list[Doc], BatchLayers]:
     """A biLM with existing weights. They are read at first use and saved with the pipeline, which
     then does not need the original file again.
@@ -50,9 +51,13 @@ def PretrainedBiLM(
     mixed_precision (bool): Fine-tune with bfloat16 products.
     RAISES (ValueError): If a setting has an impossible value.
     """
-    settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful, mixed_precision)
-    load = None if weights is None else partial(load_bilm, absolute_source(weights))
-    return ElmoEncoder(LazyBiLM(load, source_language(weights)), segmenter or sentences(), settings)
+    return ElmoEncoder(
+        None if weights is None else partial(load_bilm, absolute_source(weights)),
+        segmenter or sentences(),
+        Settings(precision, max_tokens_per_batch, type_cache_mb, stateful),
+        mixed_precision=mixed_precision,
+        language=source_language(weights),
+    )
 
 
 @registry.architectures("spacy-elmo.BiLM.v1")
@@ -74,7 +79,7 @@ def build_bilm(
     max_tokens_per_batch: int = Settings.max_tokens_per_batch,
     type_cache_mb: float = Settings.type_cache_mb,
     stateful: bool = Settings.stateful,
-    mixed_precision: bool = Settings.mixed_precision,
+    mixed_precision: bool = False,
 ) -> Model[list[Doc], BatchLayers]:
     """A biLM with random weights, to train from scratch. Give either `filters` (character
     input) or `vocabulary` (word input). The settings are those of `PretrainedBiLM`.
@@ -111,8 +116,8 @@ def build_bilm(
         }
         char_cnn = validate(CharCNNConfig, cnn_settings, "char_cnn.")
         load = partial(BiLM, BiLMConfig(lstm=lstm, char_cnn=char_cnn))
-    settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful, mixed_precision)
-    return ElmoEncoder(LazyBiLM(load), segmenter or sentences(), settings)
+    settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful)
+    return ElmoEncoder(load, segmenter or sentences(), settings, mixed_precision=mixed_precision)
 
 
 def _make_word_bilm(lstm: LSTMConfig, vocabulary: Path) -> BiLM:

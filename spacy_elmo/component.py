@@ -16,7 +16,7 @@ from spacy.vocab import Vocab
 from thinc.api import Config, Model, Optimizer
 
 from .layers.activation_cache import ActivationCache
-from .layers.encoder import BatchLayers, get_lazy_bilm, set_bilm
+from .layers.encoder import BatchLayers, get_shim
 from .layers.listener import replace_listener, replace_listener_cfg
 from .layers.mixes import Mix
 from .layers.upstream import RunState, Upstream
@@ -67,11 +67,11 @@ def make_elmo(
     optimizer: Optional[Optimizer],
     activation_cache: Optional[ActivationCache],
 ) -> Elmo:
-    lazy = get_lazy_bilm(model)
-    if lazy is not None and lazy.language not in (None, nlp.lang) and nlp.lang != "xx":
+    shim = get_shim(model)
+    if shim.language not in (None, nlp.lang) and nlp.lang != "xx":
         # Shown when the weights are loaded. A saved pipeline replaces them before that.
-        lazy.warning = (
-            f"the weights of {name!r} were trained on text in {lazy.language!r}, but the "
+        shim.warning = (
+            f"the weights of {name!r} were trained on text in {shim.language!r}, but the "
             f"pipeline's language is {nlp.lang!r}: name others in the config (model.weights)"
         )
     elmo = Elmo(
@@ -181,7 +181,7 @@ class Elmo(Upstream):
         weights (Union[str, Path]): A name, a folder, or a file of weights.
         RAISES (ValueError): If they do not exist, or cannot be read.
         """
-        set_bilm(self.model, load_bilm(weights))
+        get_shim(self.model).set_bilm(load_bilm(weights))
 
     def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> Elmo:
         """See spaCy. RAISES (ValueError): If the bytes are damaged."""

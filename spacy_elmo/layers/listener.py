@@ -43,7 +43,7 @@ from thinc.api import Model, Ops, Optimizer
 from thinc.types import Floats2d, Floats3d
 
 from ..extensions import get_layers
-from .encoder import BatchLayers, FrozenLayers
+from .encoder import BatchLayers
 from .listener_state import (
     ANY,
     ListenerState,
@@ -52,7 +52,7 @@ from .listener_state import (
     describe_upstream,
 )
 from .mixes import Mix
-from .not_serialized import LayerSettings, NotSerialized
+from .not_serialized import LayerSettings, not_serialized
 
 if TYPE_CHECKING:
     from .upstream import Upstream
@@ -120,7 +120,8 @@ def doc_keys(docs: Sequence[Doc]) -> list[bytes]:
     return [doc.to_array(ORTH).tobytes() for doc in docs]
 
 
-class GradientCheck(NotSerialized):
+@not_serialized
+class GradientCheck:
     """Refuses gradients that are NaN or infinite.
 
     On a GPU, reading a number waits for everything that is computed before it. There, only every
@@ -270,7 +271,7 @@ def _layers_without_update(
             f"{describe_listener(state)}: put it earlier in the pipeline and take it out of "
             "training.frozen_components, or set frozen = true"
         )
-    layers = FrozenLayers(*upstream.predict_layers(docs))
+    layers = upstream.predict_layers(docs)
     state.batch = SharedBatch(doc_keys(docs), layers)
     return layers
 
@@ -290,14 +291,14 @@ def _read_layers(model: Model[list[Doc], BatchLayers], docs: Sequence[Doc]) -> B
         raise ValueError(describe_missing_layers(model, docs))
     if not layers:
         n_layers, width = (0, 0) if upstream is None else upstream.layer_shape
-        return FrozenLayers(model.ops.alloc3f(n_layers, 0, width), [])
+        return BatchLayers(model.ops.alloc3f(n_layers, 0, width), [], frozen=True)
     return join_layers(model.ops, layers)
 
 
 def join_layers(ops: Ops, layers: Sequence[Any]) -> BatchLayers:
     """RETURNS (BatchLayers): The layers (L+1, tokens, 2P) of some docs, one after the other."""
     lengths = [array.shape[1] for array in layers]
-    return FrozenLayers(ops.xp.concatenate(layers, axis=1), lengths)
+    return BatchLayers(ops.xp.concatenate(layers, axis=1), lengths, frozen=True)
 
 
 def mix_docs(mix: Mix) -> Model[BatchLayers, list[Floats2d]]:
@@ -327,8 +328,8 @@ def _forward_mix(
     check: GradientCheck = model.attrs["gradient_check"]
     if not is_train:
         check.add(0.0)
-    mix, frozen = model.layers[0], isinstance(X, FrozenLayers)
-    run = mix.attrs.get("forward_frozen") if frozen else None
+    mix = model.layers[0]
+    run = mix.attrs.get("forward_frozen") if X.frozen else None
     Y, backprop_mix = mix(X.layers, is_train) if run is None else run(mix, X.layers, is_train)
     if model.has_dim("nO") and Y.shape[1] != model.get_dim("nO") and X.lengths:
         raise ValueError(
@@ -341,7 +342,7 @@ def _forward_mix(
         flat = ops.flatten(dY) if dY else ops.alloc2f(*Y.shape)
         what = f"the gradient of the ELMo vectors (mix: {mix.name})"
         check.add(ops.xp.sum(flat), what, sync=ops.device_type == "cpu")
-        if frozen and not any(node.param_names for node in mix.walk()):
+        if X.frozen and not any(node.param_names for node in mix.walk()):
             return None
         return backprop_mix(flat)
 

@@ -21,12 +21,11 @@ from .activation_cache import ActivationCache
 from .encoder import (
     BatchLayers,
     DocVectors,
-    FrozenLayers,
     encode,
     encode_layers,
     get_bilm,
-    get_lazy_bilm,
     get_session,
+    get_shim,
 )
 from .listener import GradientCheck, SharedBatch, doc_keys, is_listener, join_layers
 from .listener_state import ListenerState
@@ -99,10 +98,7 @@ class Upstream(Tok2Vec):
     def checksum(self) -> Optional[str]:
         """A checksum of the present weights, by which listeners recognise the layers on a doc. It
         is the same in every process and for a saved pipeline. None if there are no weights."""
-        lazy = get_lazy_bilm(self.model)
-        if lazy is not None and lazy.load is None:
-            return None
-        return get_session(self.model).checksum
+        return get_session(self.model).checksum if get_shim(self.model).has_weights else None
 
     def predict(
         self, docs: Iterable[Doc], *, keep_layers: Optional[bool] = None
@@ -114,7 +110,8 @@ class Upstream(Tok2Vec):
         RETURNS (list): The vectors of each doc, as arrays of the model's ops.
         """
         docs = list(docs)
-        self._warn_of_long_sentences(docs)
+        if any(len(doc) > _LONG_SENTENCE for doc in docs):
+            self._warn_of_long_sentences(docs)
         # Evaluations during training use the cache, too. One that rounds (half_precision) is only
         # for the docs of updates: the vectors of other docs must be exact.
         cache, training_docs = self.activation_cache if self.frozen else None, self._run.docs
@@ -125,14 +122,14 @@ class Upstream(Tok2Vec):
         return encode(
             self.model,
             docs,
-            mix=self.mix,
+            self.mix,
             keep_layers=self.keep_layers if keep_layers is None else keep_layers,
             cache=cache if training_docs else None,
         )
 
     def set_annotations(self, docs: Iterable[Doc], scores: Sequence[DocVectors]) -> None:
         """Write vectors to the docs."""
-        checksum = cast(str, self.checksum)
+        checksum = get_session(self.model).checksum
         for doc, vectors in zip(docs, scores):
             extensions.write(doc, self.name, checksum, vectors.layers, vectors.tokens)
             if self.set_vectors:
@@ -205,10 +202,11 @@ class Upstream(Tok2Vec):
         states = [listener.attrs["link"] for listener in self.listeners]
         if not states:
             return losses
-        self._warn_of_long_sentences(docs)
+        if any(len(doc) > _LONG_SENTENCE for doc in docs):
+            self._warn_of_long_sentences(docs)
         if self.frozen:
             layers = encode_layers(self.model, docs, self.activation_cache)
-            batch = SharedBatch(doc_keys(docs), FrozenLayers(*layers), set(states))
+            batch = SharedBatch(doc_keys(docs), layers, set(states))
         else:
             batch = self._run.batch = self._begin_fine_tuning(docs, states, losses)
         for state in states:

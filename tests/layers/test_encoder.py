@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import partial
 
 import numpy
@@ -12,15 +13,14 @@ from spacy.tokens import Doc
 from spacy.vocab import Vocab
 from thinc.api import Adam, Model
 
+from spacy_elmo.bilm.formats import native
+from spacy_elmo.inference import Settings
 from spacy_elmo.layers.encoder import (
     ElmoEncoder,
-    LazyBiLM,
-    Settings,
     encode,
     get_bilm,
-    get_lazy_bilm,
     get_session,
-    set_bilm,
+    get_shim,
     set_precision,
 )
 from spacy_elmo.layers.mixes import ConcatLayers, FrozenMix
@@ -41,7 +41,7 @@ def make_docs(words=WORDS, vocab=None):
 
 @pytest.fixture
 def encoder(bilm):
-    return ElmoEncoder(bilm, sentences(), Settings())
+    return ElmoEncoder(lambda: bilm, sentences(), Settings())
 
 
 def test_one_array_per_doc(encoder, bilm):
@@ -58,7 +58,7 @@ def test_one_array_per_doc(encoder, bilm):
 
 def test_no_docs(encoder):
     assert encoder.predict([]).split() == []
-    assert encode(encoder, [], mix=FrozenMix()) == []
+    assert encode(encoder, [], FrozenMix()) == []
 
 
 def test_docs_of_different_vocabs(encoder):
@@ -96,13 +96,13 @@ def test_backprop_is_that_of_plain_pytorch(encoder, bilm):
     loss = torch.zeros(())
     for doc, d_output in zip(docs, d_outputs):
         d_output = torch.from_numpy(d_output)
-        for tokens, start, end in encoder.attrs["segmenter"](doc):
+        for tokens, kept_slice in encoder.attrs["segmenter"](doc):
             types = [doc[i].text for i in tokens.tolist()]
             distinct = sorted(set(types))
             index = numpy.array([distinct.index(text) for text in types])
             layers = plain(distinct, index, [len(types)])
-            kept = torch.from_numpy(tokens[start:end])
-            loss = loss + (layers[:, start:end] * d_output[:, kept]).sum()
+            kept = torch.from_numpy(tokens[kept_slice])
+            loss = loss + (layers[:, kept_slice] * d_output[:, kept]).sum()
     loss.backward()
     expected = gradients(plain)
     assert found.keys() == expected.keys()
@@ -172,7 +172,7 @@ def test_prediction_follows_a_training_step(encoder, bilm):
             parameter -= 0.1 * parameter.grad
     after = encoder.predict(docs).layers
     assert max_difference(before, after) > 1e-3
-    fresh = ElmoEncoder(random_bilm(), sentences(), Settings())
+    fresh = ElmoEncoder(random_bilm, sentences(), Settings())
     get_bilm(fresh).load_state_dict(bilm.state_dict())
     assert max_difference(after, fresh.predict(docs).layers) < 1e-6
 
@@ -182,23 +182,20 @@ def test_prediction_follows_a_training_step(encoder, bilm):
 
 def test_encode_gives_layers_and_mix(encoder):
     docs = make_docs()
-    for result, layers in zip(
-        encode(encoder, docs, mix=FrozenMix()), encoder.predict(docs).split()
-    ):
+    for result, layers in zip(encode(encoder, docs, FrozenMix()), encoder.predict(docs).split()):
         assert max_difference(result.layers, layers) < 1e-6
         assert max_difference(result.tokens, layers.mean(axis=0)) < 1e-6
 
 
-def test_encode_leaves_out_what_is_not_asked_for(encoder):
+def test_encode_leaves_out_layers_that_are_not_kept(encoder):
     docs = make_docs()
-    assert all(result.tokens is None for result in encode(encoder, docs))
-    slim = encode(encoder, docs, mix=ConcatLayers(), keep_layers=False)
+    slim = encode(encoder, docs, ConcatLayers(), keep_layers=False)
     assert all(result.layers is None for result in slim)
     assert [r.tokens.shape for r in slim] == [(len(doc), N_LAYERS * WIDTH) for doc in docs]
 
 
 def test_without_layers_the_mix_sees_one_batch_at_a_time(bilm):
-    encoder = ElmoEncoder(bilm, sentences(), Settings(max_tokens_per_batch=8))
+    encoder = ElmoEncoder(lambda: bilm, sentences(), Settings(max_tokens_per_batch=8))
     seen = []
 
     def forward(model, X, is_train):
@@ -207,7 +204,7 @@ def test_without_layers_the_mix_sees_one_batch_at_a_time(bilm):
 
     mix = Model("spy", forward)
     docs = make_docs([["The", "bank", "flows"]] * 10)
-    encode(encoder, docs, mix=mix, keep_layers=False)
+    encode(encoder, docs, mix, keep_layers=False)
     assert sum(seen) == 30
     assert max(seen) <= 8
 
@@ -217,26 +214,28 @@ def test_without_layers_the_mix_sees_one_batch_at_a_time(bilm):
 
 def test_weights_are_read_at_first_use(weights_folder):
     encoder = ElmoEncoder(
-        LazyBiLM(partial(load_bilm, weights_folder)), sentences(), Settings(precision="float16")
+        partial(load_bilm, weights_folder), sentences(), Settings(precision="float16")
     )
-    assert get_lazy_bilm(encoder) is not None
+    shutil.rmtree(weights_folder)
+    with pytest.raises(ValueError, match="no pipeline and no weights"):
+        encoder.predict(make_docs())
+    native.write(random_bilm(), weights_folder)
     encoder.predict(make_docs())
-    assert get_lazy_bilm(encoder) is None
     assert get_bilm(encoder) is get_bilm(encoder)
     assert get_session(encoder).settings.precision == "float16"
 
 
 def test_without_weights_every_use_says_so():
-    encoder = ElmoEncoder(LazyBiLM(None), sentences(), Settings())
+    encoder = ElmoEncoder(None, sentences(), Settings())
     for use in (encoder.predict, encoder.begin_update, lambda docs: encoder.initialize()):
         with pytest.raises(ValueError, match="no weights yet"):
             use(make_docs())
 
 
 def test_another_bilm_runs_with_the_same_settings(bilm):
-    encoder = ElmoEncoder(bilm, sentences(), Settings(precision="float16"))
+    encoder = ElmoEncoder(lambda: bilm, sentences(), Settings(precision="float16"))
     other = random_bilm(seed=1)
-    set_bilm(encoder, other)
+    get_shim(encoder).set_bilm(other)
     assert get_bilm(encoder) is other
     assert get_session(encoder).settings.precision == "float16"
     layers = encoder.predict(make_docs([["bank"]])).layers

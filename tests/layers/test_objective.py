@@ -15,7 +15,8 @@ from spacy.vocab import Vocab
 from thinc.api import NumpyOps, Ops
 from typer.testing import CliRunner
 
-from spacy_elmo.layers.encoder import ElmoEncoder, Settings, get_bilm
+from spacy_elmo.inference import Settings
+from spacy_elmo.layers.encoder import ElmoEncoder, get_bilm
 from spacy_elmo.layers.objective import BiLMObjective, loss
 from spacy_elmo.segmenters import sentences
 
@@ -93,7 +94,8 @@ def test_spacy_pretrain(tmp_path):
 
 def test_gradient():
     """Through the output layer, against small differences of the loss."""
-    encoder = ElmoEncoder(random_bilm().double(), sentences(), Settings())
+    encoder = ElmoEncoder(random_bilm, sentences(), Settings())
+    get_bilm(encoder).double()
     model = BiLMObjective(30)(Vocab(), encoder)
     vocab = spacy.blank("en").vocab
     docs = [Doc(vocab, words=words) for words in (["The", "bank", "\n", "flows"], [], ["a", "b"])]
