@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 from spacy.tokens import Doc
 from spacy.util import registry
 from thinc.api import Model, chain
 from thinc.types import Floats2d
 
-from .bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
+from .bilm import BiLM, BiLMConfig, LSTMConfig
 from .bilm.config import Activation
 from .bilm.formats import read_vocabulary
 from .bilm.validation import validate
@@ -94,28 +94,28 @@ def build_bilm(
         raise ValueError(
             "spacy-elmo.BiLM.v1: give either filters (character input) or vocabulary (word input)"
         )
-    lstm_settings = {
-        "dim": dim,
-        "projection_dim": projection_dim,
-        "n_layers": n_layers,
-        "cell_clip": cell_clip,
-        "proj_clip": proj_clip,
-        "use_skip_connections": use_skip_connections,
+    values: dict[str, Any] = {
+        "lstm": {
+            "dim": dim,
+            "projection_dim": projection_dim,
+            "n_layers": n_layers,
+            "cell_clip": cell_clip,
+            "proj_clip": proj_clip,
+            "use_skip_connections": use_skip_connections,
+        }
     }
-    lstm = validate(LSTMConfig, lstm_settings, "lstm.")
-    load: Callable[[], BiLM]
-    if filters is None:
-        load = partial(_make_word_bilm, lstm, Path(str(vocabulary)).expanduser().absolute())
-    else:
-        cnn_settings = {
+    if vocabulary is None:
+        values["char_cnn"] = {
             "filters": filters,
             "activation": activation,
             "n_highway": n_highway,
             "embedding_dim": char_embedding_dim,
             "max_characters_per_token": max_characters_per_token,
         }
-        char_cnn = validate(CharCNNConfig, cnn_settings, "char_cnn.")
-        load = partial(BiLM, BiLMConfig(lstm=lstm, char_cnn=char_cnn))
+        load = partial(BiLM, validate(BiLMConfig, values))
+    else:
+        path = Path(vocabulary).expanduser().absolute()
+        load = partial(_make_word_bilm, validate(LSTMConfig, values["lstm"], "lstm."), path)
     settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful)
     return ElmoEncoder(load, segmenter or sentences(), settings, mixed_precision=mixed_precision)
 

@@ -74,7 +74,7 @@ class SharedBatch:
     waiting (set[ListenerState]): The listeners that have not taken the layers yet.
     backprop (Optional[Callable]): Takes the sum of the gradients (L+1, tokens, 2P), or None if no
         listener has sent one, and the optimizer, if there is one. None if the biLM is frozen, and
-        after it was called.
+        after the call.
     sgd (Optional[Optimizer]): Updates the weights as soon as the sum is complete.
     started (bool): Whether a listener has taken the layers.
     n_pending (int): The listeners that have taken the layers and not yet sent a gradient.
@@ -241,7 +241,7 @@ def forward(
         return _layers_without_update(model, docs), lambda d_layers: []
     if batch.keys != doc_keys(docs):
         raise ValueError(
-            f"{describe_listener(state)} is trained on docs that differ from those that the "
+            f"{describe_listener(model)} is trained on docs that differ from those that the "
             f"{describe_upstream(model)} was trained on: no component between them may "
             "retokenise, leave out or reorder docs"
         )
@@ -268,7 +268,7 @@ def _layers_without_update(
     if not upstream.frozen:
         raise ValueError(
             f"{upstream.name!r} is to be fine-tuned (frozen = false), but gets no updates before "
-            f"{describe_listener(state)}: put it earlier in the pipeline and take it out of "
+            f"{describe_listener(model)}: put it earlier in the pipeline and take it out of "
             "training.frozen_components, or set frozen = true"
         )
     layers = upstream.predict_layers(docs)
@@ -325,13 +325,15 @@ def _init_mix(model: Model, X: Optional[BatchLayers] = None, Y: Any = None) -> N
 def _forward_mix(
     model: Model[BatchLayers, list[Floats2d]], X: BatchLayers, is_train: bool
 ) -> tuple[list[Floats2d], Callable]:
+    if not X.lengths:
+        return [], lambda dY: X.layers
     check: GradientCheck = model.attrs["gradient_check"]
     if not is_train:
         check.add(0.0)
     mix = model.layers[0]
     run = mix.attrs.get("forward_frozen") if X.frozen else None
     Y, backprop_mix = mix(X.layers, is_train) if run is None else run(mix, X.layers, is_train)
-    if model.has_dim("nO") and Y.shape[1] != model.get_dim("nO") and X.lengths:
+    if model.has_dim("nO") and Y.shape[1] != model.get_dim("nO"):
         raise ValueError(
             f"this model reads ELMo vectors of width {model.get_dim('nO')}, but its upstream's "
             f"biLM gives {Y.shape[1]}: use the biLM it was trained on, or train it anew"
@@ -339,7 +341,7 @@ def _forward_mix(
 
     def backprop(dY: list[Floats2d]) -> Optional[Floats3d]:
         ops = model.ops
-        flat = ops.flatten(dY) if dY else ops.alloc2f(*Y.shape)
+        flat = ops.flatten(dY)
         what = f"the gradient of the ELMo vectors (mix: {mix.name})"
         check.add(ops.xp.sum(flat), what, sync=ops.device_type == "cpu")
         if X.frozen and not any(node.param_names for node in mix.walk()):

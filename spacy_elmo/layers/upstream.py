@@ -42,7 +42,7 @@ class RunState:
     followers (WeakSet[Upstream]): The elmo components after it in a pipeline.
     has_warned (bool): Whether the warning of long sentences was shown.
     docs (Sequence[Doc]): The docs of the last update. Empty: no training since `end_training`.
-    batch (Optional[SharedBatch]): The batch of the last update, if the biLM is fine-tuned.
+    batch (Optional[SharedBatch]): The batch of the last update.
     gradient_check (GradientCheck): For the gradients that reach the biLM.
     """
 
@@ -114,17 +114,17 @@ class Upstream(Tok2Vec):
             self._warn_of_long_sentences(docs)
         # Evaluations during training use the cache, too. One that rounds (half_precision) is only
         # for the docs of updates: the vectors of other docs must be exact.
-        cache, training_docs = self.activation_cache if self.frozen else None, self._run.docs
+        cache = self.activation_cache if self.frozen and self._run.docs else None
         if cache is not None and cache.half_precision:
-            numbers = {id(doc) for doc in training_docs}
-            training_docs = [doc for doc in docs if id(doc) in numbers]
-            cache = cache if len(training_docs) == len(docs) else None
+            training_docs = set(map(id, self._run.docs))
+            if any(id(doc) not in training_docs for doc in docs):
+                cache = None
         return encode(
             self.model,
             docs,
             self.mix,
             keep_layers=self.keep_layers if keep_layers is None else keep_layers,
-            cache=cache if training_docs else None,
+            cache=cache,
         )
 
     def set_annotations(self, docs: Iterable[Doc], scores: Sequence[DocVectors]) -> None:
@@ -164,7 +164,6 @@ class Upstream(Tok2Vec):
                 continue
             listener = cast(Tok2VecListener, node)
             state: ListenerState = node.attrs["link"]
-            state.component = component.name
             previous, state.upstream = state.upstream, self
             state.others.discard(self)
             if previous is not None and self in previous._run.followers:
@@ -199,25 +198,25 @@ class Upstream(Tok2Vec):
             self._run.batch.finish()  # A listener may have been left out.
             self._run.batch = None
         self._run.docs = docs = [example.predicted for example in examples]
-        states = [listener.attrs["link"] for listener in self.listeners]
+        states: set[ListenerState] = {listener.attrs["link"] for listener in self.listeners}
         if not states:
             return losses
         if any(len(doc) > _LONG_SENTENCE for doc in docs):
             self._warn_of_long_sentences(docs)
         if self.frozen:
-            layers = encode_layers(self.model, docs, self.activation_cache)
-            batch = SharedBatch(doc_keys(docs), layers, set(states))
+            layers, backprop = encode_layers(self.model, docs, self.activation_cache), None
         else:
-            batch = self._run.batch = self._begin_fine_tuning(docs, states, losses)
+            layers, backprop = self._begin_fine_tuning(docs, losses)
+        self._run.batch = SharedBatch(doc_keys(docs), layers, set(states), backprop)
         for state in states:
-            state.batch = batch
+            state.batch = self._run.batch
         if sgd is not None:
             self.finish_update(sgd)
         return losses
 
     def _begin_fine_tuning(
-        self, docs: list[Doc], states: list[ListenerState], losses: dict[str, float]
-    ) -> SharedBatch:
+        self, docs: list[Doc], losses: dict[str, float]
+    ) -> tuple[BatchLayers, Callable]:
         layers, backprop_model = self.model(docs, is_train=True)
         ops, check = self.model.ops, self._run.gradient_check
 
@@ -232,16 +231,14 @@ class Upstream(Tok2Vec):
             if sgd is not None:
                 self._apply_gradients(sgd)
 
-        return SharedBatch(doc_keys(docs), layers, set(states), backprop)
+        return layers, backprop
 
     def predict_layers(self, docs: Sequence[Doc]) -> BatchLayers:
         """The layers for a listener that is trained without an update of this component, whose biLM
         is frozen. Those that the component has written to the docs are used."""
         self._run.docs = docs
-        checksum = self.checksum
-        layers = [
-            extensions.get_layers(doc, self.name, [checksum] if checksum else []) for doc in docs
-        ]
+        checksums = [get_session(self.model).checksum]
+        layers = [extensions.get_layers(doc, self.name, checksums) for doc in docs]
         if layers and all(array is not None for array in layers):
             return join_layers(self.model.ops, layers)
         return encode_layers(self.model, docs, self.activation_cache)
