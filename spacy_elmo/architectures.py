@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -90,34 +90,38 @@ def build_bilm(
     vocabulary (Optional[Union[str, Path]]): A file of words, `<S> </S> <UNK>` first.
     RAISES (ValueError): If a setting has an impossible value.
     """
-    if (filters is None) == (vocabulary is None):
+    lstm = {
+        "dim": dim,
+        "projection_dim": projection_dim,
+        "n_layers": n_layers,
+        "cell_clip": cell_clip,
+        "proj_clip": proj_clip,
+        "use_skip_connections": use_skip_connections,
+    }
+    char_cnn = {
+        "filters": filters,
+        "activation": activation,
+        "n_highway": n_highway,
+        "embedding_dim": char_embedding_dim,
+        "max_characters_per_token": max_characters_per_token,
+    }
+    load = _choose_input(lstm, char_cnn, vocabulary)
+    settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful)
+    return ElmoEncoder(load, segmenter or sentences(), settings, mixed_precision=mixed_precision)
+
+
+def _choose_input(
+    lstm: dict[str, Any], char_cnn: dict[str, Any], vocabulary: Optional[Union[str, Path]]
+) -> Callable[[], BiLM]:
+    """RETURNS (Callable): Makes a biLM with character input or with word input."""
+    if (char_cnn["filters"] is None) == (vocabulary is None):
         raise ValueError(
             "spacy-elmo.BiLM.v1: give either filters (character input) or vocabulary (word input)"
         )
-    values: dict[str, Any] = {
-        "lstm": {
-            "dim": dim,
-            "projection_dim": projection_dim,
-            "n_layers": n_layers,
-            "cell_clip": cell_clip,
-            "proj_clip": proj_clip,
-            "use_skip_connections": use_skip_connections,
-        }
-    }
     if vocabulary is None:
-        values["char_cnn"] = {
-            "filters": filters,
-            "activation": activation,
-            "n_highway": n_highway,
-            "embedding_dim": char_embedding_dim,
-            "max_characters_per_token": max_characters_per_token,
-        }
-        load = partial(BiLM, validate(BiLMConfig, values))
-    else:
-        path = Path(vocabulary).expanduser().absolute()
-        load = partial(_make_word_bilm, validate(LSTMConfig, values["lstm"], "lstm."), path)
-    settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful)
-    return ElmoEncoder(load, segmenter or sentences(), settings, mixed_precision=mixed_precision)
+        return partial(BiLM, validate(BiLMConfig, {"lstm": lstm, "char_cnn": char_cnn}))
+    path = Path(vocabulary).expanduser().absolute()
+    return partial(_make_word_bilm, validate(LSTMConfig, lstm, "lstm."), path)
 
 
 def _make_word_bilm(lstm: LSTMConfig, vocabulary: Path) -> BiLM:

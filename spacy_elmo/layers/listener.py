@@ -13,7 +13,7 @@ The events of one update, if the biLM is fine-tuned with two listeners:
         forward                   takes the layers of the batch; the mix and the task run on them
         backprop                  adds its gradient to the batch
       second task's update
-        forward, backprop         the same; the sum is complete now:
+        forward, backprop         the same; the sum is complete:
           SharedBatch.finish      sends the sum back through the biLM, and updates the weights with
                                   the optimizer that was kept
 
@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Callable, Optional, Union, cast
+from typing import Any, Callable, Optional, Union, cast
 
 from spacy.attrs import ORTH
 from spacy.tokens import Doc
@@ -45,7 +45,6 @@ from thinc.types import Floats2d, Floats3d
 from ..extensions import get_layers
 from .encoder import BatchLayers
 from .listener_state import (
-    ANY,
     ListenerState,
     describe_listener,
     describe_missing_layers,
@@ -53,9 +52,6 @@ from .listener_state import (
 )
 from .mixes import Mix
 from .not_serialized import LayerSettings, not_serialized
-
-if TYPE_CHECKING:
-    from .upstream import Upstream
 
 NAME = "elmo_listener"
 MIX_DOCS = "mix_docs"
@@ -66,8 +62,7 @@ _CHECK_EVERY = 100
 
 @dataclass(eq=False)
 class SharedBatch:
-    """The layers of one batch on their way to the listeners, and the sum of the gradients on their
-    way back.
+    """The layers of one batch for the listeners, and the sum of their gradients.
 
     keys (list[bytes]): The word types of each doc, to recognise it.
     layers (BatchLayers): What the upstream computed for the docs.
@@ -126,24 +121,24 @@ class GradientCheck:
 
     On a GPU, reading a number waits for everything that is computed before it. There, only every
     hundredth gradient is checked, by the sum of all since the last check.
+
+    name (str): What to call the gradients in the error.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         self._sum: Any = 0.0
         self._n_values = 0
-        self._what = ""
 
-    def add(self, value: Any, what: str = "", *, sync: bool = True) -> float:
+    def add(self, value: Any, *, sync: bool = True) -> float:
         """Check a gradient.
 
         value (Any): A number that is not finite if the gradient is not.
-        what (str): What to call it in the error.
         sync (bool): Check at once, also where that waits for the device.
         RETURNS (float): The sum of the values since the last check; 0 if this call checked nothing.
         RAISES (ValueError): If a gradient since the last check is not finite.
         """
         self._sum = self._sum + value  # Once it is not finite, it never is again.
-        self._what = what or self._what
         self._n_values += 1
         if not sync and self._n_values < _CHECK_EVERY:
             return 0.0
@@ -151,7 +146,7 @@ class GradientCheck:
         self._sum, self._n_values = 0.0, 0
         if not isfinite(total):
             raise ValueError(
-                f"{self._what} is NaN or infinite: lower the learning rate, or clip gradients "
+                f"{self.name} is NaN or infinite: lower the learning rate, or clip gradients "
                 "(training.optimizer.grad_clip)"
             )
         return total
@@ -171,43 +166,6 @@ def make_source(
         return upstream
     settings = LayerSettings(upstream=upstream, grad_factor=float(grad_factor))
     return Model(NAME, forward, init=init, attrs={"settings": settings, "link": ListenerState()})
-
-
-def is_listener(model: Model, name: str, upstream: Upstream) -> bool:
-    """RETURNS (bool): Whether the model listens to this component, which has this name now."""
-    if model.name != NAME:
-        return False
-    return (
-        model.attrs["settings"].upstream in (ANY, name) or model.attrs["link"].upstream is upstream
-    )
-
-
-def replace_listener_cfg(upstream: dict, listener: dict, *, frozen: bool) -> dict:
-    """What `nlp.replace_listeners` writes into the config: the listener's own block, with the
-    upstream's model instead of its name.
-
-    RAISES (ValueError): If the block is not one of ours.
-    """
-    name = str(listener.get("@architectures"))
-    if name.split(".")[0] != "spacy-elmo":
-        raise ValueError(
-            f"cannot replace a listener inside {name}: model.tok2vec must be "
-            "spacy-elmo.ElmoListener.v1 or spacy-elmo.ElmoTok2Vec.v1"
-        )
-    if frozen:
-        listener = {**listener, "grad_factor": 0.0}
-    return {**listener, "upstream": upstream}
-
-
-def replace_listener(
-    encoder: Model[list[Doc], BatchLayers],
-    listener: Model[list[Doc], BatchLayers],
-    upstream: Upstream,
-) -> Model[list[Doc], BatchLayers]:
-    """What `nlp.replace_listeners` puts where the listener was: a copy of the upstream's model."""
-    factor = listener.attrs["settings"].grad_factor
-    encoder.attrs["grad_factor"] = 0.0 if upstream.frozen else factor
-    return encoder
 
 
 def init(model: Model[list[Doc], BatchLayers], X: Any = None, Y: Any = None) -> None:
@@ -258,7 +216,7 @@ def _layers_without_update(
     model: Model[list[Doc], BatchLayers], docs: Sequence[Doc]
 ) -> BatchLayers:
     """The layers for a listener that is trained, though its upstream got no update for these docs:
-    the upstream is excluded from training, or the component is trained alone, as `spacy debug
+    the upstream is excluded from training, or only the component is trained, as `spacy debug
     model` does."""
     state: ListenerState = model.attrs["link"]
     upstream = state.upstream
@@ -303,13 +261,14 @@ def join_layers(ops: Ops, layers: Sequence[Any]) -> BatchLayers:
 
 def mix_docs(mix: Mix) -> Model[BatchLayers, list[Floats2d]]:
     """Apply a mix to a batch of docs."""
+    check = GradientCheck(f"the gradient of the ELMo vectors (mix: {mix.name})")
     return Model(
         MIX_DOCS,
         _forward_mix,
         init=_init_mix,
         layers=[mix],
         dims={"nO": None},
-        attrs={"gradient_check": GradientCheck()},
+        attrs={"gradient_check": check},
     )
 
 
@@ -342,8 +301,7 @@ def _forward_mix(
     def backprop(dY: list[Floats2d]) -> Optional[Floats3d]:
         ops = model.ops
         flat = ops.flatten(dY)
-        what = f"the gradient of the ELMo vectors (mix: {mix.name})"
-        check.add(ops.xp.sum(flat), what, sync=ops.device_type == "cpu")
+        check.add(ops.xp.sum(flat), sync=ops.device_type == "cpu")
         if X.frozen and not any(node.param_names for node in mix.walk()):
             return None
         return backprop_mix(flat)

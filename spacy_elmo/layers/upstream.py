@@ -27,8 +27,9 @@ from .encoder import (
     get_session,
     get_shim,
 )
-from .listener import GradientCheck, SharedBatch, doc_keys, is_listener, join_layers
-from .listener_state import ListenerState
+from .listener import NAME as LISTENER
+from .listener import GradientCheck, SharedBatch, doc_keys, join_layers
+from .listener_state import ANY, ListenerState
 from .mixes import Mix
 
 # A doc with more tokens is rarely a single sentence.
@@ -55,7 +56,7 @@ class RunState:
     def end_training(self) -> None:
         self.docs: Sequence[Doc] = ()
         self.batch: Optional[SharedBatch] = None
-        self.gradient_check = GradientCheck()
+        self.gradient_check = GradientCheck("the gradient of the biLM's layers")
 
     def __reduce__(self) -> tuple:
         return RunState, ()
@@ -160,10 +161,13 @@ class Upstream(Tok2Vec):
             self._run.followers.add(component)
         model = getattr(component, "model", None)
         for node in model.walk() if isinstance(model, Model) else ():
-            if not is_listener(node, self.name, self):
+            if node.name != LISTENER:
                 continue
             listener = cast(Tok2VecListener, node)
             state: ListenerState = node.attrs["link"]
+            name = node.attrs["settings"].upstream
+            if name not in (ANY, self.name) and state.upstream is not self:
+                continue
             previous, state.upstream = state.upstream, self
             state.others.discard(self)
             if previous is not None and self in previous._run.followers:
@@ -222,11 +226,8 @@ class Upstream(Tok2Vec):
 
         def backprop(d_layers: Optional[Floats3d], sgd: Optional[Optimizer]) -> None:
             if d_layers is not None:
-                losses[self.name] += check.add(
-                    ops.xp.vdot(d_layers, d_layers),
-                    f"{self.name}: the gradient of the biLM's layers",
-                    sync=ops.device_type == "cpu",
-                )
+                squares = ops.xp.vdot(d_layers, d_layers)
+                losses[self.name] += check.add(squares, sync=ops.device_type == "cpu")
                 backprop_model(d_layers)
             if sgd is not None:
                 self._apply_gradients(sgd)

@@ -63,9 +63,11 @@ def test_no_docs(encoder):
 
 def test_docs_of_different_vocabs(encoder):
     """Each doc's text is looked up in its own string store."""
-    apart = [make_docs([tokens], Vocab())[0] for tokens in WORDS]
-    assert len({id(doc.vocab) for doc in apart}) == len(WORDS)
-    for first, second in zip(encoder.predict(apart).split(), encoder.predict(make_docs()).split()):
+    separate = [make_docs([tokens], Vocab())[0] for tokens in WORDS]
+    assert len({id(doc.vocab) for doc in separate}) == len(WORDS)
+    for first, second in zip(
+        encoder.predict(separate).split(), encoder.predict(make_docs()).split()
+    ):
         assert max_difference(first, second) < 1e-6
 
 
@@ -90,7 +92,7 @@ def test_backprop_is_that_of_plain_pytorch(encoder, bilm):
     d_layers = generator.normal(size=outputs.layers.shape).astype("float32")
     d_outputs = outputs._replace(layers=d_layers).split()
     assert backprop(d_layers) == docs
-    found = gradients(bilm)
+    actual = gradients(bilm)
 
     plain = random_bilm()
     loss = torch.zeros(())
@@ -105,10 +107,10 @@ def test_backprop_is_that_of_plain_pytorch(encoder, bilm):
             loss = loss + (layers[:, kept_slice] * d_output[:, kept]).sum()
     loss.backward()
     expected = gradients(plain)
-    assert found.keys() == expected.keys()
+    assert actual.keys() == expected.keys()
     for name, gradient in expected.items():
         assert gradient.abs().max() > 0, name
-        assert max_difference(found[name], gradient) < 1e-4 * gradient.abs().max(), name
+        assert max_difference(actual[name], gradient) < 1e-4 * gradient.abs().max(), name
 
 
 def test_gradients_of_several_batches_add_up(encoder, bilm):
@@ -121,9 +123,9 @@ def test_gradients_of_several_batches_add_up(encoder, bilm):
             backprop(numpy.ones_like(outputs.layers))
         return {name: gradient.clone() for name, gradient in gradients(bilm).items()}
 
-    together, apart = accumulate(first + second), accumulate(first, second)
+    together, separate = accumulate(first + second), accumulate(first, second)
     for name, gradient in together.items():
-        assert max_difference(gradient, apart[name]) < 1e-4 * gradient.abs().max(), name
+        assert max_difference(gradient, separate[name]) < 1e-4 * gradient.abs().max(), name
 
 
 @pytest.mark.parametrize("words", [[[]], [["\n"], []]])
@@ -148,7 +150,7 @@ def test_training_on_nothing_to_read_with_frozen_layers(encoder, bilm):
     assert all(g is None or not g.any() for g in gradients(bilm).values())
 
 
-def test_a_prediction_amid_a_training_step_leaves_nothing_behind(encoder, bilm):
+def test_a_prediction_within_a_training_step_does_not_change_later_ones(encoder, bilm):
     """As that of a component that annotates, before the weights are updated."""
     docs = make_docs()
     outputs, backprop = encoder.begin_update(docs)

@@ -132,13 +132,13 @@ def test_gradients_are_the_numerical_ones(case):
 
     def numerical(array):
         gradient, step = numpy.zeros_like(array), 1e-6
-        for at in numpy.ndindex(array.shape):
-            value = array[at]
-            array[at] = value + step
+        for index in numpy.ndindex(array.shape):
+            value = array[index]
+            array[index] = value + step
             more = loss()
-            array[at] = value - step
-            gradient[at] = (more - loss()) / (2 * step)
-            array[at] = value
+            array[index] = value - step
+            gradient[index] = (more - loss()) / (2 * step)
+            array[index] = value
         return gradient
 
     assert max_difference(dX, numerical(X)) < 1e-7
@@ -217,8 +217,8 @@ def test_no_tokens(case):
 def test_tokens_are_mixed_one_by_one(case):
     """The encoder mixes batch by batch, which must not matter."""
     mix, X = ready(case), activations()
-    parts = [mix.predict(X[:, :2]), mix.predict(X[:, 2:])]
-    assert max_difference(numpy.concatenate(parts), mix.predict(X)) < 1e-6
+    portions = [mix.predict(X[:, :2]), mix.predict(X[:, 2:])]
+    assert max_difference(numpy.concatenate(portions), mix.predict(X)) < 1e-6
 
 
 def test_random_frozen_weights():

@@ -109,16 +109,16 @@ def test_gradient():
     backprop(gradient)
     n = 2 * (2 + 1)  # Three words and two words, in both directions.
     parameter = get_bilm(encoder).lstm.backward_layers[1].projection_weight
-    found = parameter.grad.clone()
-    for at in ((0, 0), (3, 5)):
+    actual = parameter.grad.clone()
+    for index in ((0, 0), (3, 5)):
         values = []
         for step in (1e-3, -1e-3):
             with torch.no_grad():
-                parameter[at] += step
+                parameter[index] += step
             values.append(loss(ops, docs, model.predict(docs))[0] / n)
             with torch.no_grad():
-                parameter[at] -= step
-        assert found[at] == pytest.approx((values[0] - values[1]) / 2e-3, rel=0.02, abs=1e-5)
+                parameter[index] -= step
+        assert actual[index] == pytest.approx((values[0] - values[1]) / 2e-3, rel=0.02, abs=1e-5)
 
 
 def test_targets():
