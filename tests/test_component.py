@@ -1,4 +1,4 @@
-"""The "elmo" component in a pipeline: what it writes, in which order, and what it does not change."""
+"""The "elmo" component in a pipeline: what it writes, in which order, and what it keeps."""
 
 from __future__ import annotations
 
