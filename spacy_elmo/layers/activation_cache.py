@@ -30,8 +30,8 @@ def make_activation_cache(
 
     memory_mb (float): Bound of what is kept in memory, in MiB.
     half_precision (bool): Keep float16: half the bytes, values rounded to 11 bits.
-    folder (Optional[Union[str, Path]]): Where what does not fit goes; None for nowhere.
-    folder_mb (Optional[float]): Bound of what goes to the folder, in MiB; None for none.
+    folder (Optional[Union[str, Path]]): For what does not fit into memory; None for none.
+    folder_mb (Optional[float]): Bound of what is written to the folder, in MiB; None for none.
     RAISES (ValueError): If a bound is negative.
     """
     for name, value in (("memory_mb", memory_mb), ("folder_mb", folder_mb)):
@@ -43,7 +43,7 @@ def make_activation_cache(
 
 class ActivationCache:
     """Activations by sequence. Entries are never evicted: every sequence recurs once per epoch, so
-    that throwing out the oldest would always throw out the one needed next.
+    that evicting the oldest would always evict the one needed next.
 
     Everything is in NumPy arrays, so that the bound is one of main memory also if the biLM is on a
     GPU, whose memory it needs itself. What does not fit goes to a file that has no name and
@@ -116,7 +116,7 @@ class ActivationCache:
     def put(self, key: Any, activations: numpy.ndarray) -> numpy.ndarray:
         """Keep activations if there is room for them.
 
-        key (Any): Hashable; tells sequences apart.
+        key (Any): Hashable; distinguishes sequences.
         activations (ndarray): Of shape (L+1, tokens, 2P).
         RETURNS (ndarray): What `get` would return: float16 also if there was no room, so that
             values do not depend on that.

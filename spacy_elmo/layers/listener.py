@@ -111,7 +111,7 @@ class SharedBatch:
 
 
 def doc_keys(docs: Sequence[Doc]) -> list[bytes]:
-    """RETURNS (list[bytes]): The word types of each doc, by which batches are recognised."""
+    """RETURNS (list[bytes]): The word types of each doc, to recognise it."""
     return [doc.to_array(ORTH).tobytes() for doc in docs]
 
 

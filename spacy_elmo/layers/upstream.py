@@ -37,7 +37,7 @@ _LONG_SENTENCE = 100
 
 
 class RunState:
-    """The part of a component that belongs to the running process. A copy and a pickle are empty.
+    """What a component keeps only in the running process. A copy and a pickle are empty.
 
     pipeline (Callable): Returns the pipeline of the component, or None.
     followers (WeakSet[Upstream]): The elmo components after it in a pipeline.
@@ -91,7 +91,7 @@ class Upstream(Tok2Vec):
 
     @property
     def is_removed(self) -> bool:
-        """Whether the component is known to have been removed from its pipeline."""
+        """Whether the component was removed from its pipeline."""
         nlp = self._run.pipeline()
         return nlp is not None and all(component is not self for _, component in nlp.components)
 
