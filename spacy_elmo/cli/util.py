@@ -67,6 +67,8 @@ def check_overwrite(path: Path, force: bool, files: Sequence[str] = ()) -> None:
         return
     if files and not path.is_dir():
         raise ValueError(f"{path} is a file, not a folder to write to: was the output left out?")
+    if path.is_dir() and not files:
+        raise ValueError(f"{path} is a folder, not a file to write: choose another path")
     if not force:
         raise ValueError(
             f"{path} exists already: choose another path, or overwrite it with --force"

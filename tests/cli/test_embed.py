@@ -298,12 +298,12 @@ def test_second_run_on_one_output_is_refused(text: Path, pipeline: Path, tmp_pat
 
     with (tmp_path / ".out.hdf5.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        journal = tmp_path / ".out.hdf5.partial"
-        journal.touch()
+        parts = tmp_path / ".out.hdf5.partial"
+        parts.touch()
         for options in ([], ["--force"]):
             message = fail("embed", text, tmp_path / "out.hdf5", "-m", pipeline, *options)
             assert "another run" in message
-        assert journal.exists()
+        assert parts.exists()
 
 
 @pytest.mark.parametrize("options", [[], ["--force"]])
@@ -311,26 +311,45 @@ def test_a_file_of_somebody_else_is_not_used(
     options: list, text: Path, pipeline: Path, tmp_path: Path
 ):
     work = tmp_path / ".out.hdf5.partial"
-    work.write_text("three years")
+    work.write_text("three years of work")
     command = ("embed", text, tmp_path / "out.hdf5", "-m", pipeline, *options)
     message = fail(*command)
     assert ".out.hdf5.partial" in message and "move it away" in message
-    assert work.read_text() == "three years" and not (tmp_path / "out.hdf5").exists()
+    assert work.read_text() == "three years of work" and not (tmp_path / "out.hdf5").exists()
     work.unlink()
     succeed(*command)
 
 
-@pytest.mark.parametrize("rest", [0, 5, 100, -1])
-def test_a_journal_that_ends_anywhere(rest: int, text: Path, in_parts: Path, tmp_path: Path):
-    """As after a kill, or with zeros as after a loss of power."""
-    out, journal = tmp_path / "out.hdf5", tmp_path / ".out.hdf5.partial"
+def test_what_a_killed_run_leaves_in_the_parts(text: Path, in_parts: Path, tmp_path: Path):
+    """A part that is not complete, and a folder of parts without its settings."""
+    out, parts = tmp_path / "out.hdf5", tmp_path / ".out.hdf5.partial"
     interrupted(3, text, out, "-m", in_parts)
-    data = journal.read_bytes()
-    journal.write_bytes(data[:rest] + bytes(50 if rest < 0 else 0))
-    succeed("embed", text, out, "-m", in_parts)
-    assert not journal.exists()
+    (parts / ".00000003-1-abc.zip.0123456789ab.tmp").write_bytes(b"PK")
+    other = tmp_path / "..out.hdf5.partial.0123456789ab.tmp"
+    other.mkdir()
+    assert "after the 3 records that" in succeed("embed", text, out, "-m", in_parts)
+    assert not parts.exists() and not other.exists()
     succeed("embed", text, tmp_path / "undisturbed.hdf5", "-m", in_parts)
     assert same(out, tmp_path / "undisturbed.hdf5")
+
+
+@pytest.mark.parametrize("contents", [b"", b"\xff", b"[1]", b"3"])
+@pytest.mark.parametrize("name", ["settings.json", "*.zip"])
+def test_damaged_parts(name: str, contents: bytes, text: Path, in_parts: Path, tmp_path: Path):
+    out, parts = tmp_path / "out.npz", tmp_path / ".out.npz.partial"
+    interrupted(3, text, out, "-m", in_parts)
+    path = sorted(parts.glob(name))[0]
+    path.write_bytes(contents)
+    message = fail("embed", text, out, "-m", in_parts)
+    assert path.name in message and "is damaged" in message and "--force" in message
+    assert not out.exists()
+    succeed("embed", text, out, "-m", in_parts, "--force")
+
+
+def test_a_run_that_fails_at_once_leaves_nothing(text: Path, pipeline: Path, tmp_path: Path):
+    text.write_bytes(b"\xff")
+    fail("embed", text, tmp_path / "new" / "out.hdf5", "-m", pipeline)
+    assert not list((tmp_path / "new").iterdir())
 
 
 def test_an_output_that_is_a_folder(text: Path, pipeline: Path, tmp_path: Path):

@@ -276,3 +276,20 @@ def test_bad_arguments(pipeline: Path, corpus: Path, tmp_path: Path):
     assert "bad.txt, line 2" in fail("neighbors", pipeline, tmp_path / "bad.txt", *query)
     spacy.blank("en").to_disk(tmp_path / "blank")
     assert "no elmo component" in fail("neighbors", tmp_path / "blank", corpus, *query)
+
+
+def test_a_long_line_is_cut_before_it_is_tokenised(nlp: Language, tmp_path: Path):
+    """Else its tokens would all be in memory at once."""
+    words = [f"word{i}" for i in range(100_000)]
+    (tmp_path / "a.txt").write_text(" ".join(words) + "\n" + 300_000 * "x")
+    tokenizer, lengths = nlp.tokenizer, []
+
+    def tokenize(text: str) -> Doc:
+        lengths.append(len(text))
+        return tokenizer(text)
+
+    nlp.tokenizer = tokenize
+    docs = [doc for doc, _ in read_corpus(nlp, [tmp_path / "a.txt"])]
+    assert max(lengths) <= 100_000
+    tokens = [token.text for doc in docs for token in doc]
+    assert tokens[: len(words)] == words and set("".join(tokens[len(words) :])) == {"x"}
