@@ -40,38 +40,36 @@ def mixes_cli(
             divider=True,
         )
         if plot is not None:
-            plot_mixes(mixes, plot)
+            _plot(mixes, n_layers, plot)
             msg.good(f"Plot: {plot}")
 
 
 def _row(mix: TaskMix, n_layers: int) -> tuple[str, ...]:
     weights = [f"{weight:.3f}" for weight in mix.state.weights or ()]
-    weights += [""] * (n_layers - len(weights))
     gamma = "" if mix.state.gamma is None else f"{mix.state.gamma:.3f}"
-    return mix.task, mix.kind, *weights, gamma
+    return mix.task, mix.kind, *weights, *[""] * (n_layers - len(weights)), gamma
 
 
-def plot_mixes(mixes: list[TaskMix], path: Path) -> None:
+def _plot(mixes: list[TaskMix], n_layers: int, path: Path) -> None:
     """Plot a heat map with a row per task (as figure 2 of Peters et al. 2018).
 
     RAISES (ValueError): If matplotlib is missing, or no mix has weights.
     """
-    mixes = [mix for mix in mixes if mix.state.weights is not None]
-    if not mixes:
+    rows = {_label(mix): list(mix.state.weights) for mix in mixes if mix.state.weights is not None}
+    if not rows:
         raise ValueError("no task has layer weights yet: train the pipeline, then plot them")
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ValueError('to plot, install matplotlib: pip install "spacy-elmo[viz]"') from error
-    n_layers = max(len(mix.state.weights or ()) for mix in mixes)
-    rows = [[*(mix.state.weights or ())] for mix in mixes]
-    rows = [row + [float("nan")] * (n_layers - len(row)) for row in rows]
     figure = Figure(figsize=(2 + n_layers, 1.2 + 0.45 * len(rows)), layout="constrained")
     axes = figure.subplots()
-    image = axes.imshow(rows, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-    axes.set_xticks(range(n_layers), [_layer(i, n_layers) for i in range(n_layers)])
-    axes.set_yticks(range(len(rows)), [_label(mix) for mix in mixes])
-    for y, row in enumerate(rows):
+    padded = [row + [float("nan")] * (n_layers - len(row)) for row in rows.values()]
+    image = axes.imshow(padded, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    notes = {0: "\ntoken encoder", n_layers - 1: "\ntop"}
+    axes.set_xticks(range(n_layers), [f"layer {i}{notes.get(i, '')}" for i in range(n_layers)])
+    axes.set_yticks(range(len(rows)), list(rows))
+    for y, row in enumerate(rows.values()):
         for x, weight in enumerate(row):
             colour = "white" if weight > 0.6 else "black"
             axes.text(x, y, f"{weight:.2f}", ha="center", va="center", color=colour)
@@ -79,11 +77,6 @@ def plot_mixes(mixes: list[TaskMix], path: Path) -> None:
     figure.colorbar(image)
     with atomic_file(path) as temporary:
         figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=150)
-
-
-def _layer(number: int, n_layers: int) -> str:
-    names = {0: "\ntoken encoder", n_layers - 1: "\ntop"}
-    return f"layer {number}{names.get(number, '')}"
 
 
 def _label(mix: TaskMix) -> str:

@@ -15,6 +15,7 @@ from wasabi import msg
 
 from ..component import Elmo
 from ..files import locked_output
+from ..weights import choose_component
 
 
 @contextlib.contextmanager
@@ -113,13 +114,4 @@ def get_component(nlp: Language, name: Optional[str]) -> Elmo:
     """RETURNS (Elmo): The elmo component of this name, or the only one if the name is None.
     RAISES (ValueError): If there is no such component, or several and no name."""
     components = list_components(nlp)
-    if not components:
-        raise ValueError(f"the pipeline has no elmo component, only {nlp.component_names}")
-    if name is None:
-        if len(components) > 1:
-            names = list(components)
-            raise ValueError(f"the pipeline has several elmo components {names}: use --name")
-        return next(iter(components.values()))
-    if name not in components:
-        raise ValueError(f"no elmo component {name!r}: the pipeline has {list(components)}")
-    return components[name]
+    return components[choose_component(list(components), nlp.component_names, name)]
