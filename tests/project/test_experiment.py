@@ -18,13 +18,13 @@ from spacy.util import load_config, load_model_from_config
 from spacy_elmo.bilm.formats import native
 
 from ..conftest import random_bilm
-from .conftest import PROJECT, SCRIPTS, script
+from .conftest import CONFIG_FOLDER, SCRIPTS, script
 
 sys.path.insert(0, SCRIPTS)
 from baseline import without_elmo
 from experiment import Experiment, Size
 
-CONFIGS = sorted((PROJECT / "configs").glob("*.cfg"))
+CONFIGS = sorted(CONFIG_FOLDER.glob("*.cfg"))
 KEYS = {
     "task", "system", "size", "n_train", "per_class", "seed", "scores", "dev_scores",
     "mixes", "seconds", "steps", "config", "weights", "hardware", "fingerprint",
@@ -101,7 +101,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 ARGUMENTS = (
-    "films", "--config", PROJECT / "configs" / "textcat_tok2vec.cfg", "--corpus", ".",
+    "films", "--config", CONFIG_FOLDER / "textcat_tok2vec.cfg", "--corpus", ".",
     "--training.max_steps", "2", "--training.eval_frequency", "1",
 )  # fmt: skip
 
