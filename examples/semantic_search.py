@@ -83,7 +83,7 @@ def build(corpus: str, index: Path, pipeline: str) -> int:
         raise ValueError(f"there are no sentences in {corpus}")
     array = numpy.stack(vectors)
     mean = array.mean(axis=0, dtype=numpy.float32)
-    # A path that holds wherever the search is started.
+    # A path that is valid in any working directory.
     manifest = {
         "pipeline": str(absolute_source(pipeline)),
         "n_sentences": len(sentences),

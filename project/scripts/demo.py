@@ -72,13 +72,13 @@ def show_neighbours(package: Path, reviews: Path) -> None:
 
 
 def nearest(words: list, similarities: numpy.ndarray, query: str, count: int = 6) -> list[str]:
-    found: dict[str, None] = {}
+    frequent: dict[str, None] = {}
     for i in numpy.argsort(-similarities):
         if words[i].lower_ != query:
-            found.setdefault(words[i].lower_)
-        if len(found) == count:
+            frequent.setdefault(words[i].lower_)
+        if len(frequent) == count:
             break
-    return list(found)
+    return list(frequent)
 
 
 def read_curves(folder: Path) -> dict[str, list[tuple[int, results.Spread]]]:
@@ -89,14 +89,14 @@ def read_curves(folder: Path) -> dict[str, list[tuple[int, results.Spread]]]:
     for system in SYSTEMS:
         curves[system] = []
         for size in results.sizes(runs):
-            found = [run for run in runs if (run.system, run.size) == (system, size)]
-            accuracy = results.spread(run.scores.get("cats_acc") for run in found)
+            matching = [run for run in runs if (run.system, run.size) == (system, size)]
+            accuracy = results.spread(run.scores.get("cats_acc") for run in matching)
             if accuracy is None:
                 raise ValueError(
                     f"{folder}: no results of {system} with {size} reviews per class; "
                     "`spacy project run demo-train` makes them"
                 )
-            curves[system].append((found[0].n_train, accuracy))
+            curves[system].append((matching[0].n_train, accuracy))
     if not runs:
         raise ValueError(f"no results in {folder}: `spacy project run demo-train` makes some")
     return curves

@@ -85,10 +85,10 @@ def check_overwrite(path: Path, force: bool, files: Sequence[str] = ()) -> None:
     names = sorted(file.relative_to(path).as_posix() for file in inside)
     others = [name for name in names if not any(fnmatchcase(name, pattern) for pattern in files)]
     if others:
-        shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
         raise ValueError(
-            f"{path} also holds files that this command does not write ({shown}), and so is not "
-            "overwritten: choose another path, or move these files away"
+            f"{path} also has {len(others)} file(s) that this command does not write "
+            f"({', '.join(others[:3])}), and so is not overwritten: choose another path, or move "
+            "them away"
         )
 
 

@@ -94,7 +94,7 @@ def _glob(named: Path, pattern: str, on_skip: Optional[Callable[[Path], object]]
     may lead back."""
     matches: list[Path] = []
     is_skipped: dict[Path, bool] = {}
-    # Before Python 3.13, ** at the end matches folders alone.
+    # Before Python 3.13, ** at the end matches only folders.
     for path in sorted(named.glob(pattern + "/*" if pattern.endswith("**") else pattern)):
         names = path.relative_to(named).parts
         if any(name.startswith(".") for name in names):
@@ -230,8 +230,8 @@ def _read_lines(
     try:
         with contextlib.nullcontext(sys.stdin.buffer) if path == STDIN else path.open("rb") as file:
             stream = compression_wrapper(file, "rb", filename=name)
-            # A line is decoded alone, so that an error names the right one; or before, if a line
-            # feed in this encoding is not a single byte.
+            # Decode each line by itself, so that an error names the right one; or the stream, if a
+            # line feed in this encoding is not a single byte.
             if "\n".encode(encoding) != b"\n":
                 stream = io.TextIOWrapper(stream, encoding, errors, newline="\n")
             for line in stream:
@@ -255,7 +255,7 @@ def _read_lines(
 
 
 def _parse_json(line: str, where: str) -> tuple[Optional[str], Optional[list[str]]]:
-    """Halves of surrogate pairs, which JSON can hold but UTF-8 cannot, become question marks."""
+    """Halves of surrogate pairs, valid in JSON but not in UTF-8, become question marks."""
     try:
         record = json.loads(line)
     except RecursionError as error:

@@ -132,16 +132,16 @@ class VectorWriter:
         written, n_read = list(self._parts), 0
         portions = self.elmo.batch_docs(docs, n_batches=_PORTION_BATCHES)
         for number, portion in enumerate(portions):
-            part = self._folder / f"{number:08}-{len(portion)}-{_checksum(portion)}.zip"
+            path = self._folder / f"{number:08}-{len(portion)}-{_checksum(portion)}.zip"
             if written:
-                if written.pop(0) != part:
+                if written.pop(0) != path:
                     raise self._other_docs(n_read, n_read + len(portion))
             else:
                 # The last bits of a type's encoding depend on the types that it is computed with.
                 with FORK_GATE:
                     get_session(self.elmo.model).type_cache.clear()
                 records = map(self._encode, self.nlp.pipe(portion, **settings))
-                self._write_part(part, records)
+                self._write_part(path, records)
                 yield sum(map(len, portion))
             n_read += len(portion)
         if written:
@@ -174,14 +174,14 @@ class VectorWriter:
                 "vectors depend on all docs before; start afresh with --force"
             )
 
-    def _write_part(self, part: Path, records: Iterable[bytes]) -> None:
+    def _write_part(self, path: Path, records: Iterable[bytes]) -> None:
         with self._resumable(self._folder):
             if not self._parts:  # This replaces the folder of an earlier run.
                 with atomic_folder(self._folder) as new:
                     srsly.write_json(new / _SETTINGS, self._settings)
-            with atomic_file(part) as temporary:
+            with atomic_file(path) as temporary:
                 _write_zip(temporary, records)
-        self._parts.append(part)
+        self._parts.append(path)
 
     def _encode(self, doc: Doc) -> bytes:
         """RETURNS (bytes): The record of a processed doc: a DocBin with no other vectors than those
@@ -198,12 +198,12 @@ class VectorWriter:
         return DocBin(docs=[doc], store_user_data=True).to_bytes()
 
     def _read_records(self) -> Iterator[bytes]:
-        for part in self._parts:
+        for path in self._parts:
             try:
-                with zipfile.ZipFile(part) as file:
+                with zipfile.ZipFile(path) as file:
                     yield from map(file.read, file.namelist())
             except zipfile.BadZipFile as error:
-                raise ValueError(f"{part} is damaged: start afresh with --force") from error
+                raise ValueError(f"{path} is damaged: start afresh with --force") from error
 
     def _other_docs(self, start: int, end: int) -> ValueError:
         return ValueError(
@@ -226,19 +226,19 @@ def _describe_pipeline(nlp: Language, elmo: Elmo) -> dict[str, str]:
     """RETURNS (dict): Checksums of the tokenizer and of each component up to elmo."""
     config = nlp.config.interpolate()
     after = pipe_settings(nlp, elmo)["disable"]
-    parts = [("tokenizer", nlp.tokenizer, [config["nlp"]["lang"], config["nlp"]["tokenizer"]])]
-    for name, pipe in nlp.pipeline:
-        if name not in after:
-            parts.append((name, pipe, config["components"][name]))
+    pipes: list[tuple[str, Any, Any]] = [
+        ("tokenizer", nlp.tokenizer, [config["nlp"]["lang"], config["nlp"]["tokenizer"]]),
+        *((x, pipe, config["components"][x]) for x, pipe in nlp.pipeline if x not in after),
+    ]
     checksums = {}
-    for name, part, settings in parts:
+    for name, pipe, settings in pipes:
         digest = hashlib.sha256(srsly.json_dumps(settings, sort_keys=True).encode())
-        if isinstance(part, Sentencizer):
+        if isinstance(pipe, Sentencizer):
             # Its bytes list a set, in an order that differs between processes.
-            attributes = [sorted(part.punct_chars), part.overwrite]
+            attributes = [sorted(pipe.punct_chars), pipe.overwrite]
             digest.update(srsly.json_dumps(attributes).encode())
-        elif hasattr(part, "to_bytes"):
-            digest.update(part.to_bytes(exclude=["vocab"]))
+        elif hasattr(pipe, "to_bytes"):
+            digest.update(pipe.to_bytes(exclude=["vocab"]))
         checksums[name] = digest.hexdigest()[:16]
     return checksums
 

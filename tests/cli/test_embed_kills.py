@@ -49,9 +49,9 @@ def read(path: Path) -> dict[str, numpy.ndarray]:
 
 def same(first: Path, second: Path) -> bool:
     """Whether two files hold the same arrays under the same names, bit for bit."""
-    found, expected = read(first), read(second)
-    return found.keys() == expected.keys() and all(
-        numpy.array_equal(found[name], expected[name]) for name in expected
+    actual, expected = read(first), read(second)
+    return actual.keys() == expected.keys() and all(
+        numpy.array_equal(actual[name], expected[name]) for name in expected
     )
 
 

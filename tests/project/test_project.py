@@ -71,11 +71,11 @@ def test_outputs_are_made_before_they_are_needed(project):
         for step in steps:
             command = commands[step]
             for path in command.get("deps", []):
-                # What lies in other folders may be of a run.
+                # Other folders may have the outputs of a run.
                 ours = path.startswith("scripts/") and (PROJECT / path).exists()
-                known = path in made or ours
+                is_known = path in made or ours
                 inside = any(path.startswith(f"{m}/") or m.startswith(f"{path}/") for m in made)
-                assert known or inside, (step, path)
+                assert is_known or inside, (step, path)
             made.update(command.get("outputs", []))
             if "--metrics" in " ".join(command["script"]):
                 made.add(re.search(r"--metrics (\S+)", " ".join(command["script"]))[1])
@@ -85,7 +85,7 @@ def test_readme_is_up_to_date(tmp_path):
     for name in ("project.yml", "README.md"):
         shutil.copy(PROJECT / name, tmp_path)
     project_document(tmp_path, tmp_path / "README.md")
-    found = (tmp_path / "README.md").read_text(encoding="utf8")
-    assert found == (PROJECT / "README.md").read_text(encoding="utf8"), (
+    written = (tmp_path / "README.md").read_text(encoding="utf8")
+    assert written == (PROJECT / "README.md").read_text(encoding="utf8"), (
         "run `python -m spacy project document --output README.md` in project/"
     )

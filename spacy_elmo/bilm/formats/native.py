@@ -2,7 +2,7 @@
 
 Tensors are named like the model's parameters. Each is stored as float16 if that is exact, else as
 float32: weights do not change when they are saved. The metadata key `spacy-elmo` is JSON with
-`options` and `vocabulary` (null for character input), so that the file alone rebuilds the model.
+`options` and `vocabulary` (null for character input), so that no other file is needed.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def as_half_if_exact(tensor: Tensor) -> Tensor:
 
 
 def fits_half(model: BiLM) -> bool:
-    """RETURNS (bool): Whether float16 holds all weights exactly."""
+    """RETURNS (bool): Whether all weights are exact in float16."""
     parameters = [parameter.detach() for parameter in model.parameters()]
     return all(as_half_if_exact(tensor).dtype == torch.float16 for tensor in parameters)
 
