@@ -29,7 +29,7 @@ _REVIEW = re.compile(r"(?:^|/)(train|test)/(neg|pos|unsup)/[^/]+\.txt$")
 
 
 class Review(NamedTuple):
-    """A review in the part of the data set it is in: train, test or unsup."""
+    """A review and its split of the data set: train, test or unsup."""
 
     split: str
     text: Text

@@ -24,7 +24,7 @@ SYSTEMS = {"elmo": "with ELMo", "baseline": "without"}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="what the commands before have written to")
+    parser.add_argument("folder", type=Path, help="the folder of the demo's earlier commands")
     folder: Path = parser.parse_args().folder
     with exit_on_error():
         [package] = folder.glob("en_elmo_demo-*/en_elmo_demo/en_elmo_demo-*")

@@ -77,19 +77,21 @@ def parse_arguments() -> tuple[argparse.Namespace, list[str]]:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("task", help="what it is called")
-    add("--config", type=Path, required=True, help="of a pipeline with ELMo")
+    add("task", help="name of the task, for the results")
+    add("--config", type=Path, required=True, help="config of a pipeline with ELMo")
     add("--corpus", type=Path, required=True, help="the folder of {train,dev,test}.spacy")
-    add("--components", nargs="+", help="of the config, if not all are wanted")
-    add("--system", default="elmo", help=f"what it is called; {BASELINE} is trained without ELMo")
-    add("--weights", help="of the biLM: a name that comes with spacy-elmo, or a path")
-    add("--mix", choices=MIXES, help="instead of those of the config")
-    add("--sizes", nargs="+", type=Size, default=[Size("full")], help="of the training data")
+    add("--components", nargs="+", help="train only these components of the config")
+    add("--system", default="elmo", help=f"name of the system; {BASELINE} has no ELMo")
+    add("--weights", help="a name that comes with spacy-elmo, or a path")
+    add("--mix", choices=MIXES, help="replaces the mixes of the config")
+    add("--sizes", nargs="+", type=Size, default=[Size("full")], help="sizes of the training data")
     add("--seeds", nargs="+", type=int, default=[0])
     add("--gold-preproc", action="store_true", help="use the corpus's own sentences and tokens")
     add("--gpu-id", type=int, default=-1)
-    add("--metrics", type=Path, default=Path("metrics"), help="where the results go")
-    add("--models", type=Path, default=Path("training"), help="where pipelines of size full go")
+    add("--metrics", type=Path, default=Path("metrics"), help="folder of the results")
+    add(
+        "--models", type=Path, default=Path("training"), help="folder of the pipelines of size full"
+    )
     return parser.parse_known_args()
 
 

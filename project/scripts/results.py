@@ -35,7 +35,7 @@ class Run:
     n_train (int): Training examples.
     seed (int): Of everything random.
     scores (dict): Shares from 0 to 1. What is none (words per second, tables per label) is left
-        out, and so are the tokenizer's scores, which no system here changes.
+        out, and so are the tokenizer's scores, which no system changes.
     per_class (Optional[int]): Docs per class, if the part was drawn so.
     mixes (dict): Layer weights and gamma, `{"tagger": {"input": {"weights": [...], ...}}}`.
     seconds, steps: What the training took.
