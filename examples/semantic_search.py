@@ -69,8 +69,8 @@ def build(corpus: str, index: Path, pipeline: str) -> int:
     """Write an index: sentences, one per line; their vectors; the mean; how they were made.
 
     RETURNS (int): The number of sentences.
-    RAISES (OSError, ValueError): If something cannot be read, or holds no sentences, or something
-        else than an index is at its path.
+    RAISES (OSError, ValueError): If something cannot be read or has no sentences, or if there is
+        something else than an index at its path.
     """
     if index.exists() and not all((index / name).is_file() for name in FILES):
         raise ValueError(f"{index} exists, and is not an index: choose another path")
@@ -83,7 +83,7 @@ def build(corpus: str, index: Path, pipeline: str) -> int:
         raise ValueError(f"there are no sentences in {corpus}")
     array = numpy.stack(vectors)
     mean = array.mean(axis=0, dtype=numpy.float32)
-    # A path that holds wherever the search is started.
+    # A path that is valid in any working directory.
     manifest = {
         "pipeline": str(absolute_source(pipeline)),
         "n_sentences": len(sentences),

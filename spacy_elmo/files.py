@@ -31,9 +31,7 @@ _NEW, _OLD = "new", "old"
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield the path of a temporary file, which replaces `path` if the body succeeds. If `path` is
     a link, its target is replaced."""
-    path = path.resolve()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary(path)
+    path, temporary = _prepare(path)
     try:
         temporary.touch(exist_ok=False)
         yield temporary
@@ -48,9 +46,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder, which replaces `path` if the body succeeds. If `path` is a link,
     its target is replaced."""
-    path = path.resolve()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary(path)
+    path, temporary = _prepare(path)
     try:
         new, old = temporary / _NEW, temporary / _OLD
         new.mkdir(parents=True)
@@ -94,8 +90,11 @@ def clear_temporary(folder: Path, name: Optional[str] = None) -> None:
             path.unlink()
 
 
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+def _prepare(path: Path) -> tuple[Path, Path]:
+    """RETURNS (tuple): The target of a path, and a temporary path beside it. Makes their folder."""
+    path = path.resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path, path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
 
 
 def _exchange(first: Path, second: Path) -> bool:

@@ -97,7 +97,7 @@ def load_bilm(source: Union[str, Path], component: Optional[str] = None) -> BiLM
     try:
         # Neither the tokenizer nor the other components are needed, nor what the settings of the
         # elmo component refer to.
-        name = _choose_component(path, component)
+        name = choose_component(*_list_components(path), component)
         elmo = spacy.blank("xx").add_pipe("elmo", config={"model": {"weights": None}})
         elmo.from_disk(path / name, exclude=["vocab"])  # type: ignore[attr-defined]
         return elmo.bilm  # type: ignore[attr-defined]
@@ -123,6 +123,27 @@ def load_pipeline(source: Union[str, Path]) -> Language:
     elmo = nlp.add_pipe("elmo", config={"model": {"weights": str(path)}})
     elmo.bilm  # type: ignore[attr-defined]  # noqa: B018  Load now, so that errors appear here.
     return nlp
+
+
+def choose_component(names: list[str], pipeline: list[str], name: Optional[str]) -> str:
+    """Choose one of a pipeline's elmo components.
+
+    names, pipeline (list[str]): The elmo components, and all components.
+    name (Optional[str]): The one that the user has named.
+    RETURNS (str): This name, or that of the only one.
+    RAISES (ValueError): If there is no such component, or several and no name.
+    """
+    if not names:
+        raise ValueError(f"the pipeline has no elmo component, only {pipeline}")
+    if name is None and len(names) > 1:
+        raise ValueError(
+            f"the pipeline has several elmo components {names}: choose one with --name. Where that "
+            "is no option, write its weights to a folder with `spacy elmo export PIPELINE OUT "
+            "--name NAME`, and use that"
+        )
+    if name is not None and name not in names:
+        raise ValueError(f"the pipeline has no elmo component {name!r}, only {names}")
+    return name or names[0]
 
 
 def _find_named(source: Union[str, Path]) -> Optional[Path]:
@@ -155,18 +176,8 @@ def _read_meta(folder: Path) -> dict:
     return {}
 
 
-def _choose_component(path: Path, name: Optional[str]) -> str:
-    """RETURNS (str): The name of the pipeline's only elmo component, or of the one asked for."""
+def _list_components(path: Path) -> tuple[list[str], list[str]]:
+    """RETURNS (tuple): The names of a saved pipeline's elmo components, and of all components."""
     config = load_config(path / "config.cfg", interpolate=True)
-    pipeline = config["nlp"]["pipeline"]
-    names = [x for x in pipeline if config["components"][x].get("factory") == "elmo"]
-    if not names:
-        raise ValueError(f"it has no elmo component, only {pipeline}")
-    if name is None and len(names) > 1:
-        raise ValueError(
-            f"it has several elmo components {names}: write the weights of one to a folder with "
-            "`spacy elmo export PIPELINE OUT --name NAME`, and use that"
-        )
-    if name is not None and name not in names:
-        raise ValueError(f"it has no elmo component {name!r}, only {names}")
-    return name or names[0]
+    names = config["nlp"]["pipeline"]
+    return [x for x in names if config["components"][x].get("factory") == "elmo"], names

@@ -1,4 +1,4 @@
-"""Texts that nobody writes and settings that nobody means."""
+"""Strange texts and impossible settings."""
 
 from __future__ import annotations
 

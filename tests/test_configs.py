@@ -22,7 +22,7 @@ from spacy_elmo.mix_logger import find_mixes
 
 from .conftest import random_bilm
 
-FOLDER = Path(__file__).parents[1] / "project" / "configs"
+FOLDER = Path(__file__).parents[1] / "spacy_elmo" / "configs"
 CONFIGS = sorted(path.stem for path in FOLDER.glob("*.cfg"))
 TASKS = {
     "tagger", "morphologizer", "parser", "ner", "textcat", "textcat_multilabel", "spancat",

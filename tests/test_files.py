@@ -1,4 +1,4 @@
-"""Writing so that a reader sees the old or the new, never a half."""
+"""Atomic writes: a reader sees the old or the new contents."""
 
 import contextlib
 import ctypes
@@ -90,7 +90,7 @@ def test_a_file_gets_the_permissions_of_any_new_file(tmp_path):
     assert atomic == plain
 
 
-def test_the_temporary_file_lies_in_the_same_folder(tmp_path):
+def test_the_temporary_file_is_in_the_same_folder(tmp_path):
     """Only then can it take the place of the old one in one step."""
     with atomic_file(tmp_path / "file") as temporary:
         assert temporary.parent == tmp_path
@@ -210,7 +210,7 @@ def test_the_target_of_a_link_is_replaced(tmp_path, exists):
 
 
 def failing_sync(monkeypatch, number, on_files=True, on_folders=True):
-    """A disk that says this when data are to be written out."""
+    """Let `os.fsync` fail with this error."""
     real = os.fsync
 
     def fsync(handle):
@@ -294,8 +294,8 @@ def test_what_a_killed_process_leaves_is_cleared(tmp_path, kind, dies_after):
     in_fork(lambda: write_and_die(target, kind, dies_after))
     clear_temporary(tmp_path, "target")
     assert {path.name for path in tmp_path.iterdir()} == {"target", *others}
-    found = target.read_text() if kind == "file" else (target / "a").read_text()
-    assert found == ("new" if dies_after >= (1 if kind == "file" else 2) else "old")
+    actual = target.read_text() if kind == "file" else (target / "a").read_text()
+    assert actual == ("new" if dies_after >= (1 if kind == "file" else 2) else "old")
 
 
 def test_clearing_all_of_a_folder(tmp_path):
@@ -367,9 +367,9 @@ def test_a_lock_that_fails_leaves_no_open_file(tmp_path, monkeypatch):
         raise OSError(errno.EIO, "broken")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with contextlib.suppress(OSError), exclusive_lock(tmp_path / ".lock", "it is in use"):
             raise AssertionError("not locked")
         gc.collect()
-    assert not [w for w in found if issubclass(w.category, ResourceWarning)]
+    assert not [w for w in caught if issubclass(w.category, ResourceWarning)]

@@ -1,4 +1,4 @@
-"""What a name or a path stands for, wherever weights or a pipeline are taken."""
+"""Names and paths of weights and pipelines, wherever they are accepted."""
 
 import hashlib
 import json
@@ -32,9 +32,9 @@ def packaged(tmp_path, weights_folder, monkeypatch):
     return folder
 
 
-def assert_is(found, bilm):
+def assert_is(loaded, bilm):
     tokens = [["the", "bank"]]
-    assert max_difference(found.embed(tokens)[0], bilm.embed(tokens)[0]) <= 1e-6
+    assert max_difference(loaded.embed(tokens)[0], bilm.embed(tokens)[0]) <= 1e-6
 
 
 def test_names_are_those_of_the_folders(packaged):
@@ -119,9 +119,9 @@ def namesake(tmp_path, weights_folder, monkeypatch):
 
 @pytest.fixture(params=["./{}", "{}/", "absolute", "Path"])
 def as_path(request, namesake):
-    """Ways to say that the folder is meant."""
-    known = {"absolute": str(namesake), "Path": Path(DEFAULT)}
-    return known.get(request.param) or request.param.format(DEFAULT)
+    """Spellings of the path of the folder."""
+    spellings = {"absolute": str(namesake), "Path": Path(DEFAULT)}
+    return spellings.get(request.param) or request.param.format(DEFAULT)
 
 
 def test_a_path_is_never_read_as_a_name(as_path, bilm, recwarn):
@@ -148,7 +148,7 @@ def test_commands_take_paths_as_paths(as_path, namesake):
     assert "no output layer" in fail("perplexity", as_path, "text.txt")
 
 
-def test_pretraining_goes_on_from_the_path(namesake):
+def test_pretraining_starts_from_the_path(namesake):
     """`--paths.init_from` is not read as the name either."""
     Path("text.txt").write_text("".join(f"The bank number {i} flows.\n" for i in range(100)))
     Path("config.cfg").write_text("[paths]\n[pretraining]\nbatch_words = 50\n")
@@ -158,16 +158,16 @@ def test_pretraining_goes_on_from_the_path(namesake):
     assert load_bilm("run/model-last").config.lstm.dim == 12
 
 
-def test_a_name_that_is_also_a_folder_is_told(namesake):
+def test_a_name_that_is_also_a_folder_gives_a_warning(namesake):
     """A name means what it means everywhere, but not without a word."""
     for use in (load_bilm, load_pipeline, Embedder):
         with pytest.warns(UserWarning, match=f"'{DEFAULT}' is read as a name.*write './{DEFAULT}'"):
-            found = use(DEFAULT)
-    assert found.bilm.config.lstm.dim == 512
+            loaded = use(DEFAULT)
+    assert loaded.bilm.config.lstm.dim == 512
 
 
 def test_a_saved_pipeline_needs_no_name_anymore(namesake, recwarn):
-    """What it was made from is in its config, and says nothing."""
+    """Its config names the source of its weights, without a warning."""
     nlp = spacy.blank("en")
     nlp.add_pipe("elmo")
     nlp.get_pipe("elmo").load_weights(namesake)
@@ -231,7 +231,7 @@ def test_a_package_that_is_no_pipeline(tmp_path, monkeypatch, weights_folder, bi
     assert_is(load_bilm("numpy"), bilm)
 
 
-# What is known about them.
+# Facts about them.
 
 
 @pytest.fixture
@@ -240,7 +240,7 @@ def saved(tmp_path, weights_folder):
     return tmp_path / "saved"
 
 
-def test_info_tells_where_weights_are_from(saved, weights_folder):
+def test_info_shows_the_origin_of_weights(saved, weights_folder):
     [facts] = json.loads(succeed("info", DEFAULT, "--json")).values()
     file = sources.FOLDER / DEFAULT / "weights.safetensors"
     assert facts["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
@@ -339,10 +339,10 @@ def test_weights_make_one_pipeline_for_all_commands(what, tmp_path, weights_fold
     embedded = numpy.load(tmp_path / "vectors.npz")["0"]
     assert max_difference(embedded, doc._.elmo_layers) <= 1e-5
     query = ("--query", "It's here. He [left].", "--n-neighbors", 100, "--layer", -1)
-    found = succeed("neighbors", what, tmp_path / "text.txt", *query, "--json")
+    output = succeed("neighbors", what, tmp_path / "text.txt", *query, "--json")
     top = embedded[-1] / numpy.linalg.norm(embedded[-1], axis=1, keepdims=True)
     cosines = {token.text: float(top[token.i] @ top[-2]) for token in doc if not token.is_punct}
-    records = map(json.loads, found.splitlines())
+    records = map(json.loads, output.splitlines())
     assert {r["token"]: r["similarity"] for r in records} == pytest.approx(cosines, abs=1e-4)
 
 
@@ -374,7 +374,7 @@ def test_the_default_fits_into_a_wheel(default):
     assert all(word in card for word in ("Licence", "Perplexity", "Limits"))
 
 
-def test_another_language_is_told(default, weights_folder, tmp_path):
+def test_another_language_gives_a_warning(default, weights_folder, tmp_path):
     nlp = spacy.blank("de")
     nlp.add_pipe("elmo")
     with pytest.warns(UserWarning, match="trained on text in 'en', but .* is 'de'"):
@@ -393,7 +393,7 @@ def test_another_language_is_told(default, weights_folder, tmp_path):
             nlp("Die Bank am Fluss")
 
 
-def test_a_saved_pipeline_with_other_weights_is_not_told(default, weights_folder, tmp_path):
+def test_a_saved_pipeline_with_other_weights_gives_no_warning(default, weights_folder, tmp_path):
     nlp = spacy.blank("de")
     nlp.add_pipe("elmo").load_weights(weights_folder)
     nlp.to_disk(tmp_path / "de")

@@ -25,9 +25,9 @@ def check_assets(folder: Path, project: Path = PROJECT) -> None:
         path = project / asset["dest"]
         if path.parent.resolve() != folder.resolve() or not path.is_file():
             continue
-        if (found := get_checksum(path)) != asset["checksum"]:
+        if (checksum := get_checksum(path)) != asset["checksum"]:
             raise ValueError(
-                f"{path} has the checksum {found} instead of {asset['checksum']}: it is damaged, "
-                "or another version. Remove it and run `spacy project assets`; a data set of your "
-                "own goes into another folder, named in vars.mirror"
+                f"{path} has the checksum {checksum} instead of {asset['checksum']}: it is "
+                "damaged, or another version. Remove it and run `spacy project assets`; a data set "
+                "of your own goes into another folder, named in vars.mirror"
             )

@@ -29,9 +29,9 @@ _REVIEW = re.compile(r"(?:^|/)(train|test)/(neg|pos|unsup)/[^/]+\.txt$")
 
 
 class Review(NamedTuple):
-    """A review in the part of the data set it is in: train, test or unsup."""
+    """A review and its split of the data set: train, test or unsup."""
 
-    part: str
+    split: str
     text: Text
 
 
@@ -46,20 +46,20 @@ def main() -> None:
     with exit_on_error():
         check_assets(args.folder)
         broken = BrokenRows(args.skip_broken)
-        parts: dict[str, list[Text]] = {"train": [], "test": [], "unsup": []}
-        for part, text in read(args.folder, broken):
-            parts[part].append(text)
+        splits: dict[str, list[Text]] = {"train": [], "test": [], "unsup": []}
+        for split, text in read(args.folder, broken):
+            splits[split].append(text)
         broken.report()
-        for part, texts in parts.items():
+        for split, texts in splits.items():
             if not texts:
-                raise ValueError(f"{args.folder}: no reviews of the part {part!r}")
-        dev, train = draw(parts["train"], args.n_dev)
-        test = parts["test"]
+                raise ValueError(f"{args.folder}: no reviews of the part {split!r}")
+        dev, train = draw(splits["train"], args.n_dev)
+        test = splits["test"]
         if 0 < args.n_test < len(test):
             test = draw(test, args.n_test)[0]
         for name, texts in (("train", train), ("dev", dev), ("test", test)):
             write_docs(args.out / f"{name}.spacy", texts, LABELS)
-        write_lines(args.out / "unlabelled.txt", (text.text for text in parts["unsup"]))
+        write_lines(args.out / "unlabelled.txt", (text.text for text in splits["unsup"]))
 
 
 def read(folder: Path, broken: BrokenRows) -> Iterator[Review]:
@@ -69,11 +69,11 @@ def read(folder: Path, broken: BrokenRows) -> Iterator[Review]:
         yield from _read_archive(folder / ARCHIVE, broken)
     elif (folder / UNPACKED).is_dir():
         for path in sorted((folder / UNPACKED).rglob("*.txt")):
-            if found := _REVIEW.search(path.as_posix()):
-                yield from _review(str(path), *found.groups(), path.read_bytes(), broken)
+            if match := _REVIEW.search(path.as_posix()):
+                yield from _review(str(path), *match.groups(), path.read_bytes(), broken)
     else:
-        for part in ("train", "test", "unsup"):
-            yield from _read_json(_json_file(folder, part), part, broken)
+        for split in ("train", "test", "unsup"):
+            yield from _read_json(_json_file(folder, split), split, broken)
 
 
 def _read_archive(path: Path, broken: BrokenRows) -> Iterator[Review]:
@@ -81,9 +81,9 @@ def _read_archive(path: Path, broken: BrokenRows) -> Iterator[Review]:
         with tarfile.open(path, "r:gz") as archive:
             for member in archive:
                 file = archive.extractfile(member)
-                if file is not None and (found := _REVIEW.search(member.name)):
+                if file is not None and (match := _REVIEW.search(member.name)):
                     yield from _review(
-                        f"{path}, {member.name}", *found.groups(), file.read(), broken
+                        f"{path}, {member.name}", *match.groups(), file.read(), broken
                     )
         with gzip.open(path) as file:
             # Damage can look like the end of the archive. The checksum at the real end shows it.
@@ -93,7 +93,7 @@ def _read_archive(path: Path, broken: BrokenRows) -> Iterator[Review]:
         raise ValueError(f"{path} is damaged ({error}): fetch it again") from error
 
 
-def _review(where: str, part: str, label: str, raw: bytes, broken: BrokenRows) -> Iterator[Review]:
+def _review(where: str, split: str, label: str, raw: bytes, broken: BrokenRows) -> Iterator[Review]:
     try:
         text = clean(raw.decode("utf8"))
     except UnicodeDecodeError as error:
@@ -104,29 +104,29 @@ def _review(where: str, part: str, label: str, raw: bytes, broken: BrokenRows) -
     elif label == "unsup":
         yield Review("unsup", Text(text, None))
     else:
-        yield Review(part, Text(text, label))
+        yield Review(split, Text(text, label))
 
 
-def _json_file(folder: Path, part: str) -> Path:
-    for path in (folder / f"{part}.jsonl.gz", folder / f"{part}.jsonl"):
+def _json_file(folder: Path, split: str) -> Path:
+    for path in (folder / f"{split}.jsonl.gz", folder / f"{split}.jsonl"):
         if path.is_file():
             return path
     raise ValueError(
-        f"no film reviews in {folder}: neither {ARCHIVE} nor {UNPACKED}/ nor {part}.jsonl(.gz). "
+        f"no film reviews in {folder}: neither {ARCHIVE} nor {UNPACKED}/ nor {split}.jsonl(.gz). "
         "Fetch them with `spacy project assets`, or name a folder that has them in vars.mirror"
     )
 
 
-def _read_json(path: Path, part: str, broken: BrokenRows) -> Iterator[Review]:
+def _read_json(path: Path, split: str, broken: BrokenRows) -> Iterator[Review]:
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for where, line in lines(path, file, broken):
-                yield from _read_record(where, line, part, broken)
+                yield from _read_record(where, line, split, broken)
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise ValueError(f"{path} is damaged ({error}): fetch it again") from error
 
 
-def _read_record(where: str, line: str, part: str, broken: BrokenRows) -> Iterator[Review]:
+def _read_record(where: str, line: str, split: str, broken: BrokenRows) -> Iterator[Review]:
     try:
         record = json.loads(line)
     except ValueError as error:
@@ -136,12 +136,12 @@ def _read_record(where: str, line: str, part: str, broken: BrokenRows) -> Iterat
     label = record.get("label") if isinstance(record, dict) else None
     if not isinstance(text, str) or not clean(text):
         broken.add(where, 'no "text"')
-    elif part == "unsup":
-        yield Review(part, Text(clean(text), None))
+    elif split == "unsup":
+        yield Review(split, Text(clean(text), None))
     elif label not in LABELS:
         broken.add(where, f"unknown label {label!r}, only {' and '.join(LABELS)}")
     else:
-        yield Review(part, Text(clean(text), label))
+        yield Review(split, Text(clean(text), label))
 
 
 if __name__ == "__main__":

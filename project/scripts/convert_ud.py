@@ -49,15 +49,15 @@ def main() -> None:
             msg.good(f"{args.out / name}.spacy: {n_sentences:,} sentences")
 
 
-def find(folder: Path, part: str) -> Path:
+def find(folder: Path, split: str) -> Path:
     """RAISES (ValueError): If there is not one file of a part of the treebank."""
-    found = sorted(folder.glob(f"*-ud-{part}.conllu"))
-    if len(found) != 1:
+    paths = sorted(folder.glob(f"*-ud-{split}.conllu"))
+    if len(paths) != 1:
         raise ValueError(
-            f"{folder} has {len(found)} files *-ud-{part}.conllu instead of one. Fetch the "
+            f"{folder} has {len(paths)} files *-ud-{split}.conllu instead of one. Fetch the "
             "treebank with `spacy project assets`, or name a folder that has it in vars.mirror"
         )
-    return found[0]
+    return paths[0]
 
 
 def read(path: Path, broken: BrokenRows) -> Iterator[str]:

@@ -24,7 +24,7 @@ SYSTEMS = {"elmo": "with ELMo", "baseline": "without"}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="what the commands before have written to")
+    parser.add_argument("folder", type=Path, help="the folder of the demo's earlier commands")
     folder: Path = parser.parse_args().folder
     with exit_on_error():
         [package] = folder.glob("en_elmo_demo-*/en_elmo_demo/en_elmo_demo-*")
@@ -72,13 +72,13 @@ def show_neighbours(package: Path, reviews: Path) -> None:
 
 
 def nearest(words: list, similarities: numpy.ndarray, query: str, count: int = 6) -> list[str]:
-    found: dict[str, None] = {}
+    frequent: dict[str, None] = {}
     for i in numpy.argsort(-similarities):
         if words[i].lower_ != query:
-            found.setdefault(words[i].lower_)
-        if len(found) == count:
+            frequent.setdefault(words[i].lower_)
+        if len(frequent) == count:
             break
-    return list(found)
+    return list(frequent)
 
 
 def read_curves(folder: Path) -> dict[str, list[tuple[int, results.Spread]]]:
@@ -89,14 +89,14 @@ def read_curves(folder: Path) -> dict[str, list[tuple[int, results.Spread]]]:
     for system in SYSTEMS:
         curves[system] = []
         for size in results.sizes(runs):
-            found = [run for run in runs if (run.system, run.size) == (system, size)]
-            accuracy = results.spread(run.scores.get("cats_acc") for run in found)
+            matching = [run for run in runs if (run.system, run.size) == (system, size)]
+            accuracy = results.spread(run.scores.get("cats_acc") for run in matching)
             if accuracy is None:
                 raise ValueError(
                     f"{folder}: no results of {system} with {size} reviews per class; "
                     "`spacy project run demo-train` makes them"
                 )
-            curves[system].append((found[0].n_train, accuracy))
+            curves[system].append((matching[0].n_train, accuracy))
     if not runs:
         raise ValueError(f"no results in {folder}: `spacy project run demo-train` makes some")
     return curves

@@ -66,7 +66,7 @@ def main() -> None:
                     for seed in args.seeds:
                         experiment.run(size, seed)
         except KeyboardInterrupt:
-            msg.fail("Stopped; the same command goes on with the runs that are missing", exits=130)
+            msg.fail("Stopped: the same command continues with the missing runs", exits=130)
 
 
 def parse_arguments() -> tuple[argparse.Namespace, list[str]]:
@@ -77,19 +77,21 @@ def parse_arguments() -> tuple[argparse.Namespace, list[str]]:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("task", help="what it is called")
-    add("--config", type=Path, required=True, help="of a pipeline with ELMo")
+    add("task", help="name of the task, for the results")
+    add("--config", type=Path, required=True, help="config of a pipeline with ELMo")
     add("--corpus", type=Path, required=True, help="the folder of {train,dev,test}.spacy")
-    add("--components", nargs="+", help="of the config, if not all are wanted")
-    add("--system", default="elmo", help=f"what it is called; {BASELINE} is trained without ELMo")
-    add("--weights", help="of the biLM: a name that comes with spacy-elmo, or a path")
-    add("--mix", choices=MIXES, help="instead of those of the config")
-    add("--sizes", nargs="+", type=Size, default=[Size("full")], help="of the training data")
+    add("--components", nargs="+", help="train only these components of the config")
+    add("--system", default="elmo", help=f"name of the system; {BASELINE} has no ELMo")
+    add("--weights", help="a name that comes with spacy-elmo, or a path")
+    add("--mix", choices=MIXES, help="replaces the mixes of the config")
+    add("--sizes", nargs="+", type=Size, default=[Size("full")], help="sizes of the training data")
     add("--seeds", nargs="+", type=int, default=[0])
     add("--gold-preproc", action="store_true", help="use the corpus's own sentences and tokens")
     add("--gpu-id", type=int, default=-1)
-    add("--metrics", type=Path, default=Path("metrics"), help="where the results go")
-    add("--models", type=Path, default=Path("training"), help="where pipelines of size full go")
+    add("--metrics", type=Path, default=Path("metrics"), help="folder of the results")
+    add(
+        "--models", type=Path, default=Path("training"), help="folder of the pipelines of size full"
+    )
     return parser.parse_known_args()
 
 
@@ -100,8 +102,8 @@ class Size:
         self.name = name
         self.per_class = int(name) if name.isdigit() else None
         self.percent = int(name[1:]) if name[:1] == "p" and name[1:].isdigit() else None
-        known = name == "full" or self.per_class or 0 < (self.percent or 0) <= 100
-        if not known:
+        is_valid = name == "full" or self.per_class or 0 < (self.percent or 0) <= 100
+        if not is_valid:
             raise ValueError(name)
 
     def take(self, docs: list[Doc], seed: int) -> list[Doc]:
@@ -120,12 +122,12 @@ class Size:
                     by_class[label].append(docs[i])
         if not by_class:
             raise ValueError(f"size {self.name}: the training docs have no classes: use p{self}")
-        for label, found in by_class.items():
-            if len(found) < self.per_class:
+        for label, chosen in by_class.items():
+            if len(chosen) < self.per_class:
                 raise ValueError(
-                    f"size {self.name}: the class {label!r} has only {len(found)} training docs"
+                    f"size {self.name}: the class {label!r} has only {len(chosen)} training docs"
                 )
-        return [doc for found in by_class.values() for doc in found]
+        return [doc for chosen in by_class.values() for doc in chosen]
 
     def __str__(self) -> str:
         return self.name
@@ -182,7 +184,7 @@ class Experiment:
         return config if self.has_elmo else without_elmo(config)
 
     def fingerprint(self) -> str:
-        """RETURNS (str): Changes with whatever results depend on, but for size and seed."""
+        """RETURNS (str): Changes with all that results depend on, except for size and seed."""
         config = self.config(seed=0).to_str(interpolate=False)
         what = [config, self.data_hashes, spacy.__version__, spacy_elmo.__version__]
         if self.has_elmo:
@@ -190,8 +192,8 @@ class Experiment:
         return digest(what)
 
     def baseline_fingerprint(self) -> str:
-        """RETURNS (str): The same for all runs that can be compared: it changes with whatever they
-        depend on, but for ELMo, too."""
+        """RETURNS (str): The same for all runs that can be compared: it changes with all that they
+        depend on, except for ELMo."""
         config = self.config(seed=0)
         if self.has_elmo:
             config = without_elmo(config)
@@ -258,7 +260,7 @@ class Experiment:
             if pipeline is not None:
                 with atomic_folder(pipeline) as target:
                     shutil.copytree(best, target, dirs_exist_ok=True)
-            # Last, because it says that all is there.
+            # Last, because it marks the run as complete.
             with atomic_file(result) as temporary:
                 srsly.write_json(temporary, record)
         finally:
@@ -310,10 +312,10 @@ class Experiment:
 
 def numbers(scores: dict[str, Any]) -> dict[str, float]:
     """RETURNS (dict): Those scores that are numbers, and the accuracy of classes."""
-    found = {k: v for k, v in scores.items() if isinstance(v, (int, float)) and k != "speed"}
-    if "cats_micro_f" in found:  # Which is the accuracy, as every doc has one class.
-        found["cats_acc"] = found["cats_micro_f"]
-    return found
+    kept = {k: v for k, v in scores.items() if isinstance(v, (int, float)) and k != "speed"}
+    if "cats_micro_f" in kept:  # Which is the accuracy, as every doc has one class.
+        kept["cats_acc"] = kept["cats_micro_f"]
+    return kept
 
 
 def keep_components(config: Config, names: list[str]) -> None:
@@ -354,13 +356,13 @@ def count(docs: list[Doc]) -> int:
 
 
 def read_mixes(pipeline: Path) -> dict[str, dict[str, dict[str, Any]]]:
-    """RETURNS (dict): By component and place; a listener alone is at its component's input."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    """RETURNS (dict): By component and place; that of a plain listener is its component's input."""
+    mixes: dict[str, dict[str, dict[str, Any]]] = {}
     for task, mix in find_mixes(spacy.load(pipeline)):
         component, _, place = task.partition("/")
         state = {"weights": mix.weights, "gamma": mix.gamma}
-        found.setdefault(component, {})[place or "input"] = state
-    return found
+        mixes.setdefault(component, {})[place or "input"] = state
+    return mixes
 
 
 def hardware(gpu_id: int) -> str:

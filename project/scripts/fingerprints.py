@@ -18,7 +18,7 @@ _ABOUT = {"README.md", "meta.json"}
 
 
 def digest(what: Any) -> str:
-    """RETURNS (str): A hash of something that JSON can hold."""
+    """RETURNS (str): A hash of a JSON-serialisable value."""
     return hashlib.sha256(json.dumps(what).encode("utf8")).hexdigest()
 
 

@@ -72,7 +72,7 @@ def clean(text: str) -> str:
 def draw(texts: Sequence[Text], count: int) -> tuple[list[Text], list[Text]]:
     """Take texts, of each class about its part of them all.
 
-    What is taken depends on the texts alone, not on their order, and equal texts stay together.
+    The choice depends on the texts, not on their order. Equal texts stay together.
 
     texts (Sequence[Text]): The texts.
     count (int): How many to take, about.

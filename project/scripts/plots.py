@@ -41,11 +41,11 @@ class Look(NamedTuple):
 
 def looks(systems: Iterable[str]) -> dict[str, Look]:
     """RETURNS (dict): A look for each system, the same in all plots; the baseline is gray."""
-    found = {BASELINE: Look(GRAY, "s", "--")}
+    looks = {BASELINE: Look(GRAY, "s", "--")}
     for i, name in enumerate(name for name in systems if name != BASELINE):
         style = ("-", ":", "-.")[i // len(COLOURS) % 3]
-        found[name] = Look(COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)], style)
-    return found
+        looks[name] = Look(COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)], style)
+    return looks
 
 
 def draw_sizes(

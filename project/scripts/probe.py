@@ -11,7 +11,8 @@ vector of a sense seen in training. A line of these files is one word in its sen
 
     {"tokens": ["The", "bank", "flows"], "index": 1, "lemma": "bank", "sense": "bank%1:17:01::"}
 
-For lemmas that never occur in training, "first_sense" (optional) is what a dictionary would say.
+For lemmas that never occur in training, "first_sense" (optional) is the most frequent sense in a
+dictionary.
 """
 
 from __future__ import annotations
@@ -139,21 +140,21 @@ def read_words(path: Path, attribute: str, max_tokens: Optional[int] = None) -> 
     except Exception as error:  # Unpacking other bytes raises many kinds of errors.
         raise ValueError(f"{path} is no .spacy file: make one with `spacy convert`") from error
     segment = sentences()
-    found = Words([], [], [], [])
+    result = Words([], [], [], [])
     for doc in docs:
         for indices, kept_slice in segment(doc):
             tokens = [doc[int(i)] for i in indices]
             labels = [getattr(token, f"{attribute}_") for token in tokens]
             kept = [i for i in range(kept_slice.start, kept_slice.stop) if labels[i]]
-            found.sequences.append([token.text for token in tokens])
-            found.positions.append(kept)
-            found.words.extend(tokens[i].text for i in kept)
-            found.labels.extend(labels[i] for i in kept)
-            if max_tokens is not None and len(found.labels) >= max_tokens:
-                return found
-    if not found.labels:
+            result.sequences.append([token.text for token in tokens])
+            result.positions.append(kept)
+            result.words.extend(tokens[i].text for i in kept)
+            result.labels.extend(labels[i] for i in kept)
+            if max_tokens is not None and len(result.labels) >= max_tokens:
+                return result
+    if not result.labels:
         raise ValueError(f"{path}: no token has a {attribute}: give tagged docs, or another --attr")
-    return found
+    return result
 
 
 def untrained(bilm: BiLM) -> BiLM:
@@ -209,11 +210,11 @@ def standardize(train: Tensor, test: Tensor) -> None:
     """Give all features mean 0 and variance 1 on `train`, in place: layers differ in scale, and
     the same L2 must mean the same to each."""
     n = len(train)
-    mean = sum(part.double().sum(0) for part in train.split(ROWS_PER_BATCH)) / n
-    squares = sum((part - mean).square().sum(0) for part in train.split(ROWS_PER_BATCH))
+    mean = sum(rows.double().sum(0) for rows in train.split(ROWS_PER_BATCH)) / n
+    squares = sum((rows - mean).square().sum(0) for rows in train.split(ROWS_PER_BATCH))
     scale = (squares / n).sqrt().clamp_min(1e-6)
-    for part in (*train.split(ROWS_PER_BATCH), *test.split(ROWS_PER_BATCH)):
-        part.copy_((part - mean) / scale)
+    for rows in (*train.split(ROWS_PER_BATCH), *test.split(ROWS_PER_BATCH)):
+        rows.copy_((rows - mean) / scale)
 
 
 def fit(rows: Tensor, labels: Tensor, n_labels: int) -> nn.Linear:
@@ -263,7 +264,7 @@ def most_frequent_accuracy(train: Words, test: Words) -> float:
 
 def read_senses(path: Path) -> list[Sense]:
     """RAISES (ValueError): If a line is not such a record; names file and line."""
-    found = []
+    result = []
     with path.open(encoding="utf8") as file:
         for number, line in enumerate(file, 1):
             try:
@@ -277,10 +278,10 @@ def read_senses(path: Path) -> list[Sense]:
                     f"{path}, line {number}: {error}; a line must look like "
                     '{"tokens": [...], "index": 0, "lemma": "...", "sense": "..."}'
                 ) from error
-            found.append(sense)
-    if not found:
+            result.append(sense)
+    if not result:
         raise ValueError(f"{path} is empty: give word senses, or leave --senses out")
-    return found
+    return result
 
 
 def probe_senses(bilm: BiLM, train: list[Sense], test: list[Sense]) -> dict[str, Any]:
@@ -290,8 +291,8 @@ def probe_senses(bilm: BiLM, train: list[Sense], test: list[Sense]) -> dict[str,
     gold = [sense.sense for sense in test]
     layers = []
     for layer in all_layers(train_rows):
-        found = nearest_senses(train, pick(train_rows, layer), test, pick(test_rows, layer))
-        answers = [answer or default for answer, default in zip(found, first)]
+        result = nearest_senses(train, pick(train_rows, layer), test, pick(test_rows, layer))
+        answers = [answer or default for answer, default in zip(result, first)]
         layers.append({"layer": layer, "f1": f1(answers, gold)})
     return {
         "n_train": len(train),
@@ -319,14 +320,14 @@ def nearest_senses(
     queries: dict[str, list[int]] = defaultdict(list)
     for row, sense in enumerate(test):
         queries[sense.lemma].append(row)
-    found: list[Optional[str]] = [None] * len(test)
+    result: list[Optional[str]] = [None] * len(test)
     for lemma in queries.keys() & members.keys():
         names = list(members[lemma])
         means = torch.stack([train_rows[members[lemma][name]].float().mean(0) for name in names])
         similarities = test_rows[queries[lemma]].float() @ normalize(means).T
         for row, best in zip(queries[lemma], similarities.argmax(1).tolist()):
-            found[row] = names[best]
-    return found
+            result[row] = names[best]
+    return result
 
 
 def first_senses(train: list[Sense], test: list[Sense]) -> list[Optional[str]]:

@@ -2,8 +2,8 @@
 
     python scripts/report.py METRICS OUT --pretraining RUNS
 
-METRICS holds what experiment.py and, in its folder `probe`, probe.py wrote; RUNS is the output of
-`spacy elmo pretrain`, or a folder with several. What is not there is left out. The order follows
+METRICS has the results of experiment.py and, in its folder `probe`, of probe.py; RUNS is the output
+of `spacy elmo pretrain`, or a folder with several. What is missing is left out. The order follows
 Peters et al. (2018).
 """
 
@@ -89,7 +89,7 @@ def write_report(metrics: Path, out: Path, pretraining: Sequence[Path] = ()) -> 
         out,
         results.read_runs(metrics),
         results.read_probes(metrics),
-        [found for folder in pretraining for found in results.read_logs(folder)],
+        [log for folder in pretraining for log in results.read_logs(folder)],
     )
     markdown = "\n\n".join(report.parts()) + "\n"
     for name, text in (("report.md", markdown), ("index.html", to_html(markdown))):
@@ -276,7 +276,7 @@ class Report:
 
     def study(self) -> Iterator[str]:
         systems = {f"{encoder}-{mix}" for encoder in ENCODERS for mix in MIXES}
-        found = False
+        has_rows = False
         for task, runs in self.tasks.items():
             main = results.main_score(runs)
             rows = []
@@ -288,11 +288,11 @@ class Report:
                     scores = [percent(mean_score(grouped.get(name, []), main)) for name in names]
                     rows.append([encoder, describe_size(of_size[0]), *scores])
             if rows:
-                found = True
+                has_rows = True
                 yield f"{escape(task)}, {main} (%), for three mixes of each encoder's layers:"
                 header = ["Encoder", "Training data", *map(str.title, MIXES), "Without ELMo"]
                 yield table(header, rows, n_left=2)
-        if not found:
+        if not has_rows:
             yield missing(
                 f"results of its systems (`{'`, `'.join(sorted(systems))}`)",
                 "`python scripts/experiment.py agnews --system words-scalar --mix scalar ...`",
@@ -359,19 +359,19 @@ class Report:
             yield layer_table(
                 {
                     name: {
-                        **{row["layer"]: row["f1"] for row in found["layers"]},
-                        "first sense": found["first_sense"],
+                        **{row["layer"]: row["f1"] for row in sense["layers"]},
+                        "first sense": sense["first_sense"],
                     }
-                    for name, found in senses.items()
+                    for name, sense in senses.items()
                 }
             )
 
     def not_better(self) -> Iterator[str]:
-        found = [*self._comparisons()]
-        if not found:
+        comparisons = [*self._comparisons()]
+        if not comparisons:
             yield missing("comparisons", RUN_EXPERIMENTS)
         for is_main, what in ((True, "a main score"), (False, "another score")):
-            compared = [(where, c) for main, where, c in found if main == is_main]
+            compared = [(where, c) for main, where, c in comparisons if main == is_main]
             weak = [(where, c) for where, c in compared if not c.is_clear]
             if compared:
                 yield (
@@ -380,7 +380,7 @@ class Report:
                     + (":" if weak else ".")
                 )
             if weak:
-                # One row for all scores of a system, many of which say the same.
+                # One row for all scores of a system, many of which are equal.
                 rows: dict[tuple[str, ...], list[str]] = {}
                 for (*system, score), c in weak:
                     rows.setdefault(tuple(system), []).append(
@@ -503,7 +503,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], n_left: int = 1)
 
 
 def to_html(markdown: str) -> str:
-    """RETURNS (str): A whole page; the plots lie beside it."""
+    """RETURNS (str): A whole page; the plots are in the same folder."""
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")

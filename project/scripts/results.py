@@ -35,7 +35,7 @@ class Run:
     n_train (int): Training examples.
     seed (int): Of everything random.
     scores (dict): Shares from 0 to 1. What is none (words per second, tables per label) is left
-        out, and so are the tokenizer's scores, which are nobody's here.
+        out, and so are the tokenizer's scores, which no system changes.
     per_class (Optional[int]): Docs per class, if the part was drawn so.
     mixes (dict): Layer weights and gamma, `{"tagger": {"input": {"weights": [...], ...}}}`.
     seconds, steps: What the training took.
@@ -240,11 +240,11 @@ class Spread(NamedTuple):
 
 def spread(values: Iterable[Optional[float]]) -> Optional[Spread]:
     """RETURNS (Optional[Spread]): Of the values that are there; None if there are none."""
-    known = [value for value in values if value is not None]
-    if not known:
+    present = [value for value in values if value is not None]
+    if not present:
         return None
-    sd = statistics.stdev(known) if len(known) > 1 else None
-    return Spread(statistics.fmean(known), sd, len(known))
+    sd = statistics.stdev(present) if len(present) > 1 else None
+    return Spread(statistics.fmean(present), sd, len(present))
 
 
 class Comparison(NamedTuple):

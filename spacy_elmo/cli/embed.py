@@ -13,7 +13,7 @@ from wasabi import msg
 from ..inference.settings import Precision
 from ..layers.encoder import set_precision
 from ..tools.texts import find_files, read_docs, total_size
-from ..tools.vector_writer import Layers, VectorWriter, locked_vectors
+from ..tools.vector_writer import VectorWriter, locked_vectors
 from ..weights import load_pipeline
 from .util import check_overwrite, exit_on_error, get_component, require_gpu
 
@@ -28,8 +28,8 @@ def embed_cli(
         ..., help="Vectors: .hdf5, .npz or .spacy (which is put together in memory)"
     ),
     model: str = typer.Option(..., "--model", "-m", help="A pipeline, or weights"),
-    layers: Layers = typer.Option(
-        Layers.all, "--layers", "-L", help="All layers, the top, the component's mix, or the mean"
+    layers: str = typer.Option(
+        "all", "--layers", "-L", help="all, top, mixed (the component's mix) or mean"
     ),
     name: Optional[str] = typer.Option(None, "--name", "-n", help="Name of the elmo component"),
     whitespace: bool = typer.Option(
@@ -59,25 +59,34 @@ def embed_cli(
         elmo = get_component(nlp, name)
         if precision is not None:
             set_precision(elmo.model, cast(Precision, precision))
-        # An output of an earlier run may be below the folder of texts.
-        paths = find_files([source], any_suffix=True)
-        paths = [path for path in paths if path.resolve() != out.resolve()]
-        if not paths:
-            raise ValueError(f"no text in {source} besides the output")
+        paths = _find_texts(source, out)
         writer = VectorWriter(out, nlp, elmo, layers, force=force)
         if writer.n_records:
             msg.info(f"Continuing after the {_records(writer.n_records)} that an earlier run wrote")
-        total = total_size(paths)
-        bar = tqdm(total=total, unit="B", unit_scale=True, disable=quiet, file=sys.stderr)
-        with bar:
-            docs = read_docs(nlp, paths, whitespace=whitespace, progress=bar.update)
-            n_tokens = 0
-            for _, n_new_tokens in writer.write(docs):
-                n_tokens += n_new_tokens
-                if seconds := bar.format_dict["elapsed"]:
-                    bar.set_postfix_str(f"{n_tokens / seconds:,.0f} tokens/s")
-        n_records = writer.finish()
-    msg.good(f"Wrote {_records(n_records)} to {out}")
+        _write(writer, paths, whitespace, quiet)
+    msg.good(f"Wrote {_records(writer.n_records)} to {out}")
+
+
+def _find_texts(source: Path, out: Path) -> list[Path]:
+    """An output of an earlier run may be below the folder of texts."""
+    paths = find_files([source], any_suffix=True)
+    paths = [path for path in paths if path.resolve() != out.resolve()]
+    if not paths:
+        raise ValueError(f"no text in {source} besides the output")
+    return paths
+
+
+def _write(writer: VectorWriter, paths: list[Path], whitespace: bool, quiet: bool) -> None:
+    """Write the output with a progress bar."""
+    total = total_size(paths)
+    with tqdm(total=total, unit="B", unit_scale=True, disable=quiet, file=sys.stderr) as bar:
+        docs = read_docs(writer.nlp, paths, whitespace=whitespace, progress=bar.update)
+        n_tokens = 0
+        for n_new_tokens in writer.write(docs):
+            n_tokens += n_new_tokens
+            if seconds := bar.format_dict["elapsed"]:
+                bar.set_postfix_str(f"{n_tokens / seconds:,.0f} tokens/s")
+    writer.finish()
 
 
 def _records(n: int) -> str:

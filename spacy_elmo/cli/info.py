@@ -28,7 +28,7 @@ def info_cli(
     Show the settings, the size and the origin of a biLM.
     """
     with exit_on_error():
-        report = describe(model)
+        report = _describe(model)
     if as_json:
         print(srsly.json_dumps(report, indent=2))
         return
@@ -37,34 +37,26 @@ def info_cli(
         msg.table([(key, value) for key, value in facts.items()], aligns=("r", "l"))
 
 
-def describe(source: str) -> dict[str, dict[str, Any]]:
+def _describe(source: str) -> dict[str, dict[str, Any]]:
     """RETURNS (dict): For each biLM, its facts by name.
     RAISES (ValueError): If there is none or it cannot be read."""
     path = find_source(source)
     if not is_pipeline(path):
-        bilm = load_bilm(source)
-        format, file = find_format(path)
-        kind = "bundled" if path.parent == FOLDER else format.NAME
-        card = _card(path / "README.md") if path.parent == FOLDER else {}
-        facts = {
-            "format": kind,
-            "language": source_language(source) or "unknown",
-            **describe_bilm(bilm),
-        }
-        return {source: {**facts, **_file(file), **card}}
+        return {source: _describe_weights(source, path)}
     nlp = load_pipeline(source)
     components = list_components(nlp)
     if not components:
         raise ValueError(f"the pipeline {source} has no elmo component, only {nlp.component_names}")
+    meta = {key: nlp.meta[key] for key in _META if nlp.meta.get(key)}
     report = {}
     for name, elmo in components.items():
         settings, mix = elmo.model.attrs["settings"], elmo.mix.attrs.get("settings")
         mix_settings = [f"{key}={x}" for key, x in vars(mix).items()] if mix is not None else []
         report[name] = {
             "format": "spaCy pipeline",
-            **{key: nlp.meta[key] for key in _META if nlp.meta.get(key)},
-            **describe_bilm(elmo.bilm),
-            **_file(path / name / "model"),
+            **meta,
+            **_describe_bilm(elmo.bilm),
+            **_describe_file(path / name / "model"),
             "mix": " ".join([elmo.mix.name, *mix_settings]),
             "segmenter": str(elmo.model.attrs["segmenter"]),
             "precision": settings.precision,
@@ -73,18 +65,28 @@ def describe(source: str) -> dict[str, dict[str, Any]]:
     return report
 
 
-def _file(path: Path) -> dict[str, Any]:
+def _describe_weights(source: str, path: Path) -> dict[str, Any]:
+    bilm = load_bilm(source)
+    format, file = find_format(path)
+    is_bundled = path.parent == FOLDER
+    facts = {
+        "format": "bundled" if is_bundled else format.NAME,
+        "language": source_language(source) or "unknown",
+        **_describe_bilm(bilm),
+        **_describe_file(file),
+    }
+    if is_bundled:  # The rows of the model card's table that the weights do not imply.
+        card = (path / "README.md").read_text(encoding="utf8")
+        rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", card, re.MULTILINE))
+        facts.update({name.lower(): rows[name] for name in ("Licence", "Training", "Perplexity")})
+    return facts
+
+
+def _describe_file(path: Path) -> dict[str, Any]:
     return {"bytes on disk": path.stat().st_size, "sha256": sha256(path)}
 
 
-def _card(path: Path) -> dict[str, str]:
-    """RETURNS (dict): The rows of a model card's table that the weights do not imply."""
-    rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", path.read_text(encoding="utf8"), re.M))
-    return {name.lower(): rows[name] for name in ("Licence", "Training", "Perplexity")}
-
-
-def describe_bilm(bilm: BiLM) -> dict[str, Any]:
-    """RETURNS (dict): The facts about the model itself."""
+def _describe_bilm(bilm: BiLM) -> dict[str, Any]:
     lstm, char_cnn = bilm.config.lstm, bilm.config.char_cnn
     n_parameters = sum(parameter.numel() for parameter in bilm.parameters())
     facts: dict[str, Any] = {"input": f"words, a vocabulary of {bilm.config.n_tokens_vocab}"}

@@ -41,38 +41,36 @@ def mixes_cli(
             divider=True,
         )
         if plot is not None:
-            plot_mixes(mixes, plot)
+            _plot(mixes, n_layers, plot)
             msg.good(f"Plot: {plot}")
 
 
 def _row(task: str, mix: MixState, n_layers: int) -> tuple[str, ...]:
     weights = [f"{weight:.3f}" for weight in mix.weights or ()]
-    weights += [""] * (n_layers - len(weights))
     gamma = "" if mix.gamma is None else f"{mix.gamma:.3f}"
-    return task, mix.kind, *weights, gamma
+    return task, mix.kind, *weights, *[""] * (n_layers - len(weights)), gamma
 
 
-def plot_mixes(mixes: list[tuple[str, MixState]], path: Path) -> None:
+def _plot(mixes: list[tuple[str, MixState]], n_layers: int, path: Path) -> None:
     """Plot a heat map with a row per task (as figure 2 of Peters et al. 2018).
 
     RAISES (ValueError): If matplotlib is missing, or no mix has weights.
     """
-    mixes = [(task, mix) for task, mix in mixes if mix.weights is not None]
-    if not mixes:
+    rows = {_label(*one): list(one[1].weights) for one in mixes if one[1].weights is not None}
+    if not rows:
         raise ValueError("no task has layer weights yet: train the pipeline, then plot them")
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ValueError('to plot, install matplotlib: pip install "spacy-elmo[viz]"') from error
-    n_layers = max(len(mix.weights or ()) for _, mix in mixes)
-    rows = [[*(mix.weights or ())] for _, mix in mixes]
-    rows = [row + [float("nan")] * (n_layers - len(row)) for row in rows]
     figure = Figure(figsize=(2 + n_layers, 1.2 + 0.45 * len(rows)), layout="constrained")
     axes = figure.subplots()
-    image = axes.imshow(rows, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-    axes.set_xticks(range(n_layers), [_layer(i, n_layers) for i in range(n_layers)])
-    axes.set_yticks(range(len(rows)), [_label(task, mix) for task, mix in mixes])
-    for y, row in enumerate(rows):
+    padded = [row + [float("nan")] * (n_layers - len(row)) for row in rows.values()]
+    image = axes.imshow(padded, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    notes = {0: "\ntoken encoder", n_layers - 1: "\ntop"}
+    axes.set_xticks(range(n_layers), [f"layer {i}{notes.get(i, '')}" for i in range(n_layers)])
+    axes.set_yticks(range(len(rows)), list(rows))
+    for y, row in enumerate(rows.values()):
         for x, weight in enumerate(row):
             colour = "white" if weight > 0.6 else "black"
             axes.text(x, y, f"{weight:.2f}", ha="center", va="center", color=colour)
@@ -80,11 +78,6 @@ def plot_mixes(mixes: list[tuple[str, MixState]], path: Path) -> None:
     figure.colorbar(image)
     with atomic_file(path) as temporary:
         figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=150)
-
-
-def _layer(number: int, n_layers: int) -> str:
-    names = {0: "\ntoken encoder", n_layers - 1: "\ntop"}
-    return f"layer {number}{names.get(number, '')}"
 
 
 def _label(task: str, mix: MixState) -> str:

@@ -20,8 +20,7 @@ from .util import exit_on_error, get_component, require_gpu
 def neighbors_cli(
     pipeline: str = typer.Argument(..., help="A pipeline with an elmo component, or weights"),
     corpus: list[str] = typer.Argument(
-        ...,
-        help="Files, folders or patterns: .txt, .jsonl (also compressed), .spacy; or -",
+        ..., help="Files, folders or patterns: .txt, .jsonl (also compressed), .spacy; or -"
     ),
     queries: list[str] = typer.Option(
         ..., "--query", "-q", help="A text with one span in [brackets]; can be given several times"
@@ -53,7 +52,7 @@ def neighbors_cli(
         files = find_files(corpus)
         nlp = load_pipeline(pipeline)
         docs = read_corpus(nlp, files, max_tokens=max_tokens)
-        neighbors_of_queries = find_neighbors(
+        results = find_neighbors(
             nlp,
             get_component(nlp, name),
             queries,
@@ -64,21 +63,24 @@ def neighbors_cli(
             punctuation=punctuation,
             window=window,
         )
-    for query, neighbors in zip(queries, neighbors_of_queries):
-        if as_json:
-            for neighbor in neighbors:
-                print(srsly.json_dumps({"query": query, **neighbor._asdict()}))
-            continue
-        msg.divider(query)
-        if not neighbors:
-            msg.info("Nothing found")
-        width = max((len(neighbor.source) for neighbor in neighbors), default=0)
-        for neighbor in neighbors:
-            sentence = f"{neighbor.before}{_marked(neighbor)}{neighbor.after}".strip()
-            print(f"{neighbor.similarity:6.3f}  {neighbor.source:{width}}  {sentence}")
+    print_neighbors = _print_json if as_json else _print_sentences
+    for query, neighbors in zip(queries, results):
+        print_neighbors(query, neighbors)
 
 
-def _marked(neighbor: Neighbor) -> str:
-    marked = f"[{neighbor.token}]"
+def _print_json(query: str, neighbors: list[Neighbor]) -> None:
+    for neighbor in neighbors:
+        print(srsly.json_dumps({"query": query, **neighbor._asdict()}))
+
+
+def _print_sentences(query: str, neighbors: list[Neighbor]) -> None:
+    msg.divider(query)
+    if not neighbors:
+        msg.info("Nothing found")
     is_coloured = sys.stdout.isatty() and supports_ansi()
-    return color(marked, fg="green", bold=True) if is_coloured else marked
+    width = max((len(neighbor.source) for neighbor in neighbors), default=0)
+    for neighbor in neighbors:
+        token = f"[{neighbor.token}]"
+        token = color(token, fg="green", bold=True) if is_coloured else token
+        sentence = f"{neighbor.before}{token}{neighbor.after}".strip()
+        print(f"{neighbor.similarity:6.3f}  {neighbor.source:{width}}  {sentence}")

@@ -15,6 +15,7 @@ from wasabi import msg
 
 from ..component import Elmo
 from ..files import locked_output
+from ..weights import choose_component
 
 
 @contextlib.contextmanager
@@ -67,6 +68,8 @@ def check_overwrite(path: Path, force: bool, files: Sequence[str] = ()) -> None:
         return
     if files and not path.is_dir():
         raise ValueError(f"{path} is a file, not a folder to write to: was the output left out?")
+    if path.is_dir() and not files:
+        raise ValueError(f"{path} is a folder, not a file to write: choose another path")
     if not force:
         raise ValueError(
             f"{path} exists already: choose another path, or overwrite it with --force"
@@ -82,10 +85,10 @@ def check_overwrite(path: Path, force: bool, files: Sequence[str] = ()) -> None:
     names = sorted(file.relative_to(path).as_posix() for file in inside)
     others = [name for name in names if not any(fnmatchcase(name, pattern) for pattern in files)]
     if others:
-        shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
         raise ValueError(
-            f"{path} also holds files that this command does not write ({shown}), and so is not "
-            "overwritten: choose another path, or move these files away"
+            f"{path} also has {len(others)} file(s) that this command does not write "
+            f"({', '.join(others[:3])}), and so is not overwritten: choose another path, or move "
+            "them away"
         )
 
 
@@ -111,13 +114,4 @@ def get_component(nlp: Language, name: Optional[str]) -> Elmo:
     """RETURNS (Elmo): The elmo component of this name, or the only one if the name is None.
     RAISES (ValueError): If there is no such component, or several and no name."""
     components = list_components(nlp)
-    if not components:
-        raise ValueError(f"the pipeline has no elmo component, only {nlp.component_names}")
-    if name is None:
-        if len(components) > 1:
-            names = list(components)
-            raise ValueError(f"the pipeline has several elmo components {names}: use --name")
-        return next(iter(components.values()))
-    if name not in components:
-        raise ValueError(f"no elmo component {name!r}: the pipeline has {list(components)}")
-    return components[name]
+    return components[choose_component(list(components), nlp.component_names, name)]

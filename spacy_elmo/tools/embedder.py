@@ -67,13 +67,12 @@ class Embedder:
             is not a string.
         """
         tokens = [s if isinstance(s, str) else list(s) for s in sentences]
-        for number, sentence in enumerate(tokens):
-            for token in sentence:
-                if not isinstance(token, str):
-                    raise ValueError(
-                        f"sentence {number} has a token of type {type(token).__name__} ({token!r}):"
-                        " give strings, such as [token.text for token in doc]"
-                    )
+        for number, token in ((i, token) for i, s in enumerate(tokens) for token in s):
+            if not isinstance(token, str):
+                raise ValueError(
+                    f"sentence {number} has a token of type {type(token).__name__} ({token!r}): "
+                    "give strings, such as [token.text for token in doc]"
+                )
         embedded = current_session(self.bilm, self._settings).embed(tokens)
         if embedded and self.bilm.device.type != "cpu":  # One transfer, not one per sentence.
             lengths = [len(sentence) for sentence in tokens]
@@ -112,11 +111,9 @@ class Embedder:
                 f"output_layer must be from -2 to {n_layers - 1}, found {output_layer}"
             )
         embedded = self.embed_batch(sentences)
-        if output_layer == -2:
-            return embedded
         if output_layer == -1:
             return [layers.mean(axis=0) for layers in embedded]
-        return [layers[output_layer].copy() for layers in embedded]
+        return embedded if output_layer == -2 else [x[output_layer].copy() for x in embedded]
 
     def __call__(
         self, inputs: Union[Iterable[Union[str, Iterable[str]]], Mapping[str, Any]]

@@ -9,7 +9,6 @@ A query marks one or more tokens with square brackets; `\[` and `\]` are literal
 
 from __future__ import annotations
 
-import heapq
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,8 +24,10 @@ from thinc.api import to_numpy
 from ..component import Elmo, pipe_settings
 from .texts import read_docs
 
-# Tokens of a doc. Longer ones are split, because the layers of a whole doc are in memory at once.
+# Tokens of a doc, because the layers of a whole doc are in memory at once.
 _MAX_DOC_LENGTH = 20_000
+# Characters that are tokenised at once.
+_MAX_CHARACTERS = 100_000
 _BRACKET = re.compile(r"(?<!\\)[\[\]]")
 
 
@@ -60,7 +61,7 @@ def read_corpus(
         raise ValueError(f"max_tokens must be 1 or more, found {max_tokens}")
     n_tokens = 0
     for path in files:
-        for doc in read_docs(nlp, [path]):
+        for doc in read_docs(nlp, [path], max_characters=_MAX_CHARACTERS):
             for start in range(0, len(doc), _MAX_DOC_LENGTH):
                 is_long = len(doc) > _MAX_DOC_LENGTH
                 piece = doc[start : start + _MAX_DOC_LENGTH].as_doc() if is_long else doc
@@ -141,23 +142,19 @@ def find_neighbors(
     best: list[list[Neighbor]] = [[] for _ in spans]
     is_empty = True  # Apart from whitespace.
     for doc, source in nlp.pipe(docs, as_tuples=True, **settings):
-        if not len(doc):
-            continue
-        similarities = query_vectors @ _normalize(_get_vectors(doc, layer)).T
         is_candidate = doc.to_array(IS_SPACE) == 0
         is_empty &= not is_candidate.any()
         if not punctuation:
             is_candidate &= doc.to_array(IS_PUNCT) == 0
-        for number, (span, row) in enumerate(zip(spans, similarities)):
-            threshold = best[number][-1].similarity if len(best[number]) == n else -math.inf
+        similarities = query_vectors @ _normalize(_get_vectors(doc, layer)).T
+        for i, (span, row) in enumerate(zip(spans, similarities)):
+            threshold = best[i][-1].similarity if len(best[i]) == n else -math.inf
             is_better = is_candidate & (row > threshold)
             if same_word:
                 is_better &= doc.to_array(LOWER) == span[0].lower
-            tokens = numpy.flatnonzero(is_better)
-            tokens = tokens[numpy.argsort(-row[tokens], kind="stable")[:n]].tolist()
-            better = [_make_neighbor(doc, i, float(row[i]), window, source) for i in tokens]
-            # Of equal ones, nlargest keeps the first.
-            best[number] = heapq.nlargest(n, [*best[number], *better], key=lambda x: x.similarity)
+            new = _best_tokens(doc, source, row, numpy.flatnonzero(is_better), n, window)
+            # The sort keeps the first of equal ones.
+            best[i] = sorted(best[i] + new, key=lambda x: x.similarity, reverse=True)[:n]
     if is_empty:
         raise ValueError("there are no tokens in the corpus: nothing to search")
     return best
@@ -174,10 +171,16 @@ def _normalize(vectors: numpy.ndarray) -> numpy.ndarray:
     return vectors / numpy.where(norms > 0, norms, 1)
 
 
-def _make_neighbor(doc: Doc, i: int, similarity: float, window: int, source: str) -> Neighbor:
-    token = doc[i]
-    context = token.sent if doc.has_annotation("SENT_START") else doc[:]
-    start, end = max(context.start, i - window), min(context.end, i + window + 1)
-    before, after = doc[start:i].text_with_ws, token.whitespace_ + doc[i + 1 : end].text
-    before, after = (re.sub(r"\s+", " ", text) for text in (before, after))
-    return Neighbor(similarity, before, token.text, after, source)
+def _best_tokens(
+    doc: Doc, source: str, similarities: numpy.ndarray, tokens: numpy.ndarray, n: int, window: int
+) -> list[Neighbor]:
+    """RETURNS (list): The n most similar of some tokens of a doc, best first."""
+    neighbors = []
+    for i in tokens[numpy.argsort(-similarities[tokens], kind="stable")[:n]].tolist():
+        token = doc[i]
+        context = token.sent if doc.has_annotation("SENT_START") else doc[:]
+        start, end = max(context.start, i - window), min(context.end, i + window + 1)
+        before, after = doc[start:i].text_with_ws, token.whitespace_ + doc[i + 1 : end].text
+        before, after = (re.sub(r"\s+", " ", text) for text in (before, after))
+        neighbors.append(Neighbor(float(similarities[i]), before, token.text, after, source))
+    return neighbors

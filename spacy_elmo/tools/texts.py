@@ -16,10 +16,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from glob import glob, has_magic
+from glob import has_magic
 from pathlib import Path
 from typing import Optional, Union
 
@@ -31,8 +30,9 @@ from spacy.vocab import Vocab
 STDIN = Path("-")
 ERRORS = ("strict", "replace", "ignore")
 _COMPRESSIONS = ("", ".gz", ".zst", ".bz2", ".xz")
+_LINE_SUFFIXES = tuple(".txt" + suffix for suffix in _COMPRESSIONS)
 _JSON_SUFFIXES = tuple(".jsonl" + suffix for suffix in _COMPRESSIONS)
-SUFFIXES = (*(".txt" + suffix for suffix in _COMPRESSIONS), *_JSON_SUFFIXES, ".spacy")
+SUFFIXES = (*_LINE_SUFFIXES, *_JSON_SUFFIXES, ".spacy")
 # Names and patterns of files that identify the folders that spacy-elmo writes: not texts.
 _WRITTEN = (
     ("manifest.json", "types.txt"),  # A corpus.
@@ -64,13 +64,14 @@ def find_files(
     for name in inputs:
         path = Path(name)
         if path.is_dir():
-            matches = [x for x in _walk(path, on_skip) if x.name.lower().endswith(SUFFIXES)]
+            matches = _glob(path, "**/*", on_skip)
+            matches = [x for x in matches if x.name.lower().endswith(SUFFIXES) and x.is_file()]
         elif path == STDIN or path.exists():
             matches = [path]
         else:
             # Folders up to the first wildcard are named.
             named = next(parent for parent in path.parents if not has_magic(str(parent)))
-            matches = list(_match(path, named, on_skip))
+            matches = _glob(named, str(path.relative_to(named)), on_skip)
         if not matches:
             raise ValueError(
                 f"no text in {str(name)!r}: give files, folders or patterns of "
@@ -87,43 +88,29 @@ def find_files(
     return files
 
 
-def _walk(top: Path, on_skip: Optional[Callable[[Path], object]]) -> list[Path]:
-    """RETURNS (list): The files below a folder, sorted, without hidden ones and without folders
-    that spacy-elmo has written. Links to folders are not followed: they may lead back."""
-    files: list[Path] = []
-    for name, folders, names in os.walk(top):
-        folder = Path(name)
-        if folder != top and _is_written(folder):
-            folders.clear()
-            if on_skip is not None:
-                on_skip(folder)
+def _glob(named: Path, pattern: str, on_skip: Optional[Callable[[Path], object]]) -> list[Path]:
+    """RETURNS (list): What matches below a folder, sorted, without hidden files, and without what
+    is in folders below it that spacy-elmo has written. `**` does not follow links to folders: they
+    may lead back."""
+    matches: list[Path] = []
+    is_skipped: dict[Path, bool] = {}
+    # Before Python 3.13, ** at the end matches only folders.
+    for path in sorted(named.glob(pattern + "/*" if pattern.endswith("**") else pattern)):
+        names = path.relative_to(named).parts
+        if any(name.startswith(".") for name in names):
             continue
-        folders[:] = [x for x in folders if not x.startswith(".")]
-        files += (folder / x for x in names if not x.startswith("."))
-    return sorted(path for path in files if path.is_file())
-
-
-def _match(
-    pattern: Path, named: Path, on_skip: Optional[Callable[[Path], object]]
-) -> Iterator[Path]:
-    """YIELDS (Path): What matches, without hidden files, and without what is in folders that
-    spacy-elmo has written, except for the folder that is named and those above it."""
-    is_skipped: dict[Path, bool] = dict.fromkeys((named, *named.parents), False)
-    for path in sorted(map(Path, glob(str(pattern), recursive=True))):
-        for folder in reversed(path.parents):
+        for folder in reversed(path.parents[: len(names) - 1]):
             if folder not in is_skipped:
-                is_skipped[folder] = _is_written(folder)
+                is_skipped[folder] = any(
+                    all(any(folder.glob(name)) for name in written) for written in _WRITTEN
+                )
                 if is_skipped[folder] and on_skip is not None:
                     on_skip(folder)
             if is_skipped[folder]:
                 break
         else:
-            yield path
-
-
-def _is_written(folder: Path) -> bool:
-    """RETURNS (bool): Whether spacy-elmo has written this folder."""
-    return any(all(any(folder.glob(name)) for name in names) for names in _WRITTEN)
+            matches.append(path)
+    return matches
 
 
 def total_size(files: Iterable[Path]) -> Optional[int]:
@@ -147,8 +134,8 @@ def read_texts(
     """
     try:
         # Not codecs.lookup: it also accepts encodings that are not of text, such as rot13.
-        "a".encode(encoding)
-    except LookupError as error:
+        "\n".encode(encoding)
+    except (LookupError, UnicodeError) as error:
         raise ValueError(f"{error}: give another --encoding") from error
     if errors not in ERRORS:
         raise ValueError(f"--errors must be one of {', '.join(ERRORS)}, found {errors!r}")
@@ -165,12 +152,18 @@ def read_texts(
 
 
 def read_docs(
-    nlp: Language, files: Iterable[Path], *, whitespace: bool = False, progress: Progress = None
+    nlp: Language,
+    files: Iterable[Path],
+    *,
+    whitespace: bool = False,
+    max_characters: Optional[int] = None,
+    progress: Progress = None,
 ) -> Iterator[Doc]:
     """Read one doc per line, record or doc, tokenised but not processed. Files are UTF-8.
 
     nlp (Language): The pipeline whose tokenizer and vocabulary are used.
     whitespace (bool): Texts are tokens separated by spaces.
+    max_characters (Optional[int]): Cut longer texts at spaces before they are tokenised.
     progress (Optional[Callable]): Called with the number of bytes read since the last call.
     YIELDS (Doc): The docs. A list of tokens is one sentence, as in bilm-tf and AllenNLP.
     RAISES (ValueError): If something cannot be read. The message names file and line.
@@ -182,7 +175,7 @@ def read_docs(
         for where, text, tokens in _read_records(path, "utf8", "strict", progress):
             if tokens is None and not whitespace:
                 # Not `nlp.make_doc`: it refuses long texts, because of parsers.
-                yield nlp.tokenizer(text or "")
+                yield from map(nlp.tokenizer, _cut(text or "", max_characters))
                 continue
             if tokens is None:
                 tokens = (text or "").split()
@@ -191,6 +184,16 @@ def read_docs(
                 yield Doc(nlp.vocab, words=tokens, sent_starts=starts)
             except ValueError as error:  # An empty token.
                 raise ValueError(f"{where}: {error}") from error
+
+
+def _cut(text: str, max_characters: Optional[int]) -> Iterator[str]:
+    start = 0
+    while max_characters is not None and len(text) - start > max_characters:
+        end = start + max_characters
+        end = text.rfind(" ", start, end) + 1 or end
+        yield text[start:end]
+        start = end
+    yield text[start:]
 
 
 def _read_docbin(path: Path, vocab: Vocab, progress: Progress) -> Iterator[Doc]:
@@ -204,9 +207,9 @@ def _read_docbin(path: Path, vocab: Vocab, progress: Progress) -> Iterator[Doc]:
 
 def _read_records(path: Path, encoding: str, errors: str, progress: Progress) -> Iterator[_Record]:
     """YIELDS (tuple): File and line for messages, the text or None, the tokens or None."""
-    name = path.name.lower()
+    file_name = path.name.lower()
     # Also parts, such as texts.jsonl.part1.
-    is_json = name.endswith(_JSON_SUFFIXES) or (".jsonl" in name and not name.endswith(SUFFIXES))
+    is_json = ".jsonl" in file_name and not file_name.endswith(_LINE_SUFFIXES)
     name = "stdin" if path == STDIN else str(path)
     for number, line in enumerate(_read_lines(path, name, encoding, errors, progress), start=1):
         where = f"{name}, line {number}"
@@ -223,13 +226,13 @@ def _read_lines(
     path: Path, name: str, encoding: str, errors: str, progress: Progress
 ) -> Iterator[str]:
     number = position = 0
-    is_stdin, has_size = path == STDIN, path.is_file()
+    has_size = path.is_file()
     try:
-        with contextlib.nullcontext(sys.stdin.buffer) if is_stdin else path.open("rb") as file:
+        with contextlib.nullcontext(sys.stdin.buffer) if path == STDIN else path.open("rb") as file:
             stream = compression_wrapper(file, "rb", filename=name)
-            # A line is decoded alone, so that an error names the right one; or before, if a line
-            # feed in this encoding is not a single byte.
-            if not _has_ascii_line_feeds(encoding):
+            # Decode each line by itself, so that an error names the right one; or the stream, if a
+            # line feed in this encoding is not a single byte.
+            if "\n".encode(encoding) != b"\n":
                 stream = io.TextIOWrapper(stream, encoding, errors, newline="\n")
             for line in stream:
                 number += 1
@@ -251,15 +254,8 @@ def _read_lines(
         raise ValueError(f"{name}, after line {number}: {error}") from error
 
 
-def _has_ascii_line_feeds(encoding: str) -> bool:
-    try:
-        return "\n".encode(encoding) == b"\n"
-    except UnicodeError:
-        return False
-
-
 def _parse_json(line: str, where: str) -> tuple[Optional[str], Optional[list[str]]]:
-    """Halves of surrogate pairs, which JSON can hold but UTF-8 cannot, become question marks."""
+    """Halves of surrogate pairs, valid in JSON but not in UTF-8, become question marks."""
     try:
         record = json.loads(line)
     except RecursionError as error:
@@ -270,14 +266,12 @@ def _parse_json(line: str, where: str) -> tuple[Optional[str], Optional[list[str
     text, tokens = fields.get("text"), fields.get("tokens")
     text = _replace_surrogates(text) if isinstance(text, str) else None
     if isinstance(tokens, list) and all(isinstance(token, str) for token in tokens):
-        tokens = [_replace_surrogates(token) for token in tokens]
-    else:
-        tokens = None
-    if text is None and tokens is None:
+        return text, [_replace_surrogates(token) for token in tokens]
+    if text is None:
         raise ValueError(
             f'{where}: must be an object with a string "text" or a list of strings "tokens"'
         )
-    return text, tokens
+    return text, None
 
 
 def _replace_surrogates(text: str) -> str:

@@ -1,11 +1,12 @@
 """Write the vectors of many docs to one file, so that an interrupted run can be resumed.
 
-HDF5 and zip files do not survive a kill in the middle of a write. Vectors are therefore appended to
-a journal beside the output, which is converted at the end: the output is complete or absent.
+HDF5 and zip files do not survive a kill in the middle of a write. Vectors are therefore written to
+parts in a folder beside the output, which become the output at the end: it is complete or absent.
 
-Docs are processed in portions. Their boundaries depend on the docs and the settings alone, and
-nothing is carried over from one portion to the next, so that a resumed run writes the same numbers
-as an uninterrupted one. It reads all docs again, and skips portions that are in the journal.
+Docs are processed in portions, each of which makes a part. Their boundaries depend on the docs and
+the settings alone, and nothing is carried over from one portion to the next, so that a resumed run
+writes the same numbers as an uninterrupted one. It reads all docs again, and skips those whose
+parts are there.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import shutil
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from enum import Enum
 from pathlib import Path
 from typing import Any, Optional
 
@@ -28,45 +29,46 @@ from spacy.pipeline import Sentencizer
 from spacy.tokens import Doc, DocBin
 from thinc.api import to_numpy
 
+from ..bilm.forking import FORK_GATE
 from ..component import Elmo, pipe_settings
-from ..files import atomic_file, locked_output
+from ..files import atomic_file, atomic_folder, clear_temporary, locked_output
 from ..layers.encoder import get_session
-from .journal import Journal
 
 # Batches per portion. With more, sequences of similar length are batched together more often; with
 # fewer, a kill loses less.
 _PORTION_BATCHES = 8
+# In the folder of parts: all that vectors depend on, besides the input.
+_SETTINGS = "settings.json"
 
-
-class Layers(str, Enum):
-    """Which vectors to write."""
-
-    all = "all"
-    top = "top"
-    mixed = "mixed"
-    mean = "mean"
-
-
-_SELECT: dict[Layers, Callable[[Doc], Any]] = {
-    Layers.all: lambda doc: doc._.elmo_layers,
-    Layers.top: lambda doc: doc._.elmo_layers[-1],
-    Layers.mixed: lambda doc: doc._.elmo_tokens,
-    Layers.mean: lambda doc: doc._.elmo_layers.mean(axis=0),
+# Which vectors to write.
+LAYERS: dict[str, Callable[[Doc], Any]] = {
+    "all": lambda doc: doc._.elmo_layers,
+    "top": lambda doc: doc._.elmo_layers[-1],
+    "mixed": lambda doc: doc._.elmo_tokens,
+    "mean": lambda doc: doc._.elmo_layers.mean(axis=0),
 }
 
 
 @contextlib.contextmanager
 def locked_vectors(out: Path) -> Iterator[None]:
-    """Lock an output, and remove its journal if a run was killed after it had completed the output.
+    """Lock an output, and remove its parts if a run was killed after it had completed the output.
 
     out (Path): The file to write.
     RAISES (ValueError): If another run is writing it.
     """
+    folder = _parts_folder(out)
     with locked_output(out):
-        journal = Journal(out)
-        if out.is_file() and journal.exists() and _mtime(out) >= _mtime(journal.path):
-            journal.path.unlink()
+        clear_temporary(folder.parent, folder.name)
+        clear_temporary(folder)
+        is_done = out.is_file() and (folder / _SETTINGS).is_file()
+        if is_done and all(_mtime(path) <= _mtime(out) for path in folder.iterdir()):
+            shutil.rmtree(folder)
         yield
+
+
+def _parts_folder(out: Path) -> Path:
+    out = out.resolve()
+    return out.with_name(f".{out.name}.partial")
 
 
 def _mtime(path: Path) -> int:
@@ -80,93 +82,132 @@ class VectorWriter:
     out (Path): The file: .hdf5, .h5, .npz or .spacy.
     nlp (Language): The pipeline. Components after elmo do not run.
     elmo (Elmo): The component whose vectors are written.
-    layers (Layers): Which vectors.
+    layers (str): Which vectors: a key of `LAYERS`.
     force (bool): Discard what an earlier run has left.
-    RAISES (ValueError): If the output is a folder or of an unknown format, or if an earlier run had
-        other weights or other settings.
+    RAISES (ValueError): If the output is of an unknown format, there are no such layers, or an
+        earlier run had other weights or other settings.
     """
 
     def __init__(
-        self, out: Path, nlp: Language, elmo: Elmo, layers: Layers, *, force: bool = False
+        self, out: Path, nlp: Language, elmo: Elmo, layers: str = "all", *, force: bool = False
     ) -> None:
         if out.suffix not in _OUTPUTS:
             raise ValueError(f"{out}: the output must end in one of {', '.join(_OUTPUTS)}")
-        if out.is_dir():
-            raise ValueError(f"{out} is a folder, not a file to write: choose another path")
-        self.out = out.resolve()
+        if layers not in LAYERS:
+            raise ValueError(f"no layers {layers!r}: choose one of {', '.join(LAYERS)}")
+        self.out = out
         self.nlp = nlp
         self.elmo = elmo
         self.layers = layers
         self._is_docs = out.suffix == ".spacy"
-        self._journal = Journal(out)
-        settings = {
-            "layers": layers.value,
+        self._folder = _parts_folder(out)
+        self._settings = {
+            "layers": layers,
             "format": "spacy" if self._is_docs else "arrays",
             "precision": get_session(elmo.model).settings.precision,
             **_describe_pipeline(nlp, elmo),
         }
-        self._journal.open(settings, discard=force)
-        if self.n_records and elmo.model.attrs["settings"].stateful:
+        if self._folder.exists() and not (self._folder / _SETTINGS).is_file():
             raise ValueError(
-                f"{self._journal.path} is of an interrupted run, but the component is stateful: "
-                "its vectors depend on all docs before; start afresh with --force"
+                f"{self._folder} was not written by this command, which needs the name: move it "
+                "away, or choose another output"
             )
+        self._parts = [] if force else sorted(self._folder.glob("*.zip"))
+        if self._parts:
+            self._check_resumable()
 
     @property
     def n_records(self) -> int:
-        """The number of docs whose vectors are in the journal."""
-        return sum(n_records for n_records, _ in self._journal.portions)
+        """The number of docs whose vectors are in the parts."""
+        return sum(int(path.name.split("-")[1]) for path in self._parts)
 
-    def write(self, docs: Iterable[Doc]) -> Iterator[tuple[int, int]]:
+    def write(self, docs: Iterable[Doc]) -> Iterator[int]:
         """Write the vectors of docs that no earlier run has written.
 
         docs (Iterable[Doc]): All docs, not yet processed.
-        YIELDS (tuple): The number of docs and of tokens of each portion, when it is written.
+        YIELDS (int): The number of tokens of each part, when it is written.
         RAISES (ValueError): If the docs differ from those of an earlier run.
         """
-        settings = pipe_settings(self.nlp, self.elmo, keep_layers=self.layers != Layers.mixed)
-        written = list(self._journal.portions)
-        n_read = 0
-        for portion in self.elmo.batch_docs(docs, n_batches=_PORTION_BATCHES):
-            checksum = _checksum(portion)
+        settings = pipe_settings(self.nlp, self.elmo, keep_layers=self.layers != "mixed")
+        written, n_read = list(self._parts), 0
+        portions = self.elmo.batch_docs(docs, n_batches=_PORTION_BATCHES)
+        for number, portion in enumerate(portions):
+            path = self._folder / f"{number:08}-{len(portion)}-{_checksum(portion)}.zip"
             if written:
-                if written.pop(0) != (len(portion), checksum):
+                if written.pop(0) != path:
                     raise self._other_docs(n_read, n_read + len(portion))
             else:
                 # The last bits of a type's encoding depend on the types that it is computed with.
-                get_session(self.elmo.model).type_cache.clear()
+                with FORK_GATE:
+                    get_session(self.elmo.model).type_cache.clear()
                 records = map(self._encode, self.nlp.pipe(portion, **settings))
-                with self._resumable(self._journal.path):
-                    self._journal.append(records, checksum)
-                yield len(portion), sum(map(len, portion))
+                self._write_part(path, records)
+                yield sum(map(len, portion))
             n_read += len(portion)
         if written:
             raise self._other_docs(n_read, self.n_records)
 
-    def finish(self) -> int:
-        """Convert the journal to the output, and remove it. RETURNS (int): The number of docs."""
+    def finish(self) -> None:
+        """Make the output of the parts, and remove them."""
         with self._resumable(self.out), atomic_file(self.out) as temporary:
-            _OUTPUTS[self.out.suffix](temporary, self._journal.read_records())
-        self._journal.path.unlink(missing_ok=True)
-        return self.n_records
+            _OUTPUTS[self.out.suffix](temporary, self._read_records())
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _check_resumable(self) -> None:
+        """RAISES (ValueError): If the parts are of a run whose vectors would differ."""
+        path = self._folder / _SETTINGS
+        try:
+            previous = dict(srsly.read_json(path))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path} is damaged: start afresh with --force") from error
+        names = sorted({*previous, *self._settings})
+        names = [x for x in names if previous.get(x) != self._settings.get(x)]
+        if names:
+            differences = ", ".join(f"{name} (was {previous.get(name)})" for name in names)
+            raise ValueError(
+                f"{self._folder} is of an interrupted run that differs in {differences}: start "
+                "afresh with --force"
+            )
+        if self.elmo.model.attrs["settings"].stateful:
+            raise ValueError(
+                f"{self._folder} is of an interrupted run, but the component is stateful: its "
+                "vectors depend on all docs before; start afresh with --force"
+            )
+
+    def _write_part(self, path: Path, records: Iterable[bytes]) -> None:
+        with self._resumable(self._folder):
+            if not self._parts:  # This replaces the folder of an earlier run.
+                with atomic_folder(self._folder) as new:
+                    srsly.write_json(new / _SETTINGS, self._settings)
+            with atomic_file(path) as temporary:
+                _write_zip(temporary, records)
+        self._parts.append(path)
 
     def _encode(self, doc: Doc) -> bytes:
         """RETURNS (bytes): The record of a processed doc: a DocBin with no other vectors than those
         to write, or an array in NumPy's file format."""
-        vectors = to_numpy(_SELECT[self.layers](doc))
+        vectors = to_numpy(LAYERS[self.layers](doc))
         if not self._is_docs:
             buffer = io.BytesIO()
             numpy.save(buffer, vectors)
             return buffer.getvalue()
-        if self.layers == Layers.all:
+        if self.layers == "all":
             doc._.elmo_layers, doc._.elmo_tokens = vectors, to_numpy(doc._.elmo_tokens)
         else:
             doc._.elmo_layers, doc._.elmo_tokens = None, vectors
         return DocBin(docs=[doc], store_user_data=True).to_bytes()
 
+    def _read_records(self) -> Iterator[bytes]:
+        for path in self._parts:
+            try:
+                with zipfile.ZipFile(path) as file:
+                    yield from map(file.read, file.namelist())
+            except zipfile.BadZipFile as error:
+                raise ValueError(f"{path} is damaged: start afresh with --force") from error
+
     def _other_docs(self, start: int, end: int) -> ValueError:
         return ValueError(
-            f"the input differs from that of the interrupted run in {self._journal.path}, between "
+            f"the input differs from that of the interrupted run in {self._folder}, between "
             f"records {start} and {end}: start afresh with --force"
         )
 
@@ -177,7 +218,7 @@ class VectorWriter:
         except OSError as error:
             raise OSError(
                 f"cannot write {path}: {error.strerror or error}. What is finished is kept in "
-                f"{self._journal.path}: the same command continues from there"
+                f"{self._folder}: the same command continues from there"
             ) from error
 
 
@@ -185,19 +226,19 @@ def _describe_pipeline(nlp: Language, elmo: Elmo) -> dict[str, str]:
     """RETURNS (dict): Checksums of the tokenizer and of each component up to elmo."""
     config = nlp.config.interpolate()
     after = pipe_settings(nlp, elmo)["disable"]
-    parts = [("tokenizer", nlp.tokenizer, [config["nlp"]["lang"], config["nlp"]["tokenizer"]])]
-    for name, pipe in nlp.pipeline:
-        if name not in after:
-            parts.append((name, pipe, config["components"][name]))
+    pipes: list[tuple[str, Any, Any]] = [
+        ("tokenizer", nlp.tokenizer, [config["nlp"]["lang"], config["nlp"]["tokenizer"]]),
+        *((x, pipe, config["components"][x]) for x, pipe in nlp.pipeline if x not in after),
+    ]
     checksums = {}
-    for name, part, settings in parts:
+    for name, pipe, settings in pipes:
         digest = hashlib.sha256(srsly.json_dumps(settings, sort_keys=True).encode())
-        if isinstance(part, Sentencizer):
+        if isinstance(pipe, Sentencizer):
             # Its bytes list a set, in an order that differs between processes.
-            attributes = [sorted(part.punct_chars), part.overwrite]
+            attributes = [sorted(pipe.punct_chars), pipe.overwrite]
             digest.update(srsly.json_dumps(attributes).encode())
-        elif hasattr(part, "to_bytes"):
-            digest.update(part.to_bytes(exclude=["vocab"]))
+        elif hasattr(pipe, "to_bytes"):
+            digest.update(pipe.to_bytes(exclude=["vocab"]))
         checksums[name] = digest.hexdigest()[:16]
     return checksums
 
@@ -248,7 +289,7 @@ def _write_hdf5(path: Path, records: Iterable[bytes]) -> None:
             raise raw.error
 
 
-def _write_npz(path: Path, records: Iterable[bytes]) -> None:
+def _write_zip(path: Path, records: Iterable[bytes]) -> None:
     with zipfile.ZipFile(path, "w") as file:
         for number, record in enumerate(records):
             # ZipInfo has a fixed time: the same records, the same bytes.
@@ -265,6 +306,6 @@ def _write_docbin(path: Path, records: Iterable[bytes]) -> None:
 _OUTPUTS: dict[str, Callable[[Path, Iterable[bytes]], None]] = {
     ".hdf5": _write_hdf5,
     ".h5": _write_hdf5,
-    ".npz": _write_npz,
+    ".npz": _write_zip,
     ".spacy": _write_docbin,
 }

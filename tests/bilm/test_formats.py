@@ -1,4 +1,4 @@
-"""Reading and writing weights, and refusing what is no weights."""
+"""Reading and writing weights, and refusing files that are not weights."""
 
 import gzip
 import io
@@ -65,16 +65,16 @@ def assert_same(first: BiLM, second: BiLM):
 
 
 def datasets(path: Path) -> dict[str, numpy.ndarray]:
-    found = {}
+    arrays = {}
 
     def visit(name, item):
         if isinstance(item, h5py.Dataset):
-            found[name] = item[()]
+            arrays[name] = item[()]
 
     with h5py.File(path) as file:
         file.visititems(visit)
-    assert found
-    return found
+    assert arrays
+    return arrays
 
 
 def change_dataset(folder: Path, name: str, change):
@@ -105,7 +105,7 @@ def change_options(folder: Path, change):
 
 
 def assert_refused(path: Path, *words: str, **settings):
-    """Loading raises a ValueError that says all of the words."""
+    """Loading raises a ValueError whose message has all of the words."""
     with pytest.raises(ValueError) as error:
         load(path, **settings)
     for word in words:
@@ -165,25 +165,25 @@ def test_layout_of_the_datasets(hdf5_folder):
         "char_embed": (261, 4),
         **{f"CNN/W_cnn_{i}": (1, i + 1, 4, 4 + 2 * i) for i in range(3)},
         **{f"CNN/b_cnn_{i}": (4 + 2 * i,) for i in range(3)},
-        **{f"CNN_high_0/W_{part}": (18, 18) for part in ("carry", "transform")},
-        **{f"CNN_high_0/b_{part}": (18,) for part in ("carry", "transform")},
+        **{f"CNN_high_0/W_{gate}": (18, 18) for gate in ("carry", "transform")},
+        **{f"CNN_high_0/b_{gate}": (18,) for gate in ("carry", "transform")},
         "CNN_proj/W_proj": (18, 6),
         "CNN_proj/b_proj": (6,),
         **{cell.format(d, l, n): lstm[n] for d in (0, 1) for l in (0, 1) for n in lstm},
     }
-    found = datasets(hdf5_folder / "weights.hdf5")
-    assert {name: array.shape for name, array in found.items()} == expected
+    stored = datasets(hdf5_folder / "weights.hdf5")
+    assert {name: array.shape for name, array in stored.items()} == expected
 
 
 def test_axes_of_the_datasets(hdf5_folder, bilm):
-    found = datasets(hdf5_folder / "weights.hdf5")
+    stored = datasets(hdf5_folder / "weights.hdf5")
     weights = {name: parameter.detach().numpy() for name, parameter in bilm.named_parameters()}
     table = weights["token_encoder.char_embedding.weight"]
     kernel = weights["token_encoder.convolutions.2.weight"]
     gates = weights["lstm.backward_layers.1.gate_weight"]
-    assert numpy.array_equal(found["char_embed"][ord("a")], table[ord("a") + 1])
-    assert found["CNN/W_cnn_2"][0, 1, 3, 7] == kernel[7, 3, 1]
-    assert found["RNN_1/RNN/MultiRNNCell/Cell1/LSTMCell/W_0"][11, 47] == gates[47, 11]
+    assert numpy.array_equal(stored["char_embed"][ord("a")], table[ord("a") + 1])
+    assert stored["CNN/W_cnn_2"][0, 1, 3, 7] == kernel[7, 3, 1]
+    assert stored["RNN_1/RNN/MultiRNNCell/Cell1/LSTMCell/W_0"][11, 47] == gates[47, 11]
 
 
 def rounded_bilm() -> BiLM:
@@ -255,8 +255,8 @@ def test_values_at_the_edges_of_float16(value, is_exact):
 def test_hdf5_is_float16_only_if_that_is_asked_for(is_rounded, half, tmp_path):
     bilm = rounded_bilm() if is_rounded else random_bilm()
     allennlp.write(bilm, tmp_path / "weights", half=half)
-    found = datasets(tmp_path / "weights" / "weights.hdf5")
-    assert {array.dtype for array in found.values()} == {numpy.dtype("f2" if half else "f4")}
+    stored = datasets(tmp_path / "weights" / "weights.hdf5")
+    assert {array.dtype for array in stored.values()} == {numpy.dtype("f2" if half else "f4")}
     assert_same(load(tmp_path / "weights"), rounded_bilm() if half else bilm)
 
 
@@ -297,7 +297,7 @@ def test_262_rows_with_an_unused_row_at_the_end(hdf5_folder, bilm):
 
 @pytest.mark.parametrize("stored", [True, False])
 def test_a_projection_between_equal_widths_is_there_if_it_is_stored(stored, tmp_path):
-    """AllenNLP stores one whatever the widths, bilm-tf does not; the options never tell."""
+    """AllenNLP always stores one, bilm-tf does not. The options do not say which."""
     char_cnn = CharCNNConfig(((1, 2), (2, 4)), projection=stored)
     bilm = random_bilm(BiLMConfig(LSTMConfig(12, 6), char_cnn))
     allennlp.write(bilm, tmp_path / "weights")
@@ -447,18 +447,18 @@ def test_a_file_called_weights_goes_before_others(weights_folder, bilm):
     assert_same(bilm, load(weights_folder))
 
 
-def test_options_may_lie_elsewhere(hdf5_folder, tmp_path, bilm):
+def test_options_in_another_folder(hdf5_folder, tmp_path, bilm):
     (hdf5_folder / "options.json").rename(tmp_path / "elsewhere.json")
     assert_same(bilm, load(hdf5_folder / "weights.hdf5", tmp_path / "elsewhere.json"))
 
 
 def test_our_own_file_needs_no_options_beside_it(any_bilm, tmp_path):
     native.write(any_bilm, tmp_path / "weights")
-    (tmp_path / "weights" / "weights.safetensors").rename(tmp_path / "alone.safetensors")
-    assert_same(any_bilm, load(tmp_path / "alone.safetensors"))
+    (tmp_path / "weights" / "weights.safetensors").rename(tmp_path / "single.safetensors")
+    assert_same(any_bilm, load(tmp_path / "single.safetensors"))
 
 
-def test_the_kind_of_a_file_is_told_by_its_contents(hdf5_folder, weights_folder, bilm):
+def test_the_format_is_detected_from_the_contents(hdf5_folder, weights_folder, bilm):
     (hdf5_folder / "weights.hdf5").rename(hdf5_folder / "weights.h5")
     assert_same(bilm, load(hdf5_folder))
     (hdf5_folder / "weights.h5").rename(hdf5_folder / "weights.bin")
@@ -476,7 +476,7 @@ def test_a_vocabulary_of_odd_words(tmp_path):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_what_happens_to_the_file_later_does_not_change_the_model(name, tmp_path, bilm):
+def test_later_changes_of_the_file_do_not_change_the_model(name, tmp_path, bilm):
     FORMATS[name].write(bilm, tmp_path / "weights")
     path = tmp_path / "weights" / f"weights.{name}"
     loaded = load(path)
@@ -546,17 +546,17 @@ def test_given_options_that_are_not_there(hdf5_folder, tmp_path):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("part", [0, 8, 100, 0.9, -1])
-def test_truncated_weights(name, part, tmp_path, bilm):
+@pytest.mark.parametrize("length", [0, 8, 100, 0.9, -1])
+def test_truncated_weights(name, length, tmp_path, bilm):
     FORMATS[name].write(bilm, tmp_path / "weights")
     path = tmp_path / "weights" / f"weights.{name}"
     data = path.read_bytes()
-    path.write_bytes(data[: int(part * len(data)) if isinstance(part, float) else part])
-    assert_refused(tmp_path / "weights", str(path), "not a complete" if part else "is empty")
+    path.write_bytes(data[: int(length * len(data)) if isinstance(length, float) else length])
+    assert_refused(tmp_path / "weights", str(path), "not a complete" if length else "is empty")
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_weights_that_begin_well_and_go_on_as_noise(name, tmp_path, bilm):
+def test_weights_with_random_bytes_after_their_start(name, tmp_path, bilm):
     FORMATS[name].write(bilm, tmp_path / "weights")
     path = tmp_path / "weights" / f"weights.{name}"
     noise = numpy.random.default_rng(0).bytes(5000)
@@ -570,10 +570,10 @@ def test_weights_that_are_something_else(contents, hdf5_folder):
     assert_refused(hdf5_folder, str(hdf5_folder / "weights.hdf5"), "not a complete")
 
 
-@pytest.mark.parametrize("part", [0, 8, -1])
-def test_truncated_bytes(part, bilm):
+@pytest.mark.parametrize("length", [0, 8, -1])
+def test_truncated_bytes(length, bilm):
     with pytest.raises(ValueError, match=r"serialized biLM.*not a complete"):
-        native.from_bytes(native.to_bytes(bilm)[:part])
+        native.from_bytes(native.to_bytes(bilm)[:length])
 
 
 def test_bytes_without_options(bilm):
@@ -617,7 +617,7 @@ def test_options_and_weights_given_the_wrong_way_round(name, tmp_path, bilm):
         read_options(weights)
 
 
-# ---------------------------------------------------------- files that reach out, and that pretend
+# ------------------------------------------- files that refer to others, and that declare too much
 
 
 def replace_dataset(folder: Path, name: str, create):
@@ -673,8 +673,8 @@ def test_links_in_hdf5_are_not_followed(hdf5_folder, tmp_path):
 
 
 def refused_in_little_memory(path: Path, *words: str):
-    """`assert_refused`, and that nothing large is allocated. NumPy tells tracemalloc of its arrays,
-    whatever the system makes of memory that is never written to."""
+    """`assert_refused`, and that nothing large is allocated. NumPy reports its arrays to
+    tracemalloc, also those that are never written to."""
     tracemalloc.start()
     try:
         assert_refused(path, *words)
@@ -731,17 +731,17 @@ def test_chunks_that_are_larger_than_their_dataset(hdf5_folder):
 @pytest.mark.parametrize(
     "filters, words",
     [
-        ((h5py.h5z.FILTER_LZF,), "lzf"),
-        ((h5py.h5z.FILTER_NBIT,), "n-bit"),
-        ((h5py.h5z.FILTER_SCALEOFFSET,), "scale-offset"),
+        ((h5py.h5z.FILTER_LZF,), "number 32000"),
+        ((h5py.h5z.FILTER_NBIT,), "number 5"),
+        ((h5py.h5z.FILTER_SCALEOFFSET,), "number 6"),
         ((305,), "number 305"),
-        ((SHUFFLE, h5py.h5z.FILTER_LZF, FLETCHER32), "shuffle, lzf, fletcher32"),
+        ((SHUFFLE, h5py.h5z.FILTER_LZF, FLETCHER32), "shuffle, number 32000, fletcher32"),
         ((DEFLATE, DEFLATE), "deflate, deflate"),
         ((SHUFFLE, SHUFFLE), "shuffle, shuffle"),
     ],
 )
 def test_hdf5_filters_that_are_not_read(filters, words, hdf5_folder):
-    """Some of them believe what the file says about sizes. The chunk is stored without them."""
+    """Some of them do not check the sizes in the file. The chunk is stored without them."""
     name = "CNN/b_cnn_2"
     file, dataset = create_filtered(hdf5_folder, name, *filters)
     with file:
@@ -754,7 +754,7 @@ def test_hdf5_with_numbers_of_limited_precision(hdf5_folder):
         file.create_dataset("CNN/b_cnn_2", data=numpy.ones(shape, dtype="f4"), scaleoffset=3)
 
     replace_dataset(hdf5_folder, "CNN/b_cnn_2", create)
-    assert_refused(hdf5_folder, "CNN/b_cnn_2", "filters scale-offset, but only")
+    assert_refused(hdf5_folder, "CNN/b_cnn_2", "filters number 6, but only")
 
 
 @pytest.mark.parametrize(
@@ -802,7 +802,7 @@ def test_a_chunk_that_says_to_be_larger_than_the_file(hdf5_folder):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="measures the memory as Linux does")
 def test_chunks_that_inflate_without_end(hdf5_folder):
-    """HDF5 itself inflates all of it, whatever the size of the chunk."""
+    """HDF5 itself inflates all of it, also beyond the size of the chunk."""
     name = "CNN/b_cnn_2"
     bomb = zlib.compress(bytes(32) + bytes(128 << 20))
     file, dataset = create_filtered(hdf5_folder, name, DEFLATE)
@@ -865,7 +865,7 @@ def test_a_number_of_many_digits(hdf5_folder):
     assert_refused(hdf5_folder, str(hdf5_folder / "options.json"), "not a JSON file", "digits")
 
 
-def test_options_nested_beyond_measure(hdf5_folder):
+def test_options_nested_too_deep(hdf5_folder):
     (hdf5_folder / "options.json").write_text('{"lstm": ' + 100_000 * "[")
     assert_refused(hdf5_folder, str(hdf5_folder / "options.json"), "not a JSON file")
 
@@ -957,8 +957,8 @@ def test_random_damage_gives_an_error_or_a_model(target, tmp_path, bilm):
         mutant = bytearray(data)
         # Most of a file is numbers, and every change of these is a model: rather at its beginning.
         end = len(data) if rng.random() < 0.3 else min(len(data), 3000)
-        for at in rng.integers(end, size=rng.integers(1, 9)):
-            mutant[at] = rng.integers(256)
+        for position in rng.integers(end, size=rng.integers(1, 9)):
+            mutant[position] = rng.integers(256)
         if rng.random() < 0.2:
             del mutant[rng.integers(len(mutant)) :]
         (folder / target).write_bytes(mutant)
@@ -1032,8 +1032,8 @@ def test_damaged_zip_archives(tmp_path):
     """Whatever byte is changed, the error names the file."""
     path = zip_of(tmp_path / "x.zip", "model.hdf5", "naïve.txt")
     data = path.read_bytes()
-    for at in range(4, len(data)):
-        path.write_bytes(data[:at] + bytes([data[at] ^ 255]) + data[at + 1 :])
+    for position in range(4, len(data)):
+        path.write_bytes(data[:position] + bytes([data[position] ^ 255]) + data[position + 1 :])
         assert_refused(path, f"{path} is a")
 
 
@@ -1102,7 +1102,7 @@ def test_hdf5_of_one_layer_as_bilm_tf_dumps_it(tmp_path):
             file.move(f"RNN_{i}/RNN/MultiRNNCell/Cell0/LSTMCell", f"RNN_{i}/RNN/LSTMCell")
             del file[f"RNN_{i}/RNN/MultiRNNCell"]
     assert_refused(tmp_path / "one", str(path), "a single LSTM layer", "not read yet", "move")
-    # What the message says to do helps.
+    # The advice in the message works.
     with h5py.File(path, "r+") as file:
         for i in (0, 1):
             file.move(f"RNN_{i}/RNN/LSTMCell", f"RNN_{i}/RNN/MultiRNNCell/Cell0/LSTMCell")
@@ -1202,8 +1202,8 @@ def test_options_that_contradict_the_weights(section, name, value, words, hdf5_f
 def test_a_dataset_of_another_shape_is_named_with_both_shapes(name, shape, hdf5_folder):
     expected = datasets(hdf5_folder / "weights.hdf5")[name].shape
     change_dataset(hdf5_folder, name, lambda _: numpy.ones(shape, dtype="float32"))
-    found = (261, 5) if shape == (262, 5) else shape
-    assert_refused(hdf5_folder, name, f"make {name} {expected}", f"hold {found}")
+    actual = (261, 5) if shape == (262, 5) else shape
+    assert_refused(hdf5_folder, name, f"make {name} {expected}", f"hold {actual}")
 
 
 @pytest.mark.parametrize("name", ["char_embed", "CNN_high_0/W_transform"])
@@ -1300,7 +1300,7 @@ def test_a_tensor_of_another_shape_is_named_with_both_shapes(weights_folder):
     assert_refused(weights_folder, f"make {name} (6,)", "hold (7,)")
 
 
-def test_options_beside_a_safetensors_file_are_heeded(weights_folder):
+def test_options_beside_a_safetensors_file_take_precedence(weights_folder):
     change_options(weights_folder, lambda options: options["lstm"].update(dim=14))
     assert_refused(weights_folder, "layers.0.gate_weight (56, 12)", "(48, 12)")
 
@@ -1325,7 +1325,7 @@ def write_vocabulary(folder, words):
     (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf8")
 
 
-def test_the_vocabulary_stands_beside_the_options(words_folder):
+def test_the_vocabulary_is_read_from_beside_the_weights(words_folder):
     assert read_vocabulary(words_folder / "vocab.txt") == list(WORDS)
     assert load(words_folder).vocabulary == list(WORDS)
 

@@ -22,7 +22,7 @@ def succeed(*arguments: object, stdin: str | None = None) -> str:
 
 
 def fail(*arguments: object, stdin: str | None = None) -> str:
-    """The output of a command that must say what is wrong, with exit code 1."""
+    """The message of a command that must fail with exit code 1."""
     result = run(*arguments, stdin=stdin)
     assert result.exit_code == 1, result.output
     assert isinstance(result.exception, SystemExit), result.exception

@@ -44,9 +44,9 @@ def read(path: Path) -> list[numpy.ndarray]:
 
 def test_hdf5_has_the_layout_of_bilm_tf(text: Path, pipeline: Path, expected: list, tmp_path: Path):
     succeed("embed", text, tmp_path / "out.hdf5", "-m", pipeline, "--whitespace")
-    found = read(tmp_path / "out.hdf5")
-    assert [array.shape for array in found] == [(3, len(line.split()), 12) for line in LINES]
-    assert max(map(max_difference, found, expected)) <= 1e-6
+    actual = read(tmp_path / "out.hdf5")
+    assert [array.shape for array in actual] == [(3, len(line.split()), 12) for line in LINES]
+    assert max(map(max_difference, actual, expected)) <= 1e-6
     assert not list(tmp_path.glob(".out*"))
 
 
@@ -57,17 +57,17 @@ def test_choice_of_layers(layers: str, text: Path, pipeline: Path, expected: lis
         out = tmp_path / f"out.{suffix}"
         succeed("embed", text, out, "-m", pipeline, "--whitespace", "--layers", layers)
         if suffix == "hdf5":
-            found = read(out)
+            actual = read(out)
         elif suffix == "npz":
             npz = numpy.load(out)
-            found = [npz[str(number)] for number in range(len(LINES))]
+            actual = [npz[str(number)] for number in range(len(LINES))]
             # The same bytes in every run.
             assert {file.date_time[0] for file in npz.zip.infolist()} == {1980}
         else:
             docs = list(DocBin().from_disk(out).get_docs(spacy.blank("en").vocab))
             assert all(doc._.elmo_layers is None for doc in docs)
-            found = [doc._.elmo_tokens for doc in docs]
-        assert max(map(max_difference, found, map(choose[layers], expected))) <= 1e-6
+            actual = [doc._.elmo_tokens for doc in docs]
+        assert max(map(max_difference, actual, map(choose[layers], expected))) <= 1e-6
 
 
 def test_jsonl_spacy_and_stdin_agree(pipeline: Path, text: Path, expected: list, tmp_path: Path):
@@ -105,13 +105,13 @@ def test_progress_shows_rate_and_quiet_shows_none(text: Path, pipeline: Path, tm
     assert run("embed", text, tmp_path / "b.hdf5", "-m", pipeline, "--quiet").stderr == ""
 
 
-# How many more docs the component below lets pass.
+# How many docs the component below accepts before it fails.
 passing = {"docs": math.inf}
 
 
 @Language.component("interrupt")
 def interrupt(doc: Doc) -> Doc:
-    """Fails where a test wants a run to end."""
+    """Fails after the number of docs that a test has set."""
     passing["docs"] -= 1
     if passing["docs"] < 0:
         raise ValueError("interrupted")
@@ -219,7 +219,7 @@ def test_other_sentences_are_not_mixed_with_parts_of_an_earlier_run(
     assert "after the 2 records that" in succeed("embed", text, out, "-m", folder)
 
 
-def test_a_stateful_component_cannot_go_on(text: Path, weights_folder: Path, tmp_path: Path):
+def test_a_stateful_component_cannot_be_resumed(text: Path, weights_folder: Path, tmp_path: Path):
     save(weights_folder, tmp_path / "pipeline", model={"stateful": True})
     out, options = tmp_path / "out.hdf5", ("-m", tmp_path / "pipeline")
     interrupted(2, text, out, *options)
@@ -230,7 +230,7 @@ def test_a_stateful_component_cannot_go_on(text: Path, weights_folder: Path, tmp
     assert same(out, tmp_path / "undisturbed.hdf5")
 
 
-def test_stdin_goes_on_only_where_it_was(in_parts: Path, tmp_path: Path):
+def test_stdin_is_resumed_only_with_the_same_input(in_parts: Path, tmp_path: Path):
     lines = [f"the {word}\n" for word in ("bank", "river", "money", "end")]
     command = ("embed", "-", tmp_path / "out.hdf5", "-m", in_parts)
     broken_off = "".join(lines[:2]).encode() + b"\xff\n"
@@ -298,39 +298,58 @@ def test_second_run_on_one_output_is_refused(text: Path, pipeline: Path, tmp_pat
 
     with (tmp_path / ".out.hdf5.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        journal = tmp_path / ".out.hdf5.partial"
-        journal.touch()
+        parts = tmp_path / ".out.hdf5.partial"
+        parts.touch()
         for options in ([], ["--force"]):
             message = fail("embed", text, tmp_path / "out.hdf5", "-m", pipeline, *options)
             assert "another run" in message
-        assert journal.exists()
+        assert parts.exists()
 
 
 @pytest.mark.parametrize("options", [[], ["--force"]])
-def test_a_file_of_somebody_else_is_not_used(
+def test_a_file_of_another_program_is_not_used(
     options: list, text: Path, pipeline: Path, tmp_path: Path
 ):
     work = tmp_path / ".out.hdf5.partial"
-    work.write_text("three years")
+    work.write_text("three years of work")
     command = ("embed", text, tmp_path / "out.hdf5", "-m", pipeline, *options)
     message = fail(*command)
     assert ".out.hdf5.partial" in message and "move it away" in message
-    assert work.read_text() == "three years" and not (tmp_path / "out.hdf5").exists()
+    assert work.read_text() == "three years of work" and not (tmp_path / "out.hdf5").exists()
     work.unlink()
     succeed(*command)
 
 
-@pytest.mark.parametrize("rest", [0, 5, 100, -1])
-def test_a_journal_that_ends_anywhere(rest: int, text: Path, in_parts: Path, tmp_path: Path):
-    """As after a kill, or with zeros as after a loss of power."""
-    out, journal = tmp_path / "out.hdf5", tmp_path / ".out.hdf5.partial"
+def test_what_a_killed_run_leaves_in_the_parts(text: Path, in_parts: Path, tmp_path: Path):
+    """A part that is not complete, and a folder of parts without its settings."""
+    out, parts = tmp_path / "out.hdf5", tmp_path / ".out.hdf5.partial"
     interrupted(3, text, out, "-m", in_parts)
-    data = journal.read_bytes()
-    journal.write_bytes(data[:rest] + bytes(50 if rest < 0 else 0))
-    succeed("embed", text, out, "-m", in_parts)
-    assert not journal.exists()
+    (parts / ".00000003-1-abc.zip.0123456789ab.tmp").write_bytes(b"PK")
+    other = tmp_path / "..out.hdf5.partial.0123456789ab.tmp"
+    other.mkdir()
+    assert "after the 3 records that" in succeed("embed", text, out, "-m", in_parts)
+    assert not parts.exists() and not other.exists()
     succeed("embed", text, tmp_path / "undisturbed.hdf5", "-m", in_parts)
     assert same(out, tmp_path / "undisturbed.hdf5")
+
+
+@pytest.mark.parametrize("contents", [b"", b"\xff", b"[1]", b"3"])
+@pytest.mark.parametrize("name", ["settings.json", "*.zip"])
+def test_damaged_parts(name: str, contents: bytes, text: Path, in_parts: Path, tmp_path: Path):
+    out, parts = tmp_path / "out.npz", tmp_path / ".out.npz.partial"
+    interrupted(3, text, out, "-m", in_parts)
+    path = sorted(parts.glob(name))[0]
+    path.write_bytes(contents)
+    message = fail("embed", text, out, "-m", in_parts)
+    assert path.name in message and "is damaged" in message and "--force" in message
+    assert not out.exists()
+    succeed("embed", text, out, "-m", in_parts, "--force")
+
+
+def test_a_run_that_fails_at_once_leaves_nothing(text: Path, pipeline: Path, tmp_path: Path):
+    text.write_bytes(b"\xff")
+    fail("embed", text, tmp_path / "new" / "out.hdf5", "-m", pipeline)
+    assert not list((tmp_path / "new").iterdir())
 
 
 def test_an_output_that_is_a_folder(text: Path, pipeline: Path, tmp_path: Path):

@@ -63,24 +63,24 @@ def brute_force(nlp: Language, query: str, lines: list[str], layer: int | None) 
 
     span = query_span(nlp, query)
     wanted = vectors(span.doc)[span.start : span.end].mean(axis=0)
-    found = []
+    scored = []
     for doc in map(nlp, lines):
         for token, vector in zip(doc, vectors(doc)):
             if not token.is_space and not token.is_punct:
                 cosine = vector @ wanted / numpy.linalg.norm(vector) / numpy.linalg.norm(wanted)
-                found.append((cosine, token.text))
-    return sorted(found, key=lambda pair: -pair[0])
+                scored.append((cosine, token.text))
+    return sorted(scored, key=lambda pair: -pair[0])
 
 
 @pytest.mark.parametrize("layer, n", [(None, 7), (None, 1000), (0, 1), (1, 7), (-1, 1)])
 def test_equals_brute_force(nlp: Language, layer: int | None, n: int):
-    found = find_neighbors(nlp, nlp.get_pipe("elmo"), QUERIES, with_source(nlp), n=n, layer=layer)
-    for query, neighbors_ in zip(QUERIES, found):
+    nearest = find_neighbors(nlp, nlp.get_pipe("elmo"), QUERIES, with_source(nlp), n=n, layer=layer)
+    for query, neighbors in zip(QUERIES, nearest):
         expected = brute_force(nlp, query, LINES, layer)[:n]
-        similarities = [neighbor.similarity for neighbor in neighbors_]
+        similarities = [neighbor.similarity for neighbor in neighbors]
         assert similarities == pytest.approx([cosine for cosine, _ in expected], abs=1e-5)
-        if layer != 0:  # There, all tokens of a type are alike, and their order is left to chance.
-            assert [neighbor.token for neighbor in neighbors_] == [text for _, text in expected]
+        if layer != 0:  # All tokens of a type are equal there, in any order.
+            assert [neighbor.token for neighbor in neighbors] == [text for _, text in expected]
 
 
 def test_batches_do_not_matter(nlp: Language, monkeypatch: pytest.MonkeyPatch):
@@ -105,15 +105,17 @@ def test_the_pipeline_can_be_used_meanwhile(weights_folder: Path):
             assert meanwhile._.elmo_layers is None
             yield nlp.make_doc(line), "x"
 
-    (found,) = find_neighbors(nlp, nlp.get_pipe("elmo"), ["the [play]"], corpus(), layer=1)
-    assert found
+    (nearest,) = find_neighbors(nlp, nlp.get_pipe("elmo"), ["the [play]"], corpus(), layer=1)
+    assert nearest
 
 
 def test_the_query_finds_itself(nlp: Language):
     lines = [*LINES, "The play was cancelled by rain."]
-    (found,) = find_neighbors(nlp, nlp.get_pipe("elmo"), QUERIES[:1], with_source(nlp, lines), n=1)
-    assert found[0].similarity == pytest.approx(1)
-    assert found[0][1:] == ("The ", "play", " was cancelled by rain.", "x")
+    (nearest,) = find_neighbors(
+        nlp, nlp.get_pipe("elmo"), QUERIES[:1], with_source(nlp, lines), n=1
+    )
+    assert nearest[0].similarity == pytest.approx(1)
+    assert nearest[0][1:] == ("The ", "play", " was cancelled by rain.", "x")
 
 
 def test_context_is_the_sentence_within_the_window(nlp: Language):
@@ -125,17 +127,17 @@ def test_context_is_the_sentence_within_the_window(nlp: Language):
         (0, "", " "),
     ]:
         docs = with_source(nlp, lines)
-        found = find_neighbors(nlp, elmo, ["we [play]"], docs, same_word=True, window=window)
-        assert found[0][0][1:4] == (before, "play", after)
+        nearest = find_neighbors(nlp, elmo, ["we [play]"], docs, same_word=True, window=window)
+        assert nearest[0][0][1:4] == (before, "play", after)
 
 
 def test_same_word_and_punctuation(nlp: Language):
     elmo = nlp.get_pipe("elmo")
-    (found,) = find_neighbors(nlp, elmo, ["A [Bank]"], with_source(nlp), same_word=True)
-    assert sorted(neighbor.token for neighbor in found) == ["BANK", "bank", "bank"]
+    (nearest,) = find_neighbors(nlp, elmo, ["A [Bank]"], with_source(nlp), same_word=True)
+    assert sorted(neighbor.token for neighbor in nearest) == ["BANK", "bank", "bank"]
     settings = {"n": 1000, "punctuation": True}
-    (found,) = find_neighbors(nlp, elmo, ["A [bank]"], with_source(nlp), **settings)
-    tokens = {neighbor.token for neighbor in found}
+    (nearest,) = find_neighbors(nlp, elmo, ["A [bank]"], with_source(nlp), **settings)
+    tokens = {neighbor.token for neighbor in nearest}
     assert tokens >= {".", ";", "...", "銀行"} and not any(map(str.isspace, tokens))
 
 
@@ -147,7 +149,7 @@ def test_leaves_the_pipeline_as_it_was(nlp: Language):
 
 
 def test_of_several_components_the_named_one(nlp: Language, weights_folder: Path, tmp_path: Path):
-    """The other one's vectors stand on the doc when both have run."""
+    """When both have run, the doc has the vectors of the other one."""
     config = {"model": {"weights": str(weights_folder)}}
     mix = {"@layers": "spacy-elmo.SingleLayer.v1", "layer": -1}
     nlp.add_pipe("elmo", name="top", config={**config, "mix": mix})
@@ -221,10 +223,10 @@ def test_a_long_text_is_split(nlp: Language, tmp_path: Path):
 
 def test_max_tokens_ends_the_corpus(nlp: Language, tmp_path: Path):
     (tmp_path / "a.txt").write_text("one two three\n" * 10)
-    found = [
+    counts = [
         len(list(read_corpus(nlp, [tmp_path / "a.txt"], max_tokens=n))) for n in (1, 3, 4, 1000)
     ]
-    assert found == [1, 1, 2, 10]
+    assert counts == [1, 1, 2, 10]
     with pytest.raises(ValueError, match="max_tokens"):
         list(read_corpus(nlp, [tmp_path / "a.txt"], max_tokens=0))
 
@@ -236,10 +238,10 @@ def test_command_reads_all_kinds_of_files(pipeline: Path, corpus: Path, nlp: Lan
     # The same weights, but no sentences.
     nlp.remove_pipe("sentencizer")
     for query in QUERIES:
-        found = [record for record in records if record["query"] == query]
+        matching = [record for record in records if record["query"] == query]
         expected = brute_force(nlp, query, LINES, None)
-        assert [record["token"] for record in found] == [text for _, text in expected]
-        assert [record["similarity"] for record in found] == pytest.approx(
+        assert [record["token"] for record in matching] == [text for _, text in expected]
+        assert [record["similarity"] for record in matching] == pytest.approx(
             [cosine for cosine, _ in expected], abs=1e-5
         )
     sources = {Path(record["source"]).name for record in records}
@@ -276,3 +278,20 @@ def test_bad_arguments(pipeline: Path, corpus: Path, tmp_path: Path):
     assert "bad.txt, line 2" in fail("neighbors", pipeline, tmp_path / "bad.txt", *query)
     spacy.blank("en").to_disk(tmp_path / "blank")
     assert "no elmo component" in fail("neighbors", tmp_path / "blank", corpus, *query)
+
+
+def test_a_long_line_is_cut_before_it_is_tokenised(nlp: Language, tmp_path: Path):
+    """Else its tokens would all be in memory at once."""
+    words = [f"word{i}" for i in range(100_000)]
+    (tmp_path / "a.txt").write_text(" ".join(words) + "\n" + 300_000 * "x")
+    tokenizer, lengths = nlp.tokenizer, []
+
+    def tokenize(text: str) -> Doc:
+        lengths.append(len(text))
+        return tokenizer(text)
+
+    nlp.tokenizer = tokenize
+    docs = [doc for doc, _ in read_corpus(nlp, [tmp_path / "a.txt"])]
+    assert max(lengths) <= 100_000
+    tokens = [token.text for doc in docs for token in doc]
+    assert tokens[: len(words)] == words and set("".join(tokens[len(words) :])) == {"x"}

@@ -23,7 +23,7 @@ from ..pretraining.test_trainer import CONFIG
 from .conftest import fail, succeed
 from .conftest import run as main
 
-CONFIGS = Path(__file__).parents[2] / "project" / "configs" / "pretraining"
+CONFIGS = Path(__file__).parents[2] / "spacy_elmo" / "configs" / "pretraining"
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from spacy_elmo.pretraining.corpus import open_corpus, prepare
 from spacy_elmo.pretraining.tokenize import TokenizationConfig
 from spacy_elmo.pretraining.vocabulary import VocabularyConfig
 
-from ..project.conftest import PROJECT
+from ..project.conftest import CONFIG_FOLDER
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def corpus(tmp_path_factory):
 
 
 def config(size, corpus, **overrides):
-    path = PROJECT / "configs" / "pretraining" / f"{size}.cfg"
+    path = CONFIG_FOLDER / "pretraining" / f"{size}.cfg"
     settings = {"paths.corpus": str(corpus.folder), "pretraining.loss.name": "full"}
     return read_config(path, {**settings, **overrides})
 

@@ -16,10 +16,10 @@ from spacy_elmo.pretraining.init_model import build_model
 from spacy_elmo.pretraining.updater import Updater
 from spacy_elmo.pretraining.vocabulary import VocabularyConfig
 
-from ..project.conftest import PROJECT
+from ..project.conftest import CONFIG_FOLDER
 from .conftest import SENTENCE_PER_LINE, sentences
 
-PAPER = PROJECT / "configs" / "pretraining" / "paper.cfg"
+PAPER = CONFIG_FOLDER / "pretraining" / "paper.cfg"
 N_WORDS = 793_471
 
 

@@ -13,7 +13,7 @@ from spacy_elmo.pretraining.updater import Updater
 from ..conftest import max_difference
 from .conftest import new_model, run_config
 
-PAPER = Path(__file__).parents[2] / "project/configs/pretraining/paper.cfg"
+PAPER = Path(__file__).parents[2] / "spacy_elmo/configs/pretraining/paper.cfg"
 UNROLL_STEPS = 20
 
 

@@ -8,6 +8,7 @@ from ..conftest import run_script
 
 PROJECT = Path(__file__).parents[2] / "project"
 SCRIPTS = str(PROJECT / "scripts")
+CONFIG_FOLDER = Path(__file__).parents[2] / "spacy_elmo" / "configs"
 
 
 def script(name: str, *arguments: object, fails: bool = False) -> str:

@@ -18,13 +18,13 @@ from spacy.util import load_config, load_model_from_config
 from spacy_elmo.bilm.formats import native
 
 from ..conftest import random_bilm
-from .conftest import PROJECT, SCRIPTS, script
+from .conftest import CONFIG_FOLDER, SCRIPTS, script
 
 sys.path.insert(0, SCRIPTS)
 from baseline import without_elmo
 from experiment import Experiment, Size
 
-CONFIGS = sorted((PROJECT / "configs").glob("*.cfg"))
+CONFIGS = sorted(CONFIG_FOLDER.glob("*.cfg"))
 KEYS = {
     "task", "system", "size", "n_train", "per_class", "seed", "scores", "dev_scores",
     "mixes", "seconds", "steps", "config", "weights", "hardware", "fingerprint",
@@ -36,11 +36,11 @@ KEYS = {
 
 
 def leaves(block: dict, path: str = "") -> dict[str, object]:
-    found = {}
+    result = {}
     for name, value in block.items():
         where = f"{path}.{name}"
-        found.update(leaves(value, where) if isinstance(value, dict) else {where: value})
-    return found
+        result.update(leaves(value, where) if isinstance(value, dict) else {where: value})
+    return result
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -64,13 +64,13 @@ def test_baseline_differs_in_elmo_alone(path):
 
 def docs(count: int) -> list[Doc]:
     nlp = spacy.blank("en")
-    found = []
+    result = []
     for number in range(count):
         word = ("good", "bad")[number % 2]
         doc = Doc(nlp.vocab, words=["A", word, "film", str(number)], tags=["DT", "JJ", "NN", "CD"])
         doc.cats = {"pos": float(number % 2 == 0), "neg": float(number % 2 == 1)}
-        found.append(doc)
-    return found
+        result.append(doc)
+    return result
 
 
 def test_sizes():
@@ -101,7 +101,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 ARGUMENTS = (
-    "films", "--config", PROJECT / "configs" / "textcat_tok2vec.cfg", "--corpus", ".",
+    "films", "--config", CONFIG_FOLDER / "textcat_tok2vec.cfg", "--corpus", ".",
     "--training.max_steps", "2", "--training.eval_frequency", "1",
 )  # fmt: skip
 
@@ -139,8 +139,8 @@ def test_a_baseline(folder):
     work.mkdir(parents=True)
     (work / "cache").write_bytes(b"what a killed run has left")
     script("experiment", *ARGUMENTS, "--system", "baseline", "--sizes", "3")
-    found = json.loads((folder / "metrics/films/baseline/3/seed-0.json").read_text("utf8"))
-    assert found["mixes"] == {} and found["weights"] is None
+    result = json.loads((folder / "metrics/films/baseline/3/seed-0.json").read_text("utf8"))
+    assert result["mixes"] == {} and result["weights"] is None
     assert not work.exists()
 
 
@@ -163,26 +163,26 @@ def test_fingerprints(folder):
     """One says that a result is up to date, the other that results can be compared."""
 
     def fingerprints(**settings) -> tuple[str, str]:
-        found = experiment(**settings)
-        return found.fingerprint(), found.baseline_fingerprint()
+        result = experiment(**settings)
+        return result.fingerprint(), result.baseline_fingerprint()
 
     before, comparable = fingerprints()
     assert fingerprints() == (before, comparable)
     native.write(random_bilm(seed=1), folder / "other")
     for same in ({"weights": "other"}, {"mix": "learned"}, {"system": "baseline"}):
-        found = fingerprints(**same)
-        assert found[0] != before and found[1] == comparable, same
+        result = fingerprints(**same)
+        assert result[0] != before and result[1] == comparable, same
     for other in ({"overrides": {"training.max_steps": 3}}, {"gold_preproc": True}):
-        found = fingerprints(**other)
-        assert found[0] != before and found[1] != comparable, other
+        result = fingerprints(**other)
+        assert result[0] != before and result[1] != comparable, other
     DocBin(docs=docs(7)).to_disk(folder / "dev.spacy")
-    found = fingerprints()
-    assert found[0] != before and found[1] != comparable
+    result = fingerprints()
+    assert result[0] != before and result[1] != comparable
 
 
 @pytest.mark.skipif(os.name != "posix", reason="there are no such locks")
 def test_one_process_at_a_time(folder):
-    """Also while a child of a killed process lives on."""
+    """Also while a child of a killed process is running."""
     first = experiment()
     with first.lock():
         inherited = first.locked.fileno()

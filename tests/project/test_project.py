@@ -10,7 +10,7 @@ import srsly
 from weasel.cli.document import project_document
 from weasel.util import load_project_config
 
-from .conftest import PROJECT
+from .conftest import CONFIG_FOLDER, PROJECT, script
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +33,35 @@ def test_what_commands_name_exists(project):
     for command in project["commands"]:
         words = [*" ".join(command["script"]).split(), *command.get("deps", [])]
         for word in words:
-            if re.match(r"(scripts|configs)/", word):
+            if word.startswith("scripts/"):
                 assert (PROJECT / word).exists(), (command["name"], word)
+            if word.startswith("configs/"):
+                path = CONFIG_FOLDER / word.removeprefix("configs/")
+                assert path.is_file(), (command["name"], word)
 
 
 def test_every_size_has_a_config():
     for size in ("tiny", "small", "medium", "original"):
-        assert (PROJECT / "configs" / "pretraining" / f"{size}.cfg").is_file()
+        assert (CONFIG_FOLDER / "pretraining" / f"{size}.cfg").is_file()
+
+
+def test_configs_are_copied_where_there_are_none(tmp_path):
+    script("configs", tmp_path)
+    copied = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.cfg"))
+    assert copied == sorted(
+        path.relative_to(CONFIG_FOLDER) for path in CONFIG_FOLDER.rglob("*.cfg")
+    )
+    changed, missing = tmp_path / "tagger.cfg", tmp_path / "pretraining" / "tiny.cfg"
+    changed.write_text("mine")
+    missing.unlink()
+    script("configs", tmp_path)
+    assert changed.read_text() == "mine"
+    assert missing.read_text() == (CONFIG_FOLDER / "pretraining" / "tiny.cfg").read_text()
+
+
+def test_a_project_has_no_links():
+    """A checkout on Windows has none, nor has a copy of the folder alone."""
+    assert not [path for path in PROJECT.rglob("*") if path.is_symlink()]
 
 
 def test_outputs_are_made_before_they_are_needed(project):
@@ -49,11 +71,11 @@ def test_outputs_are_made_before_they_are_needed(project):
         for step in steps:
             command = commands[step]
             for path in command.get("deps", []):
-                # What lies in other folders may be of a run.
-                ours = path.startswith(("scripts/", "configs/")) and (PROJECT / path).exists()
-                known = path in made or ours
+                # Other folders may have the outputs of a run.
+                ours = path.startswith("scripts/") and (PROJECT / path).exists()
+                is_known = path in made or ours
                 inside = any(path.startswith(f"{m}/") or m.startswith(f"{path}/") for m in made)
-                assert known or inside, (step, path)
+                assert is_known or inside, (step, path)
             made.update(command.get("outputs", []))
             if "--metrics" in " ".join(command["script"]):
                 made.add(re.search(r"--metrics (\S+)", " ".join(command["script"]))[1])
@@ -63,7 +85,7 @@ def test_readme_is_up_to_date(tmp_path):
     for name in ("project.yml", "README.md"):
         shutil.copy(PROJECT / name, tmp_path)
     project_document(tmp_path, tmp_path / "README.md")
-    found = (tmp_path / "README.md").read_text(encoding="utf8")
-    assert found == (PROJECT / "README.md").read_text(encoding="utf8"), (
+    written = (tmp_path / "README.md").read_text(encoding="utf8")
+    assert written == (PROJECT / "README.md").read_text(encoding="utf8"), (
         "run `python -m spacy project document --output README.md` in project/"
     )

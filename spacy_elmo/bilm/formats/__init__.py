@@ -9,15 +9,15 @@ SUFFIXES (tuple[str, ...]): Of files of weights in a folder. Empty for folders a
 detect(path, start) -> bool: Whether a path is of this format, from its first 512 bytes. For a
     folder these are empty.
 read(path, options) -> BiLM: Reads a path that was detected, on the CPU. `options` is the path of an
-    options file, if the user has named one; see `options.read_files_beside`. Options in a file go
-    before those that the weights hold. Word input needs `vocab.txt` beside the weights, unless they
-    hold it. Raises a ValueError that names the file.
+    options file, if the user has named one; see `options.read_files_beside`. Options in a file take
+    precedence over those in the weights. Word input needs `vocab.txt` beside the weights, unless it
+    is in them. Raises a ValueError that names the file.
 write(bilm, folder, *, half=False): Writes a folder, as a whole: `options.json`, `weights` + one of
     SUFFIXES, and `vocab.txt` for word input (`write_options` writes two of them). With `half`, the
     weights were rounded to float16 (`round_to_half`) and are best stored so. Optional.
 
-What a format holds besides a biLM, such as an output layer or a trained mix, is for further
-functions of its module.
+If a format has more than a biLM, such as an output layer or a trained mix, further functions of
+its module read it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ that the models add at run time; files that already hold that row, as zeros, hav
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container
 from dataclasses import replace
 from pathlib import Path
 from typing import Optional
@@ -19,8 +19,8 @@ from ...files import atomic_folder
 from ..config import N_CHARACTERS, BiLMConfig
 from ..model import BiLM
 from .options import OPTIONS, read_files_beside, write_options
-from .parameters import check_names, check_tensor, empty_model, stored_tensors, to_float32
-from .safe_hdf5 import Dataset, check_dataset, check_sizes, open_datasets, read_values
+from .parameters import check_tensors, empty_model, stored_tensors, to_float32
+from .safe_hdf5 import check_storage, open_datasets, read_values
 
 NAME = "hdf5"
 DESCRIPTION = "the format of AllenNLP and bilm-tf"
@@ -30,14 +30,22 @@ _CHARACTERS = "char_embed"
 # Other groups, such as the softmax of a training dump, are ignored.
 _GROUPS = ("char_embed", "embedding", "CNN", "RNN_")
 
+
+def _add_masking_row(table: numpy.ndarray) -> numpy.ndarray:
+    """A file of 262 rows has a masking row of zeros in front, or, of a model trained with
+    n_characters = 262, a last row that no character uses."""
+    if len(table) == N_CHARACTERS:
+        table = table[:-1] if table[0].any() else table[1:]
+    return numpy.concatenate((numpy.zeros_like(table[:1]), table))
+
+
 # Two functions that change axes: from the file to the model, and back.
 Layout = tuple[Callable[[numpy.ndarray], numpy.ndarray], Callable[[numpy.ndarray], numpy.ndarray]]
 SAME: Layout = (lambda x: x, lambda x: x)
 TRANSPOSED: Layout = (numpy.transpose, numpy.transpose)
 # (1, width, dim, number) <-> (number, dim, width)
 CONVOLUTION: Layout = (lambda x: x[0].transpose(2, 1, 0), lambda x: x.transpose(2, 1, 0)[None])
-# The model's first row is the masking row.
-MASKED: Layout = (lambda x: numpy.concatenate((numpy.zeros_like(x[:1]), x)), lambda x: x[1:])
+MASKED: Layout = (_add_masking_row, lambda x: x[1:])
 
 
 def name_map(config: BiLMConfig) -> dict[str, tuple[str, Layout]]:
@@ -93,36 +101,29 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
                 "not read yet: with h5py, move RNN_0/RNN/LSTMCell to "
                 "RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell, and RNN_1/RNN/LSTMCell likewise"
             )
-        config = _with_projection_as_stored(config, datasets)
+        config = _with_stored_projection(config, datasets)
         names = name_map(config)
-        check_names(path, names, datasets)
         model = empty_model(config, vocabulary, path)
         parameters = dict(model.named_parameters())
+        expected, stored = {}, {}
         for dataset, (name, (_, to_file)) in names.items():
             # An array of this shape that takes no memory.
             empty = numpy.broadcast_to(numpy.False_, parameters[name].shape)
-            _check(path, dataset, to_file(empty).shape, datasets[dataset])
-        check_sizes(path, datasets)
+            expected[dataset] = to_file(empty).shape
+        for dataset, item in datasets.items():
+            shape = item.shape
+            if dataset == _CHARACTERS and shape and shape[0] == N_CHARACTERS:
+                shape = (N_CHARACTERS - 1, *shape[1:])
+            stored[dataset] = shape, item.dtype.name
+        check_tensors(path, expected, stored)
+        check_storage(path, datasets)
         values = {}
         for dataset, (name, (to_model, _)) in names.items():
-            array = read_values(path, dataset, datasets[dataset])
-            if dataset == _CHARACTERS and len(array) == N_CHARACTERS:
-                # 262 rows: a masking row of zeros in front, or, in a model trained with
-                # n_characters = 262, a last row that no character uses.
-                array = array[:-1] if array[0].any() else array[1:]
-            tensor = torch.from_numpy(numpy.ascontiguousarray(to_model(array)))
+            array = to_model(read_values(path, dataset, datasets[dataset]))
+            tensor = torch.from_numpy(numpy.ascontiguousarray(array))
             values[name] = to_float32(path, dataset, tensor)
     model.load_state_dict(values, assign=True)
     return model
-
-
-def _check(path: Path, name: str, expected: tuple[int, ...], dataset: Dataset) -> None:
-    """RAISES (ValueError): If the dataset is not what the options require. It is not read."""
-    check_dataset(path, name, dataset)
-    shape = dataset.shape
-    if name == _CHARACTERS and shape and shape[0] == N_CHARACTERS:
-        shape = (N_CHARACTERS - 1, *shape[1:])
-    check_tensor(path, name, expected, shape, dataset.dtype.name)
 
 
 def write(model: BiLM, folder: Path, *, half: bool = False) -> None:
@@ -139,7 +140,7 @@ def write(model: BiLM, folder: Path, *, half: bool = False) -> None:
         write_options(model.config, model.vocabulary, new)
 
 
-def _with_projection_as_stored(config: BiLMConfig, datasets: Mapping[str, Dataset]) -> BiLMConfig:
+def _with_stored_projection(config: BiLMConfig, datasets: Container[str]) -> BiLMConfig:
     """The options do not say whether a projection ends the character encoder. bilm-tf leaves it
     out where widths agree, AllenNLP never does: follow the file."""
     if config.char_cnn is None or config.has_char_projection or "CNN_proj/W_proj" not in datasets:

@@ -6,10 +6,11 @@ import gzip
 import re
 import zipfile
 import zlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Optional
 
-_TF_CHECKPOINT_SUFFIX = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})")
+_TF_CHECKPOINT_NAME = re.compile(r".*\.(index|meta|data-\d{5}-of-\d{5})", re.DOTALL)
 
 # "PATH is ..."
 _PICKLE = (
@@ -38,37 +39,31 @@ def describe_foreign(path: Path) -> Optional[str]:
     """RETURNS (Optional[str]): What the file or folder is, and what to do about it; None if it is
     not recognised."""
     if path.is_dir():
-        if any(path.glob("*.model/encoder.pkl")):
-            return _MANY_LANGS
-        return _describe_names({file.name for file in path.iterdir()})
+        files = (*path.iterdir(), *path.glob("*.model/encoder.pkl"))
+        return _describe_names({file.name for file in files})
     with path.open("rb") as file:
         start = file.read(512)
     if start.startswith(b"\x80"):
         return _PICKLE
     if start.startswith(b"PK\x03\x04"):
         return _describe_zip(path)
-    if start.startswith(b"\x1f\x8b"):
+    if start.startswith(b"\xba\x16\x4f\x2f"):
+        return "a fastText model, which holds word vectors without context, and no biLM"
+    if start.startswith(b"model_checkpoint"):
+        return _TF_CHECKPOINT
+    is_gzip = start.startswith(b"\x1f\x8b")
+    if is_gzip:
         try:
             with gzip.open(path) as unpacked:
                 start = unpacked.read(512)
         except (OSError, EOFError, zlib.error):
             start = b""
-        if not _is_tar(start):
-            return "compressed with gzip: unpack it"
-    if _is_tar(start):
-        # It starts with the name of the first file. AllenNLP writes the config first.
+    if start[257:262] == b"ustar":
+        # A tar archive starts with the name of its first file. AllenNLP writes the config first.
         if start.startswith((b"config.json\0", b"./config.json\0")):
             return _ALLENNLP
         return "a tar archive: unpack it, and give the options and the weights that are in it"
-    if start.startswith(b"\xba\x16\x4f\x2f"):
-        return "a fastText model, which holds word vectors without context, and no biLM"
-    if start.startswith(b"model_checkpoint"):
-        return _TF_CHECKPOINT
-    return _describe_names({path.name})
-
-
-def _is_tar(start: bytes) -> bool:
-    return start[257:262] == b"ustar"
+    return "compressed with gzip: unpack it" if is_gzip else _describe_names({path.name})
 
 
 def _describe_zip(path: Path) -> str:
@@ -87,14 +82,14 @@ def _describe_zip(path: Path) -> str:
     return "a zip archive without weights" if other is None else f"a zip archive of {other}"
 
 
-def _describe_names(names: set[str]) -> Optional[str]:
+def _describe_names(names: Collection[str]) -> Optional[str]:
     """RETURNS (Optional[str]): What files of these names are, in one folder or archive."""
-    if {"encoder.pkl", "token_embedder.pkl"} <= names:
+    if "encoder.pkl" in names:
         return _MANY_LANGS
     if "saved_model.pb" in names:
         return _SAVED_MODEL
-    if "config.json" in names and names & {"weights.th", "best.th"}:
+    if "config.json" in names and ("weights.th" in names or "best.th" in names):
         return _ALLENNLP
-    if any(_TF_CHECKPOINT_SUFFIX.fullmatch(Path(name).suffix) for name in names):
+    if any(map(_TF_CHECKPOINT_NAME.fullmatch, names)):
         return _TF_CHECKPOINT
     return None

@@ -2,7 +2,7 @@
 
 Tensors are named like the model's parameters. Each is stored as float16 if that is exact, else as
 float32: weights do not change when they are saved. The metadata key `spacy-elmo` is JSON with
-`options` and `vocabulary` (null for character input), so that the file alone rebuilds the model.
+`options` and `vocabulary` (null for character input), so that no other file is needed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from ..model import BiLM
 from .options import read_files_beside, write_options
 from .parameters import (
     as_half_if_exact,
-    check_names,
-    check_tensor,
+    check_tensors,
     empty_model,
     stored_tensors,
     to_float32,
@@ -108,11 +107,9 @@ def _build(
         config, vocabulary = _read_metadata(metadata, source)
     model = empty_model(config, vocabulary, source)
     expected = {name: parameter.shape for name, parameter in model.named_parameters()}
-    check_names(source, expected, tensors)
-    for name, shape in expected.items():
-        dtype = str(tensors[name].dtype).removeprefix("torch.")
-        check_tensor(source, name, shape, tensors[name].shape, dtype)
-    values = {name: to_float32(source, name, tensors[name]) for name in expected}
+    stored = {x: (t.shape, str(t.dtype).removeprefix("torch.")) for x, t in tensors.items()}
+    check_tensors(source, expected, stored)
+    values = {name: to_float32(source, name, tensor) for name, tensor in tensors.items()}
     model.load_state_dict(values, assign=True)
     return model
 

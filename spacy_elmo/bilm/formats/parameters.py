@@ -29,38 +29,38 @@ def empty_model(config: BiLMConfig, vocabulary: Optional[Sequence[str]], source:
         raise ValueError(f"{source}: {error}") from error
 
 
-def check_names(source: object, expected: Mapping, actual: Mapping) -> None:
-    """RAISES (ValueError): If the two do not have the same keys."""
-    missing = sorted(set(expected) - set(actual))
-    if missing:
+def check_tensors(
+    source: object,
+    expected: Mapping[str, Sequence[int]],
+    stored: Mapping[str, tuple[Optional[Sequence[int]], str]],
+) -> None:
+    """Check what a file declares. Values are not needed.
+
+    source (object): What the tensors are from, for the messages.
+    expected (Mapping): For each name, the shape that the options imply.
+    stored (Mapping): For each name in the file, the shape (None for a dataset without values) and
+        the type, as NumPy and PyTorch name it.
+    RAISES (ValueError): If a name, a shape or a type is another one.
+    """
+    if missing := sorted(expected.keys() - stored.keys()):
         raise ValueError(
             f"{source}: the options ask for {_shorten(missing)}, which the weights do not hold"
         )
-    extra = sorted(set(actual) - set(expected))
-    if extra:
+    if extra := sorted(stored.keys() - expected.keys()):
         raise ValueError(f"{source}: the options do not know of {_shorten(extra)} in the weights")
-
-
-def check_tensor(
-    source: object, name: str, expected: Sequence[int], shape: Optional[Sequence[int]], dtype: str
-) -> None:
-    """Check the declaration of a tensor. Its values are not needed.
-
-    source (object): What it is from, for the messages.
-    expected (Sequence[int]): The shape that the options imply.
-    shape (Optional[Sequence[int]]): The shape in the file, None for a dataset without values.
-    dtype (str): The type in the file, as NumPy and PyTorch name it.
-    RAISES (ValueError): If the shape or the type is another one.
-    """
-    actual = None if shape is None else tuple(shape)
-    if tuple(expected) != actual:
-        raise ValueError(
-            f"{source}: the options make {name} {tuple(expected)}, but the weights hold {actual}"
-        )
-    if dtype not in _DTYPES:
-        raise ValueError(
-            f"{source}: {name} does not hold weights, but {dtype}: expected {', '.join(_DTYPES)}"
-        )
+    for name, expected_shape in expected.items():
+        shape, dtype = stored[name]
+        shape = None if shape is None else tuple(shape)
+        if shape != tuple(expected_shape):
+            raise ValueError(
+                f"{source}: the options make {name} {tuple(expected_shape)}, but the weights hold "
+                f"{shape}"
+            )
+        if dtype not in _DTYPES:
+            raise ValueError(
+                f"{source}: {name} does not hold weights, but {dtype}: expected "
+                f"{', '.join(_DTYPES)}"
+            )
 
 
 def to_float32(source: object, name: str, tensor: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ def as_half_if_exact(tensor: Tensor) -> Tensor:
 
 
 def fits_half(model: BiLM) -> bool:
-    """RETURNS (bool): Whether float16 holds all weights exactly."""
+    """RETURNS (bool): Whether all weights are exact in float16."""
     parameters = [parameter.detach() for parameter in model.parameters()]
     return all(as_half_if_exact(tensor).dtype == torch.float16 for tensor in parameters)
 
