@@ -1030,8 +1030,11 @@ def test_a_corpus_smaller_than_a_batch(tmp_path, corpus):
         ("[system]\nsed = 1", "no setting 'system.sed': did you mean 'seed'"),
         ("[paths]\ncorpora = 1", "no setting 'paths.corpora': did you mean 'corpus'"),
         ("[paths]\ncorpus = 5", "paths.corpus must be a path, found 5"),
-        ("[bilm]\n[bilm.lstm]\ndim = 4\nn_layer = 2", "no setting 'bilm.lstm.n_layer', only dim"),
-        ("[bilm]\nlstm = 4", "lstm must be a section, found 4"),
+        (
+            "[bilm]\n[bilm.lstm]\ndim = 4\nn_layer = 2",
+            "'bilm.lstm.n_layer': did you mean 'n_layers'",
+        ),
+        ("[bilm]\nlstm = 4", "bilm.lstm must be a section, found 4"),
         ('[pretraining]\nloss = "full"', "pretraining.loss must be a section, found 'full'"),
         ("[pretraining]\nmax_steps = [1, 2]", "pretraining.max_steps must be a whole number"),
         (
@@ -1076,16 +1079,37 @@ def test_all_errors_of_a_config_are_reported_at_once(tmp_path):
     (tmp_path / "c.cfg").write_text(
         "[pretraining]\nbatch_wods = 5\ndropout = 2\n"
         '[pretraining.optimizer]\nname = "sgd"\n[paths]\ncorpus = 5\n[system]\nseed = "0"\n'
+        "[bilm]\ndropout = 0.1\n[bilm.lstm]\ndim = 4\nprojection_dim = 5\nn_layer = 2\n"
+        "[bilm.char_cnn]\nfilters = [[60, 4]]\nn_characters = 5\n"
+        "[bilm.char_cnn.embedding]\ndim = 0\nwidth = 4\n"
     )
     with pytest.raises(ValueError) as error:
         read_config(tmp_path / "c.cfg")
     assert sorted(str(error.value).splitlines()) == [
+        "bilm.char_cnn.embedding.dim must be 1 or more, found 0",
+        "bilm.char_cnn.n_characters must be 261 or 262, found 5",
+        "no setting 'bilm.char_cnn.embedding.width': did you mean 'embedding.dim'?",
+        "no setting 'bilm.dropout', only lstm, char_cnn, n_tokens_vocab",
+        "no setting 'bilm.lstm.n_layer': did you mean 'n_layers'?",
         "no setting 'pretraining.batch_wods': did you mean 'batch_words'?",
         "paths.corpus must be a path, found 5",
         "pretraining.dropout must be less than 1, found 2",
         "pretraining.optimizer.name must be 'adagrad' or 'adamw', found 'sgd'",
         "system.seed must be a whole number, found '0'",
     ]
+
+
+def test_settings_that_contradict_each_other_are_named_with_their_sections(tmp_path):
+    (tmp_path / "c.cfg").write_text(
+        '[pretraining]\n[pretraining.loss]\nname = "adaptive"\ntied = true\n'
+        "[bilm]\n[bilm.lstm]\ndim = 4\nprojection_dim = 5\n"
+        "[bilm.char_cnn]\nfilters = [[60, 4]]\n[bilm.char_cnn.embedding]\ndim = 3\n"
+    )
+    with pytest.raises(ValueError) as error:
+        read_config(tmp_path / "c.cfg")
+    names = ["bilm.char_cnn.max_characters_per_token", "bilm.lstm.projection_dim"]
+    lines = sorted(str(error.value).splitlines())
+    assert [line.split()[0] for line in lines] == [*names, "pretraining.loss.tied"]
 
 
 def test_nothing_to_train(corpus):
