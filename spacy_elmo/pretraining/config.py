@@ -80,8 +80,9 @@ class OptimizerConfig:
     learn_rate (float): The highest rate.
     schedule (str): "constant", "cosine" or "inverse_sqrt", after the warm-up.
     warmup_steps (int): Steps in which the rate rises from 0.
-    total_steps (int): Where a cosine schedule ends, at a hundredth of the rate; 0 for where the
-        training does, by max_steps or max_epochs as they were when it began.
+    total_steps (int): Where a cosine schedule ends, at a hundredth of the rate; 0 for the end of
+        the training, by max_steps or max_epochs as they were when it began. One of them must then
+        be set: max_minutes does not tell the number of steps.
     grad_clip (float): Bound of the global norm of the gradient; 0 for none.
     weight_decay, beta1, beta2 (float): Of AdamW.
     initial_accumulator (float): Of Adagrad. bilm-tf has 1.0 and a clip of 10.0, but for a loss that

@@ -10,7 +10,7 @@ from ..bilm import BiLM, BiLMConfig
 from ..weights import find_source, load_bilm
 from .config import RunConfig
 from .corpus import Corpus
-from .head import Head, head_folder, load_head
+from .export import Head, head_folder, load_head
 from .language_model import LanguageModel
 from .losses import Softmax
 

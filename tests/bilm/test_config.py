@@ -38,8 +38,8 @@ def changed(path, value):
     options = copy.deepcopy(OPTIONS)
     *sections, name = path.split(".")
     section = options
-    for part in sections:
-        section = section[part]
+    for key in sections:
+        section = section[key]
     section[name] = value
     if value is ...:
         del section[name]

@@ -31,7 +31,6 @@ from spacy_elmo.pretraining.language_model import LanguageModel
 from spacy_elmo.pretraining.tokenize import TokenizationConfig
 from spacy_elmo.pretraining.trainer import Trainer, pretrain
 from spacy_elmo.pretraining.updater import Updater
-from spacy_elmo.pretraining.vocabulary import VocabularyConfig
 
 SENTENCE_PER_LINE = TokenizationConfig(whitespace=True, one_per_line=True)
 WORKER = Path(__file__).with_name("worker.py")
@@ -54,7 +53,7 @@ def sentences(count: int = 400, seed: int = 0) -> list[str]:
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory) -> Corpus:
     folder = tmp_path_factory.mktemp("pretraining") / "corpus"
-    prepare(sentences(), folder, SENTENCE_PER_LINE, VocabularyConfig(size=15), dev_fraction=0.1)
+    prepare(sentences(), folder, SENTENCE_PER_LINE, vocab_size=15, dev_fraction=0.1)
     return open_corpus(folder)
 
 
