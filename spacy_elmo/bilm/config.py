@@ -16,8 +16,8 @@ N_CHARACTERS = 262
 # Two of these frame every token (begin-word, end-word).
 DEFAULT_MAX_CHARACTERS = 50
 
-# Upper bounds, far above every published biLM, so that damaged options cannot ask for a model that
-# takes forever to build or whose sizes overflow.
+# Upper bounds, far above every published biLM, so that damaged options cannot describe a model that
+# takes hours to build or whose sizes overflow.
 MAX_WIDTH = 2**16  # Cells, projections, embeddings, all filters together, characters per token.
 MAX_LAYERS = 256  # LSTM layers per direction, highway layers, kinds of filters.
 MAX_WORDS = 10**8

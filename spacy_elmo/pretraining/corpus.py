@@ -150,8 +150,7 @@ def prepare(
             words, counts.tolist(), vocabulary, vocab_size, min_count
         )
         for split in SPLITS:
-            for ids in _map_blocks(new / f"{split}.ids.bin"):
-                ids[:] = final_ids[ids]
+            _renumber(new / f"{split}.ids.bin", final_ids)
             numpy.cumsum(lengths[split], dtype="int64").tofile(new / f"{split}.ends.bin")
         counts_by_type = numpy.zeros(len(types), dtype="int64")
         counts_by_type[final_ids] = counts
@@ -185,9 +184,8 @@ def _write_tokens(
     RETURNS (tuple): The types, the lengths of the sentences of each split, and the number of texts.
     RAISES (ValueError): If a split has no sentence.
     """
-    ids: dict[str, int] = defaultdict(itertools.count().__next__)
-    for word in SPECIALS:
-        ids[word]
+    next_id = itertools.count(len(SPECIALS)).__next__
+    ids = defaultdict(next_id, {word: i for i, word in enumerate(SPECIALS)})
     lengths = {split: array("q") for split in SPLITS}
     n_texts = 0
     with (folder / "train.ids.bin").open("wb") as train, (folder / "dev.ids.bin").open("wb") as dev:
@@ -218,6 +216,11 @@ def _count_types(path: Path, n_types: int) -> numpy.ndarray:
     for ids in _map_blocks(path):
         counts += numpy.bincount(ids, minlength=n_types)
     return counts
+
+
+def _renumber(path: Path, final_ids: numpy.ndarray) -> None:
+    for ids in _map_blocks(path):
+        ids[:] = final_ids[ids]
 
 
 def _map_blocks(path: Path) -> Iterator[numpy.ndarray]:

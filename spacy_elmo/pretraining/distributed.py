@@ -92,7 +92,7 @@ def all_gather(value: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def all_gather_unique(values: numpy.ndarray) -> numpy.ndarray:
-    """RETURNS (ndarray): The distinct values of all processes, rising. The GPU need not wait."""
+    """RETURNS (ndarray): The distinct values of all processes, rising. Does not wait for GPUs."""
     values = numpy.unique(values)
     if world_size() == 1:
         return values

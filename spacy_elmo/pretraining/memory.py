@@ -14,7 +14,7 @@ from .corpus import Corpus
 from .init_model import build_model
 
 _FLOAT = 4  # Bytes.
-# Numbers that wait for the backward pass, per word, layer and direction: the gates, the cell before
+# Numbers kept for the backward pass, per word, layer and direction: the gates, the cell before
 # and after clipping, and the output of the nonlinearity; projections before and after clipping.
 _CELLS, _PROJECTIONS = 8, 4
 # Those of a character CNN: windows of characters per word type and filter, vectors per highway, and

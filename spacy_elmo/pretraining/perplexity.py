@@ -18,8 +18,8 @@ from .vocabulary import UNK_ID
 
 # Of the sample of a text: the same for all runs, or their perplexities could not be compared.
 _SAMPLE_SEED = 0
-# Predictions per row of a stream, or more. Each row begins with zero states, which a model that was
-# trained with carried ones predicts badly from: rows must be long for that not to count.
+# Predictions per row of a stream, or more. Each row begins with zero states, from which a model
+# that was trained with carried ones predicts badly: rows are long, so that this hardly counts.
 _ROW_LENGTH = 1000
 
 

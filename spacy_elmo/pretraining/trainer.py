@@ -121,24 +121,24 @@ class Trainer:
         self._stop_requested = False
         self._data_ends = False
         self._carried: list[LayerState] = []
-        saved = None if checkpoint is None else checkpoints.read_state(checkpoint)
-        if saved is not None:
+        saved = {} if checkpoint is None else checkpoints.read_state(checkpoint)
+        if saved:
             checkpoints.check_same_training(saved, config, corpus)
         n_batches = len(self._epoch(0))  # Raises if there are too many rows for the corpus.
         torch.manual_seed(config.system.seed)
-        if saved is not None and "bilm" in saved:
+        if "bilm" in saved:
             self.model = build_saved_model(config, corpus, saved["bilm"])
         else:
             self.model, self.origin = build_model(config, corpus)
         self.model.to(device)
         self.updater = Updater(self.model, self.settings, config.system.seed)
-        total_steps = self.settings.optimizer.total_steps
-        if checkpoint is not None and saved is not None:
+        if checkpoint is not None:
             self._restore(checkpoint, saved)
-            # Keep the schedule's length, even if the limits have changed since.
-            total_steps = total_steps or saved.get("total_steps", 0)
+        optimizer = self.settings.optimizer
+        # A resumed run keeps the schedule's length, even if the limits have changed since.
+        total_steps = optimizer.total_steps or saved.get("total_steps", 0)
         total_steps = total_steps or count_steps(self.settings, n_batches)
-        self.updater.schedule = replace(self.settings.optimizer, total_steps=total_steps)
+        self.updater.schedule = replace(optimizer, total_steps=total_steps)
         # Where this run begins.
         self._is_new, self.start = checkpoint is None, replace(self.state)
         # The last good checkpoint; there may be later ones, which are damaged.
@@ -171,7 +171,7 @@ class Trainer:
             self._write_history()
             barrier()
             if self.state.pending is not None:
-                # A kill or a signal has kept an earlier run from it.
+                # An earlier run was stopped before it.
                 self._evaluate(log)
             self.interrupted = self._must_stop()
             if not self.interrupted:

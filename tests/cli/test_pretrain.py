@@ -74,7 +74,7 @@ def test_perplexity(run, monkeypatch):
     assert json.loads(succeed("perplexity", ".", run / "text.txt", "--json")) == scores
 
 
-def test_going_on(run):
+def test_resume(run):
     output = fail("pretrain", run / "config.cfg", run / "out")
     assert "holds a run already" in output
     output = succeed(
@@ -85,7 +85,7 @@ def test_going_on(run):
 
 
 def test_an_interrupted_run_is_no_success(run, monkeypatch):
-    """Or a workflow would go on with half a training."""
+    """Or a workflow would continue with half a training."""
     monkeypatch.setattr(
         "spacy_elmo.pretraining.trainer.write_model",
         lambda *_: signal.raise_signal(signal.SIGTERM),
@@ -99,7 +99,7 @@ def test_an_interrupted_run_is_no_success(run, monkeypatch):
     succeed(*command, "--resume", "--pretraining.max_steps", "10")
 
 
-def test_what_was_said(run, tmp_path, monkeypatch):
+def test_messages(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     command = ("pretrain", run / "config.cfg", tmp_path / "out", "--pretraining.max_steps", 4)
     output = " ".join(succeed(*command).split())
@@ -144,7 +144,7 @@ def test_a_training_that_diverges(run, tmp_path):
 
 
 def test_the_gpu_that_is_named_is_the_current_one(run, tmp_path, monkeypatch):
-    """And no other is ever."""
+    """And no other GPU is made current."""
     chosen = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
@@ -240,7 +240,7 @@ def test_numbers_out_of_range(run):
 
 
 def test_a_vocabulary_of_all_words(run, tmp_path):
-    """Nothing trains what stands for the others."""
+    """Nothing trains the vector of unknown words."""
     command = ("prepare", run / "text.txt", tmp_path / "corpus", "--whitespace", "--force")
     assert "No word is unknown" in " ".join(succeed(*command).split())
     assert "No word is unknown" not in succeed(*command, "--vocab-size", 15)

@@ -151,7 +151,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def train_in_two_processes(config: RunConfig, output: Path, stops: str = "") -> None:
-    """Train with gloo on this machine, or go on where an earlier call was stopped.
+    """Train with gloo on this machine, or continue where an earlier call was stopped.
 
     stops (str): The process ("0" or "1") that gets a signal in its first evaluation.
     """

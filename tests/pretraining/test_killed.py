@@ -1,5 +1,5 @@
-"""`spacy elmo prepare` and `spacy elmo pretrain`, killed and on a full disk: what comes out is that
-of a run that nobody killed, and nothing else stays."""
+"""`spacy elmo prepare` and `spacy elmo pretrain`, killed and on a full disk: the result is that of
+a run that was not killed, and no other files stay."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_pretrain_killed_twenty_times(tmp_path, config):
 
 @pytest.mark.slow
 def test_pretrain_on_a_full_disk(tmp_path, config):
-    """When there is room again, it goes on, and ends as if there had always been."""
+    """With room again, the run continues, and its result is that of a whole run."""
     command = [*SPACY, "pretrain", config]
     run_to_the_end([*command, tmp_path / "whole"])
     size = bytes_below(tmp_path / "whole")

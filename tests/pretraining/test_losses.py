@@ -117,8 +117,8 @@ def test_the_minimum_is_the_true_distribution(n_samples, n_steps):
 
 
 def test_a_markov_language():
-    """Every word has three successors, and a sample stands for 80 words: the sampled loss trains as
-    well as an independent one does, and so far that it knows the successors."""
+    """Every word has three successors, and there is one sample per 80 words: the sampled loss
+    trains as well as an independent one, and well enough to predict the successors."""
     n_words, n_samples, width = 400, 5, 24
     random = numpy.random.default_rng(1)
     successors = torch.from_numpy(random.integers(0, n_words, (n_words, 3)))

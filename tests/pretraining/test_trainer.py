@@ -1,4 +1,4 @@
-"""Training: it learns, does not see what it predicts, and goes on where it was killed."""
+"""Training: it learns, does not see what it predicts, and continues after a kill."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_it_learns(tmp_path, corpus, bilm, loss):
     config = run_config(corpus, bilm, max_steps=120, eval_frequency=60, loss=loss)
     start = evaluate(new_model(config, corpus), corpus)
     end = evaluate(train(config, tmp_path / "run").model, corpus)
-    # The order of the words tells more than their frequencies, in both directions.
+    # It predicts better than the word frequencies, in both directions.
     assert max(end["forward"], end["backward"]) < 0.6 * end["unigram"] < 0.6 * start["average"]
     assert end["unigram"] == pytest.approx(start["unigram"])
 
@@ -273,7 +273,7 @@ def test_mixed_precision(corpus, bilm, carry_state, loss):
 
 
 @both_inputs
-def test_it_learns_from_rows_that_go_on(tmp_path, corpus, bilm):
+def test_it_learns_with_carried_states(tmp_path, corpus, bilm):
     config = run_config(corpus, bilm, max_steps=150, carry_state=True, unroll_steps=10, dropout=0.0)
     scores = evaluate(train(config, tmp_path / "run").model, corpus, carry_state=True)
     assert max(scores["forward"], scores["backward"]) < 0.7 * scores["unigram"]
@@ -396,7 +396,7 @@ def test_truncated_checkpoint(tmp_path, corpus):
         train(config, tmp_path / "run", resume=True)
 
 
-def test_damaged_checkpoints_do_not_push_out_good_ones(tmp_path, corpus):
+def test_damaged_checkpoints_do_not_replace_good_ones(tmp_path, corpus):
     train(run_config(corpus, max_steps=10), tmp_path / "long")
     short = {"keep_checkpoints": 1, "checkpoint_frequency": 100}
     train(run_config(corpus, max_steps=7, **short), tmp_path / "run")
@@ -420,7 +420,7 @@ def test_folders_of_the_user_are_no_checkpoints(tmp_path, corpus):
 
 
 def test_hidden_folders_of_the_user_stay(tmp_path, corpus):
-    """Those of killed runs go, of this version and of the one before."""
+    """Those of killed runs are removed, of this version and of the one before."""
     run = tmp_path / "run"
     leftovers = {
         ".step-00000002.old", ".step-00000003.abcd_123", ".model-best.z0z0z0z0",
@@ -466,7 +466,7 @@ def untimed(history):
 
 def test_a_signal_during_an_evaluation(tmp_path, corpus, monkeypatch):
     """The checkpoint is there already; the evaluation ends at once, and no step follows. The run
-    that continues makes up for it."""
+    that continues makes it."""
     config = run_config(corpus)
     whole = train(config, tmp_path / "whole", export=True)
     with monkeypatch.context() as patch:
@@ -571,7 +571,7 @@ def test_a_kill_while_the_best_model_is_written(tmp_path, corpus, monkeypatch):
     assert equal(dict(model.named_parameters()), dict(again.model.named_parameters()))
 
 
-def test_what_a_killed_run_left_goes(tmp_path, corpus, monkeypatch):
+def test_leftovers_of_a_killed_run_are_removed(tmp_path, corpus, monkeypatch):
     """Also what was half-written at the very end, and is not looked at again."""
     config = run_config(corpus, max_steps=10)
 
@@ -713,7 +713,7 @@ def test_patience_counts_no_evaluation_at_a_limit(tmp_path, corpus):
     assert state.step == ended
 
 
-def test_patience_outlives_the_run(tmp_path, corpus):
+def test_patience_counts_over_runs(tmp_path, corpus):
     config = run_config(
         corpus,
         max_steps=0,
@@ -795,7 +795,7 @@ def test_further_pretraining(tmp_path, corpus):
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_going_on_with_the_output_layer(tmp_path, corpus, loss):
+def test_starting_with_the_output_layer(tmp_path, corpus, loss):
     """From the pipeline of another run, with its vocabulary."""
     first = train(run_config(corpus, loss=loss), tmp_path / "first", export=True)
     start = start_from(run_config(corpus, None, loss=loss), tmp_path / "first/model-last")
@@ -824,7 +824,7 @@ def test_the_output_layer_of_common_words(tmp_path, corpus):
         assert same == (word in old)
 
 
-def test_going_on_with_tied_weights(tmp_path, corpus):
+def test_starting_with_tied_weights(tmp_path, corpus):
     """The word embeddings are not exchanged for another model's output layer."""
     loss = LossConfig("full")
     first = train(run_config(corpus, WORDS, loss=loss), tmp_path / "first", export=True)
@@ -835,7 +835,7 @@ def test_going_on_with_tied_weights(tmp_path, corpus):
     assert torch.equal(*embeddings)
 
 
-def test_half_precision_does_not_stick(tmp_path, corpus):
+def test_weights_in_half_precision_are_trained_in_float32(tmp_path, corpus):
     allennlp.write(new_model(run_config(corpus), corpus).bilm, tmp_path / "half", half=True)
     config = start_from(run_config(corpus, None), tmp_path / "half")
     second = train(config, tmp_path / "second", export=True)
@@ -900,7 +900,7 @@ def test_an_output_with_a_run(tmp_path, corpus):
 
 
 def test_two_runs_in_one_folder(tmp_path, corpus):
-    """Whatever the second one is asked for, before it looks at anything else."""
+    """The second one is refused, resumed or not, before anything else is checked."""
     config = run_config(corpus)
 
     def start_another(updater, step):

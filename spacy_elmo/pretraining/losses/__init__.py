@@ -1,6 +1,7 @@
 """Output layers of the language model, and their losses: a module each, and an entry of `LOSSES`.
 
-A module has what `Softmax` has: `n_words`, `reads_rows`, `draw`, `forward` and `log_likelihood`.
+A module has what `Softmax` has: `n_words`, `reads_rows` (if it is true, also `copy_rows`), `draw`,
+`forward` and `log_likelihood`.
 """
 
 from __future__ import annotations
