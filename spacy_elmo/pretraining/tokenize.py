@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from multiprocessing.connection import Connection
-from typing import Annotated, Any, Union
+from typing import Annotated, Union
 
 import spacy
 from pydantic import Field
@@ -154,7 +154,7 @@ def _split_sentences(nlp: Language, settings: TokenizationConfig, text: str) -> 
 
 
 @functools.cache
-def _make_pipeline(settings: TokenizationConfig) -> Any:
+def _make_pipeline(settings: TokenizationConfig) -> Language:
     """RETURNS (Language): A pipeline that tokenises, and splits sentences if the settings say so.
     RAISES (ValueError): If the language is unknown."""
     try:

@@ -17,6 +17,7 @@ import torch
 from thinc.api import Config
 from wasabi import msg
 
+from ..bilm import BiLMConfig
 from ..bilm.lstm_function import LayerState
 from ..files import atomic_file, exclusive_lock
 from . import checkpoint as checkpoints
@@ -25,7 +26,7 @@ from .config import RunConfig
 from .corpus import Corpus, open_corpus
 from .distributed import all_gather, all_reduce_sum, any_rank, barrier, broadcast, rank, world_size
 from .export import write_model
-from .init_model import build_model, build_saved_model
+from .init_model import build_model
 from .loggers import Log, resolve_logger
 from .memory import check_memory
 from .perplexity import finite, perplexity
@@ -127,9 +128,10 @@ class Trainer:
         n_batches = len(self._epoch(0))  # Raises if there are too many rows for the corpus.
         torch.manual_seed(config.system.seed)
         if "bilm" in saved:
-            self.model = build_saved_model(config, corpus, saved["bilm"])
-        else:
-            self.model, self.origin = build_model(config, corpus)
+            # The model that the training started from is not needed.
+            paths = replace(config.paths, init_from=None)
+            config = replace(config, paths=paths, bilm=BiLMConfig.from_options(saved["bilm"]))
+        self.model, self.origin = build_model(config, corpus)
         self.model.to(device)
         self.updater = Updater(self.model, self.settings, config.system.seed)
         if checkpoint is not None:
