@@ -17,7 +17,7 @@ from .batches import Batch, EpochBatches
 from .config import OptimizerConfig, PretrainingConfig
 from .distributed import all_gather_unique, all_reduce_sum, rank, world_size
 from .language_model import LanguageModel
-from .losses import Rows, Samples
+from .losses import Samples
 from .optimizer import build_optimizer, set_learn_rate, update_rows
 
 
@@ -75,23 +75,23 @@ class Updater:
         self.optimizer.zero_grad(set_to_none=True)
         batches = [self._read(epoch, number) for number in numbers]
         samples = self.model.output.draw(random)
-        rows = None
         if self._has_rows:
             words = [samples.words, *(batch.targets.ravel() for batch, _ in batches)]
-            rows = self.model.output.gather(all_gather_unique(numpy.concatenate(words)))
-        total = self._accumulate(batches, n_targets, samples, states, rows)
-        parts = {} if rows is None else rows.parts
-        for part in parts.values():
-            assert part.grad is not None
-            all_reduce_sum(part.grad).div_(world_size())
+            rows = all_gather_unique(numpy.concatenate(words))
+            samples = self.model.output.copy_rows(samples, rows)
+        total = self._accumulate(batches, n_targets, samples, states)
+        copies = {} if samples is None else samples.copies
+        for copy in copies.values():
+            assert copy.grad is not None
+            all_reduce_sum(copy.grad).div_(world_size())
         limit = self.settings.optimizer.grad_clip or math.inf
-        trained = [parts.get(p, p) for p in self.model.parameters()]
+        trained = [copies.get(p, p) for p in self.model.parameters()]
         norm = nn.utils.clip_grad_norm_(trained, limit)
         is_bad = ~torch.isfinite(total + norm) & (self.first_bad_step < 0)
         self.first_bad_step.masked_fill_(is_bad, step + 1)
         self.optimizer.step()
-        if rows is not None:
-            update_rows(self.optimizer, rows)
+        if self._has_rows:
+            update_rows(self.optimizer, samples)
         self.model.bilm.invalidate()
         return total, n_words
 
@@ -111,7 +111,6 @@ class Updater:
         n_targets: int,
         samples: Optional[Samples],
         states: Optional[list[LayerState]],
-        rows: Optional[Rows],
     ) -> torch.Tensor:
         """Add up the gradients. RETURNS (Tensor): The loss."""
         device = self.model.bilm.device
@@ -121,7 +120,7 @@ class Updater:
             skips_sum = number < len(batches) and world_size() > 1
             no_sum = self._parallel.no_sync() if skips_sum else contextlib.nullcontext()
             with no_sum, autocast(device, self.settings.mixed_precision):
-                loss = self._parallel(batch, samples, states or None, rows) / (2 * n_targets)
+                loss = self._parallel(batch, samples, states or None) / (2 * n_targets)
             (loss * factor).backward()
             total += loss.detach() * bool(factor)
         return total
