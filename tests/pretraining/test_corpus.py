@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import multiprocessing
 import re
 import shutil
-import signal
 import warnings
 from collections import Counter
 
@@ -16,9 +15,8 @@ import pytest
 import spacy
 
 from spacy_elmo.bilm.formats import allennlp
-from spacy_elmo.pretraining import tokenize
 from spacy_elmo.pretraining.corpus import open_corpus, prepare
-from spacy_elmo.pretraining.tokenize import TokenizationConfig
+from spacy_elmo.pretraining.tokenize import TokenizationConfig, tokenize
 from spacy_elmo.pretraining.vocabulary import VocabularyConfig
 from spacy_elmo.tools.texts import find_files
 
@@ -50,17 +48,14 @@ def test_types_are_sorted_by_frequency(corpus):
     assert corpus.manifest["n_unknown"] == counts[18:].sum()
 
 
-@pytest.mark.parametrize(
-    "settings", [TokenizationConfig(), SENTENCE_PER_LINE, TokenizationConfig("de")]
-)
-def test_processes_do_not_matter(tmp_path, monkeypatch, settings):
+def test_processes_do_not_matter(tmp_path, monkeypatch):
     """Byte by byte. The chunks are small, so that several processes get some."""
     monkeypatch.setattr("spacy_elmo.pretraining.tokenize.CHUNK_CHARACTERS", 500)
     found = []
     for n_process in (1, 2):
         folder = tmp_path / str(n_process)
         prepare(
-            sentences(), folder, settings, VocabularyConfig(), dev_fraction=0.1,
+            sentences(), folder, TokenizationConfig("de"), VocabularyConfig(), dev_fraction=0.1,
             n_process=n_process,
         )  # fmt: skip
         found.append(contents(folder))
@@ -111,15 +106,21 @@ def test_min_count(tmp_path):
     assert all(count < 10 for count in counts[len(corpus.words) :])
 
 
-def test_a_process_that_dies(monkeypatch):
-    """Its pool raises, rather than wait for ever."""
-    monkeypatch.setattr(tokenize, "_tokenize_chunk", _die)
+@pytest.mark.parametrize("has_chunk", [False, True])
+def test_a_process_that_dies(has_chunk):
+    """`tokenize` raises, rather than wait for ever."""
+
+    def texts():
+        if has_chunk:
+            yield "They are killed while they tokenise this."
+        for process in multiprocessing.active_children():
+            process.kill()
+            process.join()
+        if not has_chunk:
+            yield "They are killed before they get this."
+
     with pytest.raises(ValueError, match=r"has died.*--n-process"):
-        list(tokenize.tokenize(sentences(), SENTENCE_PER_LINE, n_process=2))
-
-
-def _die(settings, texts):
-    os.kill(os.getpid(), signal.SIGKILL)
+        list(tokenize(texts(), SENTENCE_PER_LINE, n_process=2))
 
 
 # Bad input
