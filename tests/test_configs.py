@@ -9,18 +9,16 @@ import numpy
 import pytest
 import spacy
 from spacy import util
-from spacy.cli import app
 from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 from spacy.training.initialize import init_nlp
 from spacy.training.loop import train
 from spacy.util import load_config
-from typer.testing import CliRunner
 
 from spacy_elmo.bilm.formats import native
 from spacy_elmo.mix_logger import find_mixes
 
-from .conftest import random_bilm
+from .conftest import random_bilm, run_spacy
 
 FOLDER = Path(__file__).parents[1] / "project" / "configs"
 CONFIGS = sorted(path.stem for path in FOLDER.glob("*.cfg"))
@@ -91,7 +89,7 @@ def options(settings: dict) -> list[str]:
 
 
 def run(*arguments: str, fails: bool = False) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    result = run_spacy(*arguments)
     assert (result.exit_code != 0) == fails, (result.output, result.exception)
     return result.output
 
@@ -236,7 +234,7 @@ def test_find_threshold(corpus, tmp_path):
 
 
 def test_benchmark_speed(corpus, trained):
-    arguments = ["--batches", "30", "--warmup", "1", "--no-shuffle"]
+    arguments = ["--batches", "5", "--warmup", "1", "--no-shuffle"]
     output = run("benchmark", "speed", trained, corpus["paths.dev"], *arguments)
     assert "words/s" in output
 

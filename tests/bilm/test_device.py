@@ -35,9 +35,18 @@ def on_device(config: BiLMConfig) -> BiLM:
         return BiLM(config, WORDS if config.char_cnn is None else None)
 
 
-@pytest.mark.parametrize("stateful", [False, True])
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("config", [ORIGINAL, TINY_WORDS], ids=["original", "words"])
+@pytest.mark.parametrize(
+    "config, precision, stateful",
+    # All pairs.
+    [
+        (ORIGINAL, "float32", False),
+        (ORIGINAL, "tf32", True),
+        (ORIGINAL, "bfloat16", False),
+        (TINY_WORDS, "float32", True),
+        (TINY_WORDS, "tf32", False),
+        (TINY_WORDS, "bfloat16", True),
+    ],
+)
 def test_inference_stays_on_the_device(config: BiLMConfig, precision: str, stateful: bool):
     bilm = on_device(config)
     for max_tokens in (2048, 7):
