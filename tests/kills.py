@@ -134,7 +134,7 @@ def started(
         tempfile.TemporaryFile("w+", encoding="utf8") as stderr,
     ):
         process = subprocess.Popen(
-            [str(part) for part in command],
+            [str(argument) for argument in command],
             cwd=cwd,
             env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
             stdout=stdout,
@@ -164,22 +164,22 @@ def _wait_for_progress(
     start = progress()
     end = time.monotonic() + TIMEOUT
     while process.poll() is None:
-        now = progress()
-        start = min(start, now)
-        if now - start >= target:
+        current = progress()
+        start = min(start, current)
+        if current - start >= target:
             return
-        assert time.monotonic() < end, f"no progress: {now - start} of {target}"
+        assert time.monotonic() < end, f"no progress: {current - start} of {target}"
         time.sleep(_POLL)
 
 
 def _members(session: int) -> list[psutil.Process]:
-    found = []
+    members = []
     for pid in psutil.pids():
         with contextlib.suppress(ProcessLookupError, PermissionError, psutil.NoSuchProcess):
             process = psutil.Process(pid)
             if os.getsid(pid) == session and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+                members.append(process)
+    return members
 
 
 def _describe(process: psutil.Process) -> str:

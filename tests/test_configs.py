@@ -234,7 +234,7 @@ def test_find_threshold(corpus, tmp_path):
 
 
 def test_benchmark_speed(corpus, trained):
-    arguments = ["--batches", "5", "--warmup", "1", "--no-shuffle"]
+    arguments = ["--batches", "30", "--batch-size", "1", "--warmup", "1", "--no-shuffle"]
     output = run("benchmark", "speed", trained, corpus["paths.dev"], *arguments)
     assert "words/s" in output
 

@@ -49,10 +49,10 @@ def test_semantic_search(texts: Path, pipeline: Path, tmp_path: Path):
     expected = centred @ (query / numpy.linalg.norm(query))
 
     output = search("search", index, "Money flows.", "-n", 3)
-    found = [line.split(maxsplit=1) for line in output.splitlines()]
+    results = [line.split(maxsplit=1) for line in output.splitlines()]
     best = numpy.argsort(-expected)[:3]
-    assert [text for _, text in found] == [sentences[i] for i in best]
-    assert [float(value) for value, _ in found] == pytest.approx(expected[best], abs=0.005)
+    assert [text for _, text in results] == [sentences[i] for i in best]
+    assert [float(value) for value, _ in results] == pytest.approx(expected[best], abs=0.005)
 
 
 def test_semantic_search_keeps_to_its_pipeline(texts: Path, tmp_path: Path, monkeypatch):

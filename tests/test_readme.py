@@ -32,7 +32,7 @@ BLOCKS = [
 
 
 def blocks(language: str, mark: str = "") -> list[str]:
-    return [code for found, name, code in BLOCKS if name == language and found == mark]
+    return [code for marked, name, code in BLOCKS if name == language and marked == mark]
 
 
 @pytest.fixture

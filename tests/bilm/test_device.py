@@ -162,9 +162,9 @@ def test_the_users_own_precision_stays(user: str):
 def test_the_users_own_precision_stays_in_the_new_interface(user: str, everywhere: bool):
     matmul = torch.backends.cuda.matmul
     (torch.backends if everywhere else matmul).fp32_precision = user
-    found = []
-    run(on_device(TINY), "tf32", lambda: found.append(matmul.fp32_precision))
-    assert found == ["tf32"] and matmul.fp32_precision == user
+    precisions = []
+    run(on_device(TINY), "tf32", lambda: precisions.append(matmul.fp32_precision))
+    assert precisions == ["tf32"] and matmul.fp32_precision == user
     if everywhere:
         torch.backends.fp32_precision = "tf32" if user == "ieee" else "ieee"
         assert matmul.fp32_precision == torch.backends.fp32_precision

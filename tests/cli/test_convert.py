@@ -21,14 +21,16 @@ from .conftest import fail, succeed
 
 
 def datasets(path: Path) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+    values: dict[str, bytes] = {}
     with h5py.File(path) as file:
         file.visititems(
             lambda name, item: (
-                found.update({name: item[()].tobytes()}) if isinstance(item, h5py.Dataset) else None
+                values.update({name: item[()].tobytes()})
+                if isinstance(item, h5py.Dataset)
+                else None
             )
         )
-    return found
+    return values
 
 
 def test_converted_pipeline_gives_the_weights_vectors(pipeline: Path, bilm: BiLM):
@@ -67,11 +69,11 @@ def test_half_storage_halves_the_file(tmp_path: Path, hdf5_folder: Path, pipelin
 
 def dtypes(path: Path) -> set[str]:
     with h5py.File(path) as file:
-        found: set[str] = set()
+        names: set[str] = set()
         file.visititems(
-            lambda _, item: found.add(item.dtype.str) if isinstance(item, h5py.Dataset) else None
+            lambda _, item: names.add(item.dtype.str) if isinstance(item, h5py.Dataset) else None
         )
-    return found
+    return names
 
 
 def test_exported_hdf5_is_float32_unless_half_is_asked_for(tmp_path: Path):

@@ -50,12 +50,13 @@ def test_types_are_sorted_by_frequency(corpus):
 
 def test_processes_do_not_matter(tmp_path, monkeypatch):
     """Byte by byte. The chunks are small, so that several processes get some."""
+    settings = TokenizationConfig("de")
     monkeypatch.setattr("spacy_elmo.pretraining.tokenize.CHUNK_CHARACTERS", 500)
     found = []
     for n_process in (1, 2):
         folder = tmp_path / str(n_process)
         prepare(
-            sentences(), folder, TokenizationConfig("de"), VocabularyConfig(), dev_fraction=0.1,
+            sentences(), folder, settings, VocabularyConfig(), dev_fraction=0.1,
             n_process=n_process,
         )  # fmt: skip
         found.append(contents(folder))
@@ -106,21 +107,18 @@ def test_min_count(tmp_path):
     assert all(count < 10 for count in counts[len(corpus.words) :])
 
 
-@pytest.mark.parametrize("has_chunk", [False, True])
-def test_a_process_that_dies(has_chunk):
-    """`tokenize` raises, rather than wait for ever."""
-
-    def texts():
-        if has_chunk:
-            yield "They are killed while they tokenise this."
-        for process in multiprocessing.active_children():
-            process.kill()
-            process.join()
-        if not has_chunk:
-            yield "They are killed before they get this."
-
+def test_a_process_that_dies(monkeypatch):
+    """The parent raises an error, rather than wait for ever."""
+    monkeypatch.setattr("spacy_elmo.pretraining.tokenize.CHUNK_CHARACTERS", 500)
+    iterator = tokenize(sentences(), SENTENCE_PER_LINE, n_process=2)
+    next(iterator)
+    workers = multiprocessing.active_children()
+    assert len(workers) == 2
+    for worker in workers:
+        worker.kill()
     with pytest.raises(ValueError, match=r"has died.*--n-process"):
-        list(tokenize(texts(), SENTENCE_PER_LINE, n_process=2))
+        list(iterator)
+    assert not multiprocessing.active_children()
 
 
 # Bad input

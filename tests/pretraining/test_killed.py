@@ -149,22 +149,22 @@ def last_step(folder: Path) -> int:
 
 def result(folder: Path) -> dict[str, object]:
     """All that a run leaves, but for times."""
-    found: dict[str, object] = {}
+    files: dict[str, object] = {}
     for name, data in contents(folder).items():
         if Path(name).name in ("state.json", "checksums.json", "curves.png"):
             continue
-        found[name] = data
-    found["log.jsonl"] = [
+        files[name] = data
+    files["log.jsonl"] = [
         {**json.loads(line), "seconds": None}
         for line in (folder / "log.jsonl").read_text().splitlines()
     ]
     [*_, last] = sorted(folder.glob("step-*"))
     state = json.loads((last / "state.json").read_text())
     assert [{**record, "seconds": None} for record in state["progress"].pop("history")] == (
-        found["log.jsonl"]
+        files["log.jsonl"]
     )
-    found["progress"] = {**state["progress"], "seconds": None}
-    return found
+    files["progress"] = {**state["progress"], "seconds": None}
+    return files
 
 
 def pretrain_killed(tmp_path, config, times, spread, max_steps):
