@@ -37,14 +37,14 @@ SHORT = {
 
 def small(name: str, corpus: dict[str, str], **settings) -> dict:
     """Overrides that make a config small enough for a test: few steps, and narrow layers."""
-    found = {**corpus, **SHORT, **settings}
+    overrides = {**corpus, **SHORT, **settings}
     for component, block in load_config(FOLDER / f"{name}.cfg")["components"].items():
         if "embed" in block.get("model", {}).get("tok2vec", {}):
             prefix = f"components.{component}.model.tok2vec"
-            found[f"{prefix}.embed.width"] = found[f"{prefix}.encode.width"] = 16
-            found[f"{prefix}.embed.rows"] = [100, 50, 50, 50]
-            found[f"{prefix}.encode.depth"] = 1
-    return found
+            overrides[f"{prefix}.embed.width"] = overrides[f"{prefix}.encode.width"] = 16
+            overrides[f"{prefix}.embed.rows"] = [100, 50, 50, 50]
+            overrides[f"{prefix}.encode.depth"] = 1
+    return overrides
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def corpus(tmp_path_factory) -> dict[str, str]:
 
 
 def options(settings: dict) -> list[str]:
-    return [part for key, value in settings.items() for part in (f"--{key}", str(value))]
+    return [word for key, value in settings.items() for word in (f"--{key}", str(value))]
 
 
 def run(*arguments: str, fails: bool = False) -> str:
@@ -168,9 +168,9 @@ def test_other_loggers_get_the_mixes(corpus):
     train(init_nlp(config))
     scores = [info["other_scores"] for info in seen if isinstance(info, dict)]
     names = [f"elmo_tagger_input_layer{i}" for i in range(3)]
-    for found in scores:
-        assert sum(found[name] for name in names) == pytest.approx(1)
-        assert found["elmo_tagger_input_gamma"] > 0
+    for step_scores in scores:
+        assert sum(step_scores[name] for name in names) == pytest.approx(1)
+        assert step_scores["elmo_tagger_input_gamma"] > 0
     assert scores[0] != scores[-1] and seen[-1] == "end"
 
 

@@ -294,8 +294,8 @@ def test_what_a_killed_process_leaves_is_cleared(tmp_path, kind, dies_after):
     in_fork(lambda: write_and_die(target, kind, dies_after))
     clear_temporary(tmp_path, "target")
     assert {path.name for path in tmp_path.iterdir()} == {"target", *others}
-    content = target.read_text() if kind == "file" else (target / "a").read_text()
-    assert content == ("new" if dies_after >= (1 if kind == "file" else 2) else "old")
+    found = target.read_text() if kind == "file" else (target / "a").read_text()
+    assert found == ("new" if dies_after >= (1 if kind == "file" else 2) else "old")
 
 
 def test_clearing_all_of_a_folder(tmp_path):
@@ -367,9 +367,9 @@ def test_a_lock_that_fails_leaves_no_open_file(tmp_path, monkeypatch):
         raise OSError(errno.EIO, "broken")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         with contextlib.suppress(OSError), exclusive_lock(tmp_path / ".lock", "it is in use"):
             raise AssertionError("not locked")
         gc.collect()
-    assert not [w for w in caught if issubclass(w.category, ResourceWarning)]
+    assert not [w for w in found if issubclass(w.category, ResourceWarning)]

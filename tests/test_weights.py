@@ -32,9 +32,9 @@ def packaged(tmp_path, weights_folder, monkeypatch):
     return folder
 
 
-def assert_is(loaded, bilm):
+def assert_is(found, bilm):
     tokens = [["the", "bank"]]
-    assert max_difference(loaded.embed(tokens)[0], bilm.embed(tokens)[0]) <= 1e-6
+    assert max_difference(found.embed(tokens)[0], bilm.embed(tokens)[0]) <= 1e-6
 
 
 def test_names_are_those_of_the_folders(packaged):
@@ -120,8 +120,8 @@ def namesake(tmp_path, weights_folder, monkeypatch):
 @pytest.fixture(params=["./{}", "{}/", "absolute", "Path"])
 def as_path(request, namesake):
     """Ways to say that the folder is meant."""
-    values = {"absolute": str(namesake), "Path": Path(DEFAULT)}
-    return values.get(request.param) or request.param.format(DEFAULT)
+    known = {"absolute": str(namesake), "Path": Path(DEFAULT)}
+    return known.get(request.param) or request.param.format(DEFAULT)
 
 
 def test_a_path_is_never_read_as_a_name(as_path, bilm, recwarn):
@@ -162,8 +162,8 @@ def test_a_name_that_is_also_a_folder_is_told(namesake):
     """A name means what it means everywhere, but not without a word."""
     for use in (load_bilm, load_pipeline, Embedder):
         with pytest.warns(UserWarning, match=f"'{DEFAULT}' is read as a name.*write './{DEFAULT}'"):
-            loaded = use(DEFAULT)
-    assert loaded.bilm.config.lstm.dim == 512
+            found = use(DEFAULT)
+    assert found.bilm.config.lstm.dim == 512
 
 
 def test_a_saved_pipeline_needs_no_name_anymore(namesake, recwarn):
@@ -339,10 +339,10 @@ def test_weights_make_one_pipeline_for_all_commands(what, tmp_path, weights_fold
     embedded = numpy.load(tmp_path / "vectors.npz")["0"]
     assert max_difference(embedded, doc._.elmo_layers) <= 1e-5
     query = ("--query", "It's here. He [left].", "--n-neighbors", 100, "--layer", -1)
-    output = succeed("neighbors", what, tmp_path / "text.txt", *query, "--json")
+    found = succeed("neighbors", what, tmp_path / "text.txt", *query, "--json")
     top = embedded[-1] / numpy.linalg.norm(embedded[-1], axis=1, keepdims=True)
     cosines = {token.text: float(top[token.i] @ top[-2]) for token in doc if not token.is_punct}
-    records = map(json.loads, output.splitlines())
+    records = map(json.loads, found.splitlines())
     assert {r["token"]: r["similarity"] for r in records} == pytest.approx(cosines, abs=1e-4)
 
 

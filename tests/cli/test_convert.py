@@ -21,16 +21,14 @@ from .conftest import fail, succeed
 
 
 def datasets(path: Path) -> dict[str, bytes]:
-    values: dict[str, bytes] = {}
+    found: dict[str, bytes] = {}
     with h5py.File(path) as file:
         file.visititems(
             lambda name, item: (
-                values.update({name: item[()].tobytes()})
-                if isinstance(item, h5py.Dataset)
-                else None
+                found.update({name: item[()].tobytes()}) if isinstance(item, h5py.Dataset) else None
             )
         )
-    return values
+    return found
 
 
 def test_converted_pipeline_gives_the_weights_vectors(pipeline: Path, bilm: BiLM):
@@ -69,11 +67,11 @@ def test_half_storage_halves_the_file(tmp_path: Path, hdf5_folder: Path, pipelin
 
 def dtypes(path: Path) -> set[str]:
     with h5py.File(path) as file:
-        names: set[str] = set()
+        found: set[str] = set()
         file.visititems(
-            lambda _, item: names.add(item.dtype.str) if isinstance(item, h5py.Dataset) else None
+            lambda _, item: found.add(item.dtype.str) if isinstance(item, h5py.Dataset) else None
         )
-    return names
+    return found
 
 
 def test_exported_hdf5_is_float32_unless_half_is_asked_for(tmp_path: Path):

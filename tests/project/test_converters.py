@@ -25,11 +25,11 @@ from labelled import Text, draw
 
 def read(path: Path) -> list[tuple[str, str]]:
     """The text and the class of each doc."""
-    texts = []
+    found = []
     for doc in DocBin().from_disk(path).get_docs(Vocab()):
         assert sorted(doc.cats.values())[-2:] == [0.0, 1.0]
-        texts.append((doc.text, max(doc.cats, key=lambda label: doc.cats[label])))
-    return texts
+        found.append((doc.text, max(doc.cats, key=lambda label: doc.cats[label])))
+    return found
 
 
 def test_draw_depends_on_the_texts_alone():
@@ -120,21 +120,21 @@ UD_BROKEN = {
 
 
 def treebank(folder: Path, more: bytes = b"") -> Path:
-    for name in ("train", "dev", "test"):
-        content = UD.encode() * 12 + (more if name == "train" else b"")
-        (folder / f"x-ud-{name}.conllu").write_bytes(content)
+    for part in ("train", "dev", "test"):
+        content = UD.encode() * 12 + (more if part == "train" else b"")
+        (folder / f"x-ud-{part}.conllu").write_bytes(content)
     return folder
 
 
 def test_ud(tmp_path):
     """As `spacy convert`, but for the names of the files."""
     script("convert_ud", treebank(tmp_path), tmp_path / "out")
-    for name in ("train", "dev", "test"):
+    for part in ("train", "dev", "test"):
         options = ["--converter", "conllu", "--n-sents", "10"]
-        if name == "train":
-            run_spacy("convert", tmp_path / f"x-ud-{name}.conllu", tmp_path, *options)
+        if part == "train":
+            run_spacy("convert", tmp_path / f"x-ud-{part}.conllu", tmp_path, *options)
             expected = (tmp_path / "x-ud-train.spacy").read_bytes()
-        assert (tmp_path / "out" / f"{name}.spacy").read_bytes() == expected
+        assert (tmp_path / "out" / f"{part}.spacy").read_bytes() == expected
     docs = list(DocBin().from_bytes(expected).get_docs(Vocab()))
     assert [len(list(doc.sents)) for doc in docs] == [10, 10, 4]
     assert [token.text for token in docs[0]][:4] == ["The", "bank", "Do", "n't"]
@@ -166,19 +166,19 @@ REVIEWS = {
 
 
 def as_json(folder: Path, *more: str) -> None:
-    for name, reviews in REVIEWS.items():
+    for part, reviews in REVIEWS.items():
         lines = [json.dumps({"text": text, "label": label}) for text, label in reviews]
-        if name == "train":
+        if part == "train":
             lines += more
-        with gzip.open(folder / f"{name}.jsonl.gz", "wt", encoding="utf8") as file:
+        with gzip.open(folder / f"{part}.jsonl.gz", "wt", encoding="utf8") as file:
             file.write("\n".join(lines))
 
 
 def as_files() -> dict[str, bytes]:
     files = {"aclImdb/README": b"about", "aclImdb/train/urls_pos.txt": b"links"}
-    for subset, reviews in REVIEWS.items():
+    for part, reviews in REVIEWS.items():
         for number, (text, label) in enumerate(reviews):
-            where = f"{subset}/{label}" if label else "train/unsup"
+            where = f"{part}/{label}" if label else "train/unsup"
             files[f"aclImdb/{where}/{number}_1.txt"] = text.encode()
     return files
 

@@ -35,12 +35,12 @@ def corpus(tmp_path):
 
 
 def test_words_are_those_with_a_label(corpus):
-    words = probe.read_words(corpus, "pos")
-    assert words.sequences[:2] == [["The", "bank", "flows", "."], ["Money", "flows", "."]]
-    assert words.positions[:3] == [[0, 1, 2, 3], [0, 1, 2], [0]]
-    assert words.words[:8] == ["The", "bank", "flows", ".", "Money", "flows", ".", "They"]
-    assert words.labels[:4] == ["DET", "NOUN", "VERB", "PUNCT"]
-    assert len(words.labels) == 5 * 8
+    found = probe.read_words(corpus, "pos")
+    assert found.sequences[:2] == [["The", "bank", "flows", "."], ["Money", "flows", "."]]
+    assert found.positions[:3] == [[0, 1, 2, 3], [0, 1, 2], [0]]
+    assert found.words[:8] == ["The", "bank", "flows", ".", "Money", "flows", ".", "They"]
+    assert found.labels[:4] == ["DET", "NOUN", "VERB", "PUNCT"]
+    assert len(found.labels) == 5 * 8
     assert len(probe.read_words(corpus, "pos", max_tokens=5).labels) == 7
 
 
@@ -122,8 +122,8 @@ def test_nearest_sense():
     test = senses(("bank", "money"), ("bank", "money"), ("new", "new"))
     test += senses(("other", "known"), first="known")
     test_rows = torch.tensor([[9.0, 1.0], [0.1, 0.2], [1.0, 0.0], [1.0, 0.0]])
-    nearest = probe.nearest_senses(train, train_rows, test, test_rows)
-    assert nearest == ["money", "river", None, None]
+    found = probe.nearest_senses(train, train_rows, test, test_rows)
+    assert found == ["money", "river", None, None]
     assert probe.first_senses(train, test) == ["river", "river", None, "known"]
     # 2 of 3 answers are right, of 4 questions.
     answers = ["money", "river", None, "known"]

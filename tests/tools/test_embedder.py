@@ -96,9 +96,9 @@ def test_sentences_and_their_tokens_may_be_generators(embedder):
     one = embedder.embed_sentence(token for token in SENTENCES[0])
     assert max_difference(one, expected[0]) <= 1e-6
     for method in (embedder.embed_batch, embedder.embed_sentences):
-        outputs = list(method((token for token in sentence) for sentence in SENTENCES))
-        assert [layers.shape for layers in outputs] == [layers.shape for layers in expected]
-        assert all(max_difference(*pair) <= 1e-6 for pair in zip(outputs, expected))
+        found = list(method((token for token in sentence) for sentence in SENTENCES))
+        assert [layers.shape for layers in found] == [layers.shape for layers in expected]
+        assert all(max_difference(*pair) <= 1e-6 for pair in zip(found, expected))
     assert max_difference(embedder(iter(SENTENCES))["elmo"], embedder(SENTENCES)["elmo"]) <= 1e-6
 
 
@@ -121,8 +121,8 @@ def test_sents2elmo(embedder):
         **{i: lambda x, i=i: x[i] for i in range(3)},
     }
     for output_layer, choose in expected.items():
-        outputs = embedder.sents2elmo(SENTENCES, output_layer=output_layer)
-        assert all(max_difference(a, choose(b)) <= 1e-6 for a, b in zip(outputs, layers))
+        found = embedder.sents2elmo(SENTENCES, output_layer=output_layer)
+        assert all(max_difference(a, choose(b)) <= 1e-6 for a, b in zip(found, layers))
     assert embedder.sents2elmo([["The"]])[0].shape == (1, 12)
     for wrong in (-3, 3):
         with pytest.raises(ValueError, match=f"from -2 to 2, found {wrong}"):
@@ -137,8 +137,8 @@ def test_options_file_and_weight_file(hdf5_folder, embedder, tmp_path):
         "options_file": tmp_path / "options.json" / "file",
         "weight_file": str(tmp_path / "weights.hdf5" / "file"),
     }
-    vectors = Embedder(**files).embed_sentence(SENTENCES[0])
-    assert max_difference(vectors, embedder.embed_sentence(SENTENCES[0])) <= 1e-6
+    found = Embedder(**files).embed_sentence(SENTENCES[0])
+    assert max_difference(found, embedder.embed_sentence(SENTENCES[0])) <= 1e-6
     for name, file in files.items():
         with pytest.raises(ValueError, match="together"):
             Embedder(**{name: file})
@@ -156,12 +156,12 @@ def test_the_signature_tokens(embedder):
     tokens = [["The", "bank", "", ""], ["of", "the", "river", ""], ["", "", "", ""]]
     expected = embedder([row[:n] for row, n in zip(tokens, (2, 3, 0))])
     for as_array in (list, numpy.array):
-        outputs = embedder({"tokens": as_array(tokens), "sequence_len": as_array([2, 3, 0])})
-        assert outputs["elmo"].shape == (3, 4, 12)
-        assert not outputs["elmo"][:, 3].any()
-        assert max_difference(outputs["default"], expected["default"]) <= 1e-6
+        found = embedder({"tokens": as_array(tokens), "sequence_len": as_array([2, 3, 0])})
+        assert found["elmo"].shape == (3, 4, 12)
+        assert not found["elmo"][:, 3].any()
+        assert max_difference(found["default"], expected["default"]) <= 1e-6
         for name in ("word_emb", "lstm_outputs1", "lstm_outputs2", "elmo"):
-            assert max_difference(outputs[name][:, :3], expected[name]) <= 1e-6
+            assert max_difference(found[name][:, :3], expected[name]) <= 1e-6
 
 
 @pytest.mark.parametrize(
