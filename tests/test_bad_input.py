@@ -102,8 +102,8 @@ def long_run(tmp_path_factory):
     nlp = elmo_pipeline(folder, keep_layers=False)
     elmo = nlp.get_pipe("elmo")
     words = [f"w{i * 7919 % 1009}" for i in range(N_LONG)]
-    for i in SPACES:
-        words[i] = "\n"
+    for position in SPACES:
+        words[position] = "\n"
     computed, mixed = [], []
     batches, mix = Session.batches, elmo.mix
 

@@ -303,8 +303,8 @@ def test_unfreezing_what_is_frozen(corpus, change, message):
     for key, value in change.items():
         *path, last = key.split(".")
         block = config
-        for part in path:
-            block = block[part]
+        for section in path:
+            block = block[section]
         block[last] = value
     with pytest.raises(ValueError, match=message):
         train(init_nlp(config))

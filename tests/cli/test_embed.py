@@ -50,27 +50,24 @@ def test_hdf5_has_the_layout_of_bilm_tf(text: Path, pipeline: Path, expected: li
     assert not list(tmp_path.glob(".out*"))
 
 
-@pytest.mark.parametrize(
-    "layers, suffix", [("top", "hdf5"), ("top", "npz"), ("mixed", "spacy"), ("mean", "spacy")]
-)
-def test_choice_of_layers(
-    layers: str, suffix: str, text: Path, pipeline: Path, expected: list, tmp_path: Path
-):
+@pytest.mark.parametrize("layers", ["top", "mixed", "mean"])
+def test_choice_of_layers(layers: str, text: Path, pipeline: Path, expected: list, tmp_path: Path):
     choose = {"top": lambda x: x[-1], "mixed": lambda x: x.mean(0), "mean": lambda x: x.mean(0)}
-    out = tmp_path / f"out.{suffix}"
-    succeed("embed", text, out, "-m", pipeline, "--whitespace", "--layers", layers)
-    if suffix == "hdf5":
-        arrays = read(out)
-    elif suffix == "npz":
-        npz = numpy.load(out)
-        arrays = [npz[str(number)] for number in range(len(LINES))]
-        # The same bytes in every run.
-        assert {file.date_time[0] for file in npz.zip.infolist()} == {1980}
-    else:
-        docs = list(DocBin().from_disk(out).get_docs(spacy.blank("en").vocab))
-        assert all(doc._.elmo_layers is None for doc in docs)
-        arrays = [doc._.elmo_tokens for doc in docs]
-    assert max(map(max_difference, arrays, map(choose[layers], expected))) <= 1e-6
+    for suffix in ("hdf5", "npz", "spacy"):
+        out = tmp_path / f"out.{suffix}"
+        succeed("embed", text, out, "-m", pipeline, "--whitespace", "--layers", layers)
+        if suffix == "hdf5":
+            found = read(out)
+        elif suffix == "npz":
+            npz = numpy.load(out)
+            found = [npz[str(number)] for number in range(len(LINES))]
+            # The same bytes in every run.
+            assert {file.date_time[0] for file in npz.zip.infolist()} == {1980}
+        else:
+            docs = list(DocBin().from_disk(out).get_docs(spacy.blank("en").vocab))
+            assert all(doc._.elmo_layers is None for doc in docs)
+            found = [doc._.elmo_tokens for doc in docs]
+        assert max(map(max_difference, found, map(choose[layers], expected))) <= 1e-6
 
 
 def test_jsonl_spacy_and_stdin_agree(pipeline: Path, text: Path, expected: list, tmp_path: Path):
