@@ -15,9 +15,12 @@ import numpy
 import pytest
 import spacy
 import torch
+from spacy.cli import app as spacy_app
 from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example
+from spacy.util import registry
+from typer.testing import CliRunner, Result
 
 from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
 from spacy_elmo.bilm.formats import allennlp, native
@@ -159,6 +162,12 @@ def max_difference(first, second) -> float:
     first, second = numpy.asarray(first), numpy.asarray(second)
     assert first.shape == second.shape
     return float(numpy.abs(first - second).max()) if first.size else 0.0
+
+
+def run_spacy(*arguments: object, stdin: str | None = None) -> Result:
+    """Run `spacy ...` in this process, which saves the seconds that spaCy takes to start."""
+    registry.cli.get_all()  # Loads `spacy elmo`, as spaCy does.
+    return CliRunner().invoke(spacy_app, [str(argument) for argument in arguments], input=stdin)
 
 
 def run_script(path: Path, *arguments: object, fails: bool = False) -> str:

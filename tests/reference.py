@@ -32,16 +32,16 @@ def reference_layers(
     config, weights = bilm.config, float64_weights(bilm)
     p = config.lstm.projection_dim
     framed = [["<S>", *sentence, "</S>"] for sentence in (*before, tokens)]
-    known: dict[str, ndarray] = {}
+    encodings: dict[str, ndarray] = {}
     layers = numpy.zeros((config.lstm.n_layers + 1, len(tokens), 2 * p))
     clips = numpy.zeros(2, dtype=int)
     for number, direction in enumerate(("forward", "backward")):
         turned = [sentence[:: 1 - 2 * number] for sentence in framed]
         flat = [token for sentence in turned for token in sentence]
         for token in flat:
-            if token not in known:
-                known[token] = encode_token(bilm, weights, token)
-        x = numpy.stack([known[token] for token in flat])
+            if token not in encodings:
+                encodings[token] = encode_token(bilm, weights, token)
+        x = numpy.stack([encodings[token] for token in flat])
         ours = slice(len(flat) - len(tokens) - 1, len(flat) - 1)
         side = slice(number * p, (number + 1) * p)
         layers[0, :, side] = x[ours][:: 1 - 2 * number]

@@ -9,18 +9,16 @@ import numpy
 import pytest
 import spacy
 from spacy import util
-from spacy.cli import app
 from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 from spacy.training.initialize import init_nlp
 from spacy.training.loop import train
 from spacy.util import load_config
-from typer.testing import CliRunner
 
 from spacy_elmo.bilm.formats import native
 from spacy_elmo.mix_logger import find_mixes
 
-from .conftest import random_bilm
+from .conftest import random_bilm, run_spacy
 
 FOLDER = Path(__file__).parents[1] / "spacy_elmo" / "configs"
 CONFIGS = sorted(path.stem for path in FOLDER.glob("*.cfg"))
@@ -39,14 +37,14 @@ SHORT = {
 
 def small(name: str, corpus: dict[str, str], **settings) -> dict:
     """Overrides that make a config small enough for a test: few steps, and narrow layers."""
-    found = {**corpus, **SHORT, **settings}
+    overrides = {**corpus, **SHORT, **settings}
     for component, block in load_config(FOLDER / f"{name}.cfg")["components"].items():
         if "embed" in block.get("model", {}).get("tok2vec", {}):
             prefix = f"components.{component}.model.tok2vec"
-            found[f"{prefix}.embed.width"] = found[f"{prefix}.encode.width"] = 16
-            found[f"{prefix}.embed.rows"] = [100, 50, 50, 50]
-            found[f"{prefix}.encode.depth"] = 1
-    return found
+            overrides[f"{prefix}.embed.width"] = overrides[f"{prefix}.encode.width"] = 16
+            overrides[f"{prefix}.embed.rows"] = [100, 50, 50, 50]
+            overrides[f"{prefix}.encode.depth"] = 1
+    return overrides
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +85,11 @@ def corpus(tmp_path_factory) -> dict[str, str]:
 
 
 def options(settings: dict) -> list[str]:
-    return [part for key, value in settings.items() for part in (f"--{key}", str(value))]
+    return [word for key, value in settings.items() for word in (f"--{key}", str(value))]
 
 
 def run(*arguments: str, fails: bool = False) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    result = run_spacy(*arguments)
     assert (result.exit_code != 0) == fails, (result.output, result.exception)
     return result.output
 
@@ -170,9 +168,9 @@ def test_other_loggers_get_the_mixes(corpus):
     train(init_nlp(config))
     scores = [info["other_scores"] for info in seen if isinstance(info, dict)]
     names = [f"elmo_tagger_input_layer{i}" for i in range(3)]
-    for found in scores:
-        assert sum(found[name] for name in names) == pytest.approx(1)
-        assert found["elmo_tagger_input_gamma"] > 0
+    for step_scores in scores:
+        assert sum(step_scores[name] for name in names) == pytest.approx(1)
+        assert step_scores["elmo_tagger_input_gamma"] > 0
     assert scores[0] != scores[-1] and seen[-1] == "end"
 
 
@@ -236,7 +234,7 @@ def test_find_threshold(corpus, tmp_path):
 
 
 def test_benchmark_speed(corpus, trained):
-    arguments = ["--batches", "30", "--warmup", "1", "--no-shuffle"]
+    arguments = ["--batches", "30", "--batch-size", "1", "--warmup", "1", "--no-shuffle"]
     output = run("benchmark", "speed", trained, corpus["paths.dev"], *arguments)
     assert "words/s" in output
 
@@ -305,8 +303,8 @@ def test_unfreezing_what_is_frozen(corpus, change, message):
     for key, value in change.items():
         *path, last = key.split(".")
         block = config
-        for part in path:
-            block = block[part]
+        for section in path:
+            block = block[section]
         block[last] = value
     with pytest.raises(ValueError, match=message):
         train(init_nlp(config))

@@ -40,13 +40,13 @@ def room_of(path: str) -> str:
 def imports(path: Path) -> set[str]:
     """RETURNS (set): The modules that a file imports: those of the package as paths below it, such
     as "bilm/model", others by their first name, with a colon before it."""
-    found = set()
+    modules = set()
     here = path.relative_to(PACKAGE).parent.parts
     for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
         if isinstance(node, ast.Import):
-            found |= {f":{alias.name.split('.')[0]}" for alias in node.names}
+            modules |= {f":{alias.name.split('.')[0]}" for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            found.add(f":{node.module.split('.')[0]}")
+            modules.add(f":{node.module.split('.')[0]}")
         elif isinstance(node, ast.ImportFrom):
             base = here[: len(here) - node.level + 1]
             module = [*base, *(node.module or "").split(".")] if node.module else list(base)
@@ -54,8 +54,8 @@ def imports(path: Path) -> set[str]:
                 # `from . import name`: a module, or a name that the package defines.
                 target = PACKAGE.joinpath(*module, alias.name)
                 is_module = target.with_suffix(".py").exists() or target.is_dir()
-                found.add("/".join([*module, alias.name] if is_module else module))
-    return found
+                modules.add("/".join([*module, alias.name] if is_module else module))
+    return modules
 
 
 def name_of(path: Path) -> str:

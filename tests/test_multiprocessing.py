@@ -20,84 +20,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from spacy_elmo.inference import Settings, current_session
 
 from .conftest import elmo_pipeline, max_difference, random_bilm
+from .kills import PROGRAMS
 
 TIMEOUT = 300  # Seconds. Generous, for machines that do other work as well.
 
-# A signal to the group of processes shows where each of them is.
-WATCH = """
-import faulthandler
-import signal
 
-if hasattr(signal, "SIGUSR1"):
-    faulthandler.register(signal.SIGUSR1)
-"""
-
-SCRIPT = """
-import json
-import multiprocessing
-import sys
-
-import numpy
-import spacy
-from spacy.language import Language
-from spacy.tokens import Doc, Span, Token
-
-TEXTS = ["The bank of the river .", "", "Money \\n flows", "bank " * 40, "a"] * 4
-ATTRIBUTES = ((Doc, "elmo_layers"), (Doc, "elmo_tokens"), (Doc, "elmo"), (Span, "elmo"),
-              (Token, "elmo"))
-
-
-@Language.component("reader")
-def reader(doc):
-    # Runs in the worker, where spaCy sends nothing but the pipeline.
-    doc.user_data["process"] = multiprocessing.current_process().name
-    doc.user_data["known"] = all(kind.has_extension(name) for kind, name in ATTRIBUTES)
-    doc.user_data["read"] = [doc._.elmo, *(token._.elmo for token in doc)]
-    return doc
-
-
-def equal(first, second):
-    # Up to rounding: the type caches of the processes have seen different batches.
-    return first.text == second.text and all(
-        numpy.allclose(getattr(first._, name), getattr(second._, name), rtol=0, atol=1e-6)
-        for name in ("elmo_layers", "elmo_tokens", "elmo")
-    )
-
-
-def read_the_same(doc):
-    here = [doc._.elmo, *(token._.elmo for token in doc)]
-    there = doc.user_data["read"]
-    return len(here) == len(there) and all(map(numpy.array_equal, here, there))
-
-
-if __name__ == "__main__":
-    folder, method, used_before = sys.argv[1:]
-    multiprocessing.set_start_method(method)
-    nlp = spacy.blank("en")
-    nlp.add_pipe("elmo", config={"model": {"weights": folder}})
-    nlp.add_pipe("reader")
-    if used_before == "used":
-        # Long enough for OpenMP to start its threads.
-        nlp("word " * 3000)
-    docs = list(nlp.pipe(TEXTS, n_process=2, batch_size=5))
-    expected = list(nlp.pipe(TEXTS, batch_size=5))
-    print(json.dumps({
-        "equal": [equal(*pair) for pair in zip(docs, expected)],
-        "n_docs": len(docs),
-        "not zero": bool(docs[0]._.elmo_layers.any()),
-        "attributes in the worker": all(doc.user_data["known"] for doc in docs),
-        "values in the worker": all(map(read_the_same, docs)),
-        "processes": len({doc.user_data["process"] for doc in docs} - {"MainProcess"}),
-    }))
-"""
-
-
-def run(folder, script, *arguments, timeout=TIMEOUT):
-    """What a script prints, as JSON."""
-    path = folder / "script.py"
-    path.write_text(WATCH + script, encoding="utf8")
+def run(folder, program, *arguments, timeout=TIMEOUT):
+    """What a program prints, as JSON."""
     process = subprocess.Popen(
-        [sys.executable, str(path), *map(str, arguments)],
+        [sys.executable, PROGRAMS / program, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -107,6 +38,7 @@ def run(folder, script, *arguments, timeout=TIMEOUT):
     try:
         output, errors = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
+        # The first signal shows where each of the processes is.
         for name in ("SIGUSR1", "SIGKILL"):
             if hasattr(os, "killpg"):
                 os.killpg(process.pid, getattr(signal, name))
@@ -132,7 +64,7 @@ def start_method(name, used):
     ],
 )
 def test_workers_give_the_same_vectors(tmp_path, weights_folder, method, used):
-    assert run(tmp_path, SCRIPT, weights_folder, method, used) == {
+    assert run(tmp_path, "pipe_in_processes.py", weights_folder, method, used) == {
         "equal": [True] * 20,
         "n_docs": 20,
         "not zero": True,
@@ -144,161 +76,21 @@ def test_workers_give_the_same_vectors(tmp_path, weights_folder, method, used):
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 
-# Threads run a pipeline, from its first use on, while another one forks it.
-THREADS = """
-import json
-import multiprocessing
-import sys
-import threading
-
-import numpy
-import spacy
-import torch
-
-folder, n_calls, n_forks = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-multiprocessing.set_start_method("fork")
-torch.set_num_threads(2)
-
-
-def pipeline():
-    nlp = spacy.blank("en")
-    nlp.add_pipe("sentencizer")
-    # A cache that is too small, so that it changes all the time.
-    nlp.add_pipe("elmo", config={"model": {"weights": folder, "type_cache_mb": 0.01}})
-    return nlp
-
-
-TEXTS = [" ".join(f"w{i * j % 97}" for j in range(1, 3 + i % 12)) for i in range(60)]
-LONG = "word . " * 1000  # OpenMP starts its threads.
-EXPECTED = {text: pipeline()(text)._.elmo_layers for text in (*TEXTS, LONG)}
-nlp = pipeline()
-differences = []
-calls = 0
-forks_done = threading.Event()
-
-
-def check(doc):
-    differences.append(float(abs(doc._.elmo_layers - EXPECTED[doc.text]).max()))
-
-
-def call(number):
-    global calls
-    check(nlp(LONG))
-    for i in range(n_calls):
-        if i >= n_calls // 8 and forks_done.is_set():
-            break
-        check(nlp(TEXTS[(number + i) % len(TEXTS)]))
-        calls += 1
-
-
-def fork():
-    for i in range(n_forks):
-        check(nlp(LONG))
-        texts = [*TEXTS[i % 50 : i % 50 + 6], LONG]
-        docs = list(nlp.pipe(texts, n_process=2, batch_size=2))
-        assert [doc.text for doc in docs] == texts
-        for doc in docs:
-            check(doc)
-    forks_done.set()
-
-
-threads = [threading.Thread(target=call, args=(number,)) for number in range(8)]
-threads.append(threading.Thread(target=fork))
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-print(json.dumps({
-    "forked": forks_done.is_set(),
-    "called": calls >= n_calls // 8 * 8,
-    "difference": max(differences) <= 1e-5,
-}))
-"""
-
 
 @needs_fork
 @pytest.mark.parametrize(
     "n_calls, n_forks, timeout",
-    [(240, 3, TIMEOUT), pytest.param(10_000, 50, 1800, marks=pytest.mark.slow)],
+    [(160, 2, TIMEOUT), pytest.param(10_000, 50, 1800, marks=pytest.mark.slow)],
 )
 def test_fork_while_threads_run(tmp_path, weights_folder, n_calls, n_forks, timeout):
-    result = run(tmp_path, THREADS, weights_folder, n_calls, n_forks, timeout=timeout)
+    arguments = (weights_folder, n_calls, n_forks)
+    result = run(tmp_path, "fork_beside_threads.py", *arguments, timeout=timeout)
     assert result == {"forked": True, "called": True, "difference": True}
-
-
-# What forked children see of the number of threads. Each says so through its exit code.
-CHILDREN = """
-import json
-import os
-import sys
-import threading
-
-import spacy
-import torch
-
-torch.set_num_threads(2)
-torch.ones(2000, 2000).sum()  # OpenMP starts its threads, which no child has.
-import spacy_elmo.component
-
-TEXT = "word . " * 1000
-
-
-def pipeline():
-    nlp = spacy.blank("en")
-    nlp.add_pipe("sentencizer")
-    nlp.add_pipe("elmo", config={"model": {"weights": sys.argv[1]}})
-    return nlp
-
-
-def child(function):
-    process = os.fork()
-    if process == 0:
-        code = 255
-        try:
-            code = function()
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-
-
-def first_use():
-    pipeline()(TEXT)
-    return torch.get_num_threads()
-
-
-def use_again():
-    nlp(TEXT)
-    return torch.get_num_threads()
-
-
-def use_in_a_thread_first():
-    thread = threading.Thread(target=nlp, args=(TEXT,))
-    thread.start()
-    thread.join()
-    return use_again()
-
-
-def saving():
-    nlp.to_bytes()
-    return torch.get_num_threads()
-
-
-nlp = pipeline()
-found = {"no elmo before": child(torch.get_num_threads), "first use": child(first_use)}
-nlp(TEXT)
-found["use again"] = child(use_again)
-found["use in a thread first"] = child(use_in_a_thread_first)
-found["a child's child"] = child(lambda: child(use_again))
-found["saving"] = child(saving)
-found["no elmo after"] = child(torch.get_num_threads)
-found["parent"] = torch.get_num_threads()
-print(json.dumps(found))
-"""
 
 
 @needs_fork
 def test_forked_processes_use_one_thread_for_elmo_only(tmp_path, weights_folder):
-    assert run(tmp_path, CHILDREN, weights_folder) == {
+    assert run(tmp_path, "count_threads_in_forks.py", weights_folder) == {
         "no elmo before": 2,
         "first use": 1,
         "use again": 1,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import glob
+import itertools
 import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +18,7 @@ import srsly
 from spacy.tokens import DocBin
 from spacy.util import load_config_from_str, registry
 
-from .conftest import tagged
+from .conftest import run_spacy, tagged
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -28,7 +32,7 @@ BLOCKS = [
 
 
 def blocks(language: str, mark: str = "") -> list[str]:
-    return [code for found, name, code in BLOCKS if name == language and found == mark]
+    return [code for marked, name, code in BLOCKS if name == language and marked == mark]
 
 
 @pytest.fixture
@@ -56,9 +60,30 @@ def run_bash(code: str) -> str:
     return done.stdout
 
 
-def test_command_line_blocks_run(folder: Path):
+def run_in_process(code: str) -> str:
+    """What lines of `[echo "TEXT" |] python -m spacy ...` print; they must succeed."""
+    output = ""
+    for line in code.splitlines():
+        echo, _, command = line.rpartition(" | ")
+        words = [sorted(glob.glob(word)) or [word] for word in shlex.split(command)]
+        python, option, module, *arguments = itertools.chain(*words)
+        assert (python, option, module) == ("python", "-m", "spacy")
+        result = run_spacy(*arguments, stdin="\n".join(shlex.split(echo)[1:]))
+        assert result.exit_code == 0, result.output
+        output += result.output
+    return output
+
+
+# Every command of bash starts spaCy anew, which takes seconds.
+both_ways = pytest.mark.parametrize(
+    "run", [run_in_process, pytest.param(run_bash, marks=pytest.mark.slow)]
+)
+
+
+@both_ways
+def test_command_line_blocks_run(folder: Path, run: Callable[[str], str]):
     (code,) = [code for code in blocks("bash") if "spacy elmo" in code]
-    run_bash(code)
+    run(code)
     for name in ("en_small/config.cfg", "exported/weights.hdf5", "vectors.hdf5"):
         assert (folder / name).exists()
 
@@ -84,35 +109,38 @@ def test_config_fragment_resolves(text: str):
     assert resolve(load_config_from_str("".join(above) + text))
 
 
-def test_training_command_runs(folder: Path):
+@both_ways
+def test_training_command_runs(folder: Path, run: Callable[[str], str]):
     (code,) = blocks("bash", "needs data")
     nlp = spacy.blank("en")
     docs = [example.reference for example in tagged(nlp)]
     for name in ("train", "dev"):
         DocBin(docs=docs).to_disk(folder / f"{name}.spacy")
-    output = run_bash(f"{code.strip()} --training.max_steps 2")
+    output = run(f"{code.strip()} --training.max_steps 2")
     assert "tagger/input: scalar_mix" in output
     assert spacy.load(folder / "tagger" / "model-last")("The bank")[0].tag_
 
 
-def test_pretraining_commands_run(folder: Path):
+@both_ways
+def test_pretraining_commands_run(folder: Path, run: Callable[[str], str]):
     (code,) = blocks("bash", "needs text")
     (folder / "texts").mkdir()
     lines = [f"The bank number {i} flows. Money flows to the river {i}." for i in range(400)]
     (folder / "texts" / "a.txt").write_text("\n".join(lines), encoding="utf8")
     code = code.replace("--paths.corpus corpus", "--paths.corpus corpus --pretraining.max_steps 2")
-    output = run_bash(code)
+    output = run(code)
     assert "unknown words" in output
     assert spacy.load(folder / "run" / "model-best")("The bank")._.elmo is not None
 
 
-def test_spacy_pretrain_runs(folder: Path):
+@both_ways
+def test_spacy_pretrain_runs(folder: Path, run: Callable[[str], str]):
     (config,) = blocks("ini", "base config")
     (code,) = blocks("bash", "needs sentences")
     (folder / "base.cfg").write_text(config, encoding="utf8")
     texts = [{"text": f"The bank number {i} flows."} for i in range(4)]
     srsly.write_jsonl(folder / "sentences.jsonl", texts)
-    run_bash(f"{code.strip()} --pretraining.max_epochs 1")
+    run(f"{code.strip()} --pretraining.max_epochs 1")
     assert (folder / "pretrained" / "model-last.bin").is_file()
 
 

@@ -16,10 +16,10 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture
 def settings(monkeypatch):
     """The arguments of `setup`."""
-    found: dict = {}
-    monkeypatch.setattr(setuptools, "setup", found.update)
+    arguments: dict = {}
+    monkeypatch.setattr(setuptools, "setup", arguments.update)
     runpy.run_path(str(ROOT / "setup.py"))
-    return found
+    return arguments
 
 
 @pytest.mark.parametrize("extra", ["cuda11x", "cuda12x", "cuda-autodetect"])

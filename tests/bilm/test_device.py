@@ -35,9 +35,18 @@ def on_device(config: BiLMConfig) -> BiLM:
         return BiLM(config, WORDS if config.char_cnn is None else None)
 
 
-@pytest.mark.parametrize("stateful", [False, True])
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("config", [ORIGINAL, TINY_WORDS], ids=["original", "words"])
+@pytest.mark.parametrize(
+    "config, precision, stateful",
+    # All pairs.
+    [
+        (ORIGINAL, "float32", False),
+        (ORIGINAL, "tf32", True),
+        (ORIGINAL, "bfloat16", False),
+        (TINY_WORDS, "float32", True),
+        (TINY_WORDS, "tf32", False),
+        (TINY_WORDS, "bfloat16", True),
+    ],
+)
 def test_inference_stays_on_the_device(config: BiLMConfig, precision: str, stateful: bool):
     bilm = on_device(config)
     for max_tokens in (2048, 7):
@@ -153,9 +162,9 @@ def test_the_users_own_precision_stays(user: str):
 def test_the_users_own_precision_stays_in_the_new_interface(user: str, everywhere: bool):
     matmul = torch.backends.cuda.matmul
     (torch.backends if everywhere else matmul).fp32_precision = user
-    found = []
-    run(on_device(TINY), "tf32", lambda: found.append(matmul.fp32_precision))
-    assert found == ["tf32"] and matmul.fp32_precision == user
+    precisions = []
+    run(on_device(TINY), "tf32", lambda: precisions.append(matmul.fp32_precision))
+    assert precisions == ["tf32"] and matmul.fp32_precision == user
     if everywhere:
         torch.backends.fp32_precision = "tf32" if user == "ieee" else "ieee"
         assert matmul.fp32_precision == torch.backends.fp32_precision

@@ -69,36 +69,36 @@ def plain_session():
     return Session(random_bilm(CONFIG), Settings(type_cache_mb=0))
 
 
-def alone(sentences):
+def one_by_one(sentences):
     return [plain_session().embed([sentence])[0] for sentence in sentences]
 
 
-def assert_equal(found, expected):
-    assert len(found) == len(expected)
-    for layers, other in zip(found, expected):
+def assert_equal(outputs, expected):
+    assert len(outputs) == len(expected)
+    for layers, other in zip(outputs, expected):
         assert max_difference(layers, other) <= 1e-5
 
 
 @moderate
 @given(sentences)
 def test_batch_mates_change_nothing(sentences):
-    assert_equal(shared_bilm().embed(sentences), alone(sentences))
+    assert_equal(shared_bilm().embed(sentences), one_by_one(sentences))
 
 
 @moderate
 @given(sentences, st.randoms())
 def test_order_changes_nothing(sentences, choose):
     order = choose.sample(range(len(sentences)), len(sentences))
-    found = shared_bilm().embed([sentences[i] for i in order])
-    expected = alone(sentences)
-    assert_equal(found, [expected[i] for i in order])
+    reordered = shared_bilm().embed([sentences[i] for i in order])
+    expected = one_by_one(sentences)
+    assert_equal(reordered, [expected[i] for i in order])
 
 
 @moderate
 @given(sentences, budgets)
 def test_batch_size_changes_nothing(sentences, max_tokens):
     session = Session(shared_bilm(), Settings(max_tokens_per_batch=max_tokens))
-    assert_equal(session.embed(sentences), alone(sentences))
+    assert_equal(session.embed(sentences), one_by_one(sentences))
 
 
 @moderate
@@ -106,7 +106,7 @@ def test_batch_size_changes_nothing(sentences, max_tokens):
 def test_the_cache_changes_nothing(calls, max_bytes):
     session = Session(shared_bilm(), Settings(type_cache_mb=max_bytes / 2**20))
     for sentences in (*calls, *calls):
-        assert_equal(session.embed(sentences), alone(sentences))
+        assert_equal(session.embed(sentences), one_by_one(sentences))
 
 
 @moderate
@@ -114,8 +114,8 @@ def test_the_cache_changes_nothing(calls, max_bytes):
 def test_padding_changes_nothing(sentences, length):
     """Longer words and longer sentences beside them."""
     mates = [["y" * length], ["z"] * length]
-    found = shared_bilm().embed([*sentences, *mates])
-    assert_equal(found[: len(sentences)], alone(sentences))
+    outputs = shared_bilm().embed([*sentences, *mates])
+    assert_equal(outputs[: len(sentences)], one_by_one(sentences))
 
 
 @moderate
@@ -125,7 +125,7 @@ def test_the_autograd_path_agrees(sentences):
     index = [types.index(token) for sentence in sentences for token in sentence]
     lengths = [len(sentence) for sentence in sentences]
     layers = random_bilm(CONFIG)(types, numpy.array(index, dtype=int), lengths)
-    assert_equal(layers.detach().split(lengths, dim=1), alone(sentences))
+    assert_equal(layers.detach().split(lengths, dim=1), one_by_one(sentences))
 
 
 @moderate

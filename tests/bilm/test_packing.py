@@ -71,9 +71,11 @@ def test_unpacking_gives_back_the_framed_sentences(lengths, max_tokens):
     for numbers, batch in batches(lengths, max_tokens):
         packed_steps = numpy.cumsum([0, *batch.batch_sizes[:-1]])
         for position, number in enumerate(numbers[batch.order]):
-            steps = [at for at, size in zip(packed_steps, batch.batch_sizes) if position < size]
+            steps = [row for row, size in zip(packed_steps, batch.batch_sizes) if position < size]
             tokens = list(range(100 + starts[number], 100 + starts[number + 1]))
-            forward, backward = (inputs[[at + position for at in steps]] for inputs in batch.inputs)
+            forward, backward = (
+                inputs[[row + position for row in steps]] for inputs in batch.inputs
+            )
             assert forward.tolist() == [BOS, *tokens, EOS]
             assert backward.tolist() == [EOS, *reversed(tokens), BOS]
 

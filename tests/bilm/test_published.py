@@ -24,11 +24,11 @@ def rows(published):
 @pytest.fixture
 def top_layers(published):
     """For each row its sentences' top layers, shape (tokens, 2P)."""
-    found = []
+    rows = []
     for row in range(3):
         with h5py.File(published / f"lm_embeddings_{row}.hdf5") as file:
-            found.append([numpy.concatenate(file[str(i)][()], axis=1) for i in range(10)])
-    return found
+            rows.append([numpy.concatenate(file[str(i)][()], axis=1) for i in range(10)])
+    return rows
 
 
 def token_encodings(published):

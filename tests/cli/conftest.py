@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -30,9 +31,16 @@ def fail(*arguments: object, stdin: str | None = None) -> str:
     return " ".join(result.output.split())
 
 
-@pytest.fixture
-def pipeline(tmp_path: Path, hdf5_folder: Path) -> Path:
-    """A pipeline folder with the tiny biLM."""
-    out = tmp_path / "pipeline"
-    succeed("convert", hdf5_folder / "options.json", hdf5_folder / "weights.hdf5", out)
+@pytest.fixture(scope="session")
+def converted(tmp_path_factory: pytest.TempPathFactory, tiny_folders: Path) -> Path:
+    """A pipeline folder with the tiny biLM, written once."""
+    out = tmp_path_factory.mktemp("converted") / "pipeline"
+    hdf5 = tiny_folders / "hdf5"
+    succeed("convert", hdf5 / "options.json", hdf5 / "weights.hdf5", out)
     return out
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, converted: Path) -> Path:
+    """A pipeline folder with the tiny biLM, which the test may change."""
+    return Path(shutil.copytree(converted, tmp_path / "pipeline"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import random
 import signal
 import subprocess
@@ -15,7 +17,7 @@ import spacy
 from spacy.tokens import DocBin
 
 from ..conftest import elmo_pipeline
-from ..kills import PROGRAMS, kill_repeatedly, run_to_the_end, small_disk
+from ..kills import TIMEOUT, kill_repeatedly, run_to_the_end, small_disk
 from .conftest import fail, succeed
 
 COMMAND = (sys.executable, "-m", "spacy", "elmo", "embed")
@@ -57,7 +59,7 @@ def same(first: Path, second: Path) -> bool:
 
 @pytest.mark.parametrize("times", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_killed_at_random_moments(times: int, weights_folder: Path, tmp_path: Path):
-    lines = 1000 + 400 * times
+    lines = 200 + 400 * times
     text, pipeline = make_input(weights_folder, tmp_path, lines=lines, batch_size=20)
     folder = tmp_path / "killed"
     folder.mkdir()
@@ -75,6 +77,23 @@ def test_killed_at_random_moments(times: int, weights_folder: Path, tmp_path: Pa
     assert len(read(out)) == lines and same(out, tmp_path / "undisturbed.hdf5")
 
 
+def run_and_die(moment: str, out: Path, arguments: tuple) -> None:
+    """Run a command, and die before or after it puts its output in place."""
+    replace = os.replace
+
+    def replace_and_die(source, target):
+        is_output = Path(target) == out
+        if is_output and moment == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        replace(source, target)
+        if is_output:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    os.replace = replace_and_die
+    succeed(*arguments)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_killed_when_the_output_is_put_in_place(moment: str, weights_folder: Path, tmp_path: Path):
     text, pipeline = make_input(weights_folder, tmp_path, lines=20, batch_size=5)
@@ -82,8 +101,11 @@ def test_killed_when_the_output_is_put_in_place(moment: str, weights_folder: Pat
     folder.mkdir()
     out = folder / "out.npz"
     arguments = ("embed", text, out, "-m", pipeline, "-q")
-    command = [sys.executable, PROGRAMS / "die_at_replace.py", moment, out.name, *arguments]
-    run_to_the_end(command, code=-signal.SIGKILL)
+    context = multiprocessing.get_context("fork")
+    process = context.Process(target=run_and_die, args=(moment, out, arguments))
+    process.start()
+    process.join(TIMEOUT)
+    assert process.exitcode == -signal.SIGKILL
     assert out.exists() == (moment == "after")
     if moment == "before":
         assert "an earlier run wrote" in succeed(*arguments)

@@ -192,8 +192,8 @@ def test_threads_that_share_a_small_cache_get_their_own_values():
         numbers = random.Random(seed)
         for _ in range(150):
             texts = words(*numbers.sample(range(12), numbers.randint(1, 8)))
-            found = cache.lookup(texts, Encoder())
-            assert torch.equal(found, expected(texts))
+            vectors = cache.lookup(texts, Encoder())
+            assert torch.equal(vectors, expected(texts))
         return True
 
     with ThreadPoolExecutor(6) as pool:
@@ -207,5 +207,5 @@ def test_threads_that_share_a_session_get_what_each_gets_alone():
     reference = [random_bilm().embed([tokens])[0] for tokens in sentences]
 
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda tokens: session.embed([tokens])[0], sentences))
-    assert all(max_difference(x, y) <= 1e-6 for x, y in zip(found, reference))
+        outputs = list(pool.map(lambda tokens: session.embed([tokens])[0], sentences))
+    assert all(max_difference(x, y) <= 1e-6 for x, y in zip(outputs, reference))

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import pickle
+import multiprocessing
 import random
 import socket
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -32,8 +29,9 @@ from spacy_elmo.pretraining.tokenize import TokenizationConfig
 from spacy_elmo.pretraining.trainer import Trainer, pretrain
 from spacy_elmo.pretraining.updater import Updater
 
+from .worker import work
+
 SENTENCE_PER_LINE = TokenizationConfig(whitespace=True, one_per_line=True)
-WORKER = Path(__file__).with_name("worker.py")
 
 
 def sentences(count: int = 400, seed: int = 0) -> list[str]:
@@ -150,23 +148,33 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def train_in_two_processes(config: RunConfig, output: Path, stops: str = "") -> None:
-    """Train with gloo on this machine, or continue where an earlier call was stopped.
+# Forked from a process that has imported what they need.
+METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
-    stops (str): The process ("0" or "1") that gets a signal in its first evaluation.
+
+def train_in_two_processes(
+    config: RunConfig, output: Path, stops: int | None = None, method: str = METHOD
+) -> None:
+    """Train with gloo on this machine, or continue a training that was stopped.
+
+    stops (int): The process that gets a signal in its first evaluation.
+    method (str): How processes start; "spawn" is as slow as a user's command.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    pickled = output.with_suffix(".pickle")
-    pickled.write_bytes(pickle.dumps(config))
+    context = multiprocessing.get_context(method)
+    if method == "forkserver":
+        context.set_forkserver_preload(["spacy_elmo.pretraining.trainer"])
     processes = []
     for number in (0, 1):
         environment = {
-            **os.environ, "RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": "2",
+            "RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": "2",
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
         }  # fmt: skip
-        command = [sys.executable, WORKER, output, pickled, stops]
-        processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE))
+        arguments = (environment, config, output, number == stops)
+        processes.append(context.Process(target=work, args=arguments, daemon=True))
+        processes[-1].start()
     for process in processes:
-        assert process.wait(timeout=300) == 0, process.stderr.read()
+        process.join(timeout=300)
+        assert process.exitcode == 0

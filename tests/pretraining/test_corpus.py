@@ -49,11 +49,9 @@ def test_types_are_sorted_by_frequency(corpus):
     assert corpus.manifest["n_unknown"] == counts[18:].sum()
 
 
-@pytest.mark.parametrize(
-    "settings", [TokenizationConfig(), SENTENCE_PER_LINE, TokenizationConfig("de")]
-)
-def test_processes_do_not_matter(tmp_path, monkeypatch, settings):
+def test_processes_do_not_matter(tmp_path, monkeypatch):
     """Byte by byte. The chunks are small, so that several processes get some."""
+    settings = TokenizationConfig("de")
     monkeypatch.setattr("spacy_elmo.pretraining.tokenize.CHUNK_CHARACTERS", 500)
     corpora = []
     for n_process in (1, 2):

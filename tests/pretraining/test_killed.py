@@ -18,6 +18,7 @@ import spacy
 
 from spacy_elmo.pretraining.corpus import open_corpus
 
+from ..cli.conftest import fail, succeed
 from ..kills import kill_repeatedly, run_to_the_end, small_disk, started, wait_for_end
 from .conftest import contents, sentences
 from .test_trainer import CONFIG
@@ -54,8 +55,8 @@ def text(tmp_path_factory) -> Path:
 
 
 def prepare_killed(tmp_path, text, n_process, times):
+    succeed("prepare", text, tmp_path / "whole", *OPTIONS)  # In one process.
     command = [*SPACY, "prepare", text, *OPTIONS, "--n-process", n_process]
-    run_to_the_end([*command, tmp_path / "whole"])
     folder = tmp_path / "out"
     folder.mkdir()
     (folder / "text.txt").symlink_to(text)
@@ -97,7 +98,7 @@ def test_prepare_interrupted(tmp_path, number, group):
     with started(command, cwd=tmp_path) as (process, read):
         parent = psutil.Process(process.pid)
         end = time.monotonic() + 300
-        while sum(child.cpu_times().user > 4 for child in parent.children(recursive=True)) < 1:
+        while sum(child.cpu_times().user > 3 for child in parent.children(recursive=True)) < 1:
             assert process.poll() is None and time.monotonic() < end, read()
             time.sleep(0.1)
         if group:
@@ -111,23 +112,20 @@ def test_prepare_interrupted(tmp_path, number, group):
 
 def test_prepare_on_a_full_disk(tmp_path, text):
     with small_disk(2 << 20) as disk:
-        done = run_to_the_end([*SPACY, "prepare", text, disk / "corpus", *OPTIONS], code=1)
-        assert "No space left on device" in done.stdout + done.stderr
-        assert "Traceback" not in done.stderr
+        assert "No space left on device" in fail("prepare", text, disk / "corpus", *OPTIONS)
         assert names(disk) == set()
 
 
 def test_two_prepare_into_one_folder(tmp_path, text):
     """The second is refused at once, and leaves the first alone."""
-    command = [*SPACY, "prepare", text, tmp_path / "corpus", *OPTIONS]
-    with started(command) as (process, _):
+    command = ["prepare", text, tmp_path / "corpus", *OPTIONS]
+    with started([*SPACY, *command]) as (process, _):
         while not any(name.endswith(".tmp") for name in names(tmp_path)):
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(signal.SIGSTOP)
         before = names(tmp_path)
-        done = run_to_the_end([*command, "--force"], code=1)
-        assert "another run is writing" in " ".join((done.stdout + done.stderr).split())
+        assert "another run is writing" in fail(*command, "--force")
         assert names(tmp_path) == before
         process.send_signal(signal.SIGCONT)
         assert process.wait(300) == 0
@@ -171,7 +169,7 @@ def result(folder: Path) -> dict[str, object]:
 
 def pretrain_killed(tmp_path, config, times, spread, max_steps):
     settings = ("--pretraining.max_steps", max_steps)
-    run_to_the_end([*SPACY, "pretrain", config, tmp_path / "whole", *settings])
+    succeed("pretrain", config, tmp_path / "whole", *settings)
     folder = tmp_path / "killed"
 
     def check():

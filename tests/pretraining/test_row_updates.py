@@ -134,7 +134,7 @@ def test_equals_dense_updates_when_resumed(tmp_path, many_words):
 
 def test_equals_dense_updates_of_two_processes(tmp_path, many_words):
     config = config_of(many_words, accumulate_gradient=2)
-    train_in_two_processes(config, tmp_path / "two")
+    train_in_two_processes(config, tmp_path / "two", method="spawn")
     expected = ordinary_training(config, many_words, n_processes=2)
     assert equal(expected, final_weights(tmp_path / "two"))
 

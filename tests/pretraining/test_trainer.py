@@ -78,10 +78,13 @@ def final_weights(output):
     return load_file(checkpoints.all_checkpoints(output)[-1] / "model.safetensors")
 
 
-@both_inputs
-@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize(
+    "bilm, loss",
+    [(CHARACTERS, "sampled"), (WORDS, "full"), (CHARACTERS, "adaptive")],
+    ids=["sampled", "full", "adaptive"],
+)
 def test_it_learns(tmp_path, corpus, bilm, loss):
-    config = run_config(corpus, bilm, max_steps=120, eval_frequency=60, loss=loss)
+    config = run_config(corpus, bilm, max_steps=120, eval_frequency=60, loss=LOSSES[loss])
     start = evaluate(new_model(config, corpus), corpus)
     end = evaluate(train(config, tmp_path / "run").model, corpus)
     # It predicts better than the word frequencies, in both directions.
@@ -272,9 +275,10 @@ def test_mixed_precision(corpus, bilm, carry_state, loss):
     assert torch.cosine_similarity(exact_gradient, gradient, dim=0) > 0.99
 
 
-@both_inputs
-def test_it_learns_with_carried_states(tmp_path, corpus, bilm):
-    config = run_config(corpus, bilm, max_steps=150, carry_state=True, unroll_steps=10, dropout=0.0)
+def test_it_learns_with_carried_states(tmp_path, corpus):
+    config = run_config(
+        corpus, WORDS, max_steps=150, carry_state=True, unroll_steps=10, dropout=0.0
+    )
     scores = evaluate(train(config, tmp_path / "run").model, corpus, carry_state=True)
     assert max(scores["forward"], scores["backward"]) < 0.7 * scores["unigram"]
 
@@ -345,7 +349,7 @@ def test_two_processes_equal_one(tmp_path, corpus, loss, carry_state):
         loss=LOSSES[loss],
         carry_state=carry_state,
         unroll_steps=5,
-        max_steps=50,
+        max_steps=30,
         dropout=0.0,
         batch_words=60,
         accumulate_gradient=2,
@@ -360,7 +364,7 @@ def test_two_processes_equal_one(tmp_path, corpus, loss, carry_state):
         assert max_difference(tensors[name], value) < 1e-6, name
     [*_, last] = checkpoints.all_checkpoints(tmp_path / "two")
     history = checkpoints.read_state(last)["progress"]["history"]
-    assert [record["step"] for record in history] == [10, 20, 30, 40, 50]
+    assert [record["step"] for record in history] == [10, 20, 30]
     for first, second in zip(one.state.history, history):
         for name in ("forward", "backward", "unigram", "n_words", "unknown"):
             assert first[name] == pytest.approx(second[name], rel=1e-5), name
@@ -513,7 +517,7 @@ def test_two_processes_stop_during_an_evaluation(tmp_path, corpus):
     """A signal to one of them stops both, and the run continues as if nothing had happened."""
     config = run_config(corpus, checkpoint_frequency=10)
     train_in_two_processes(config, tmp_path / "whole")
-    train_in_two_processes(config, tmp_path / "two", stops="1")
+    train_in_two_processes(config, tmp_path / "two", stops=1)
     [*_, last] = checkpoints.all_checkpoints(tmp_path / "two")
     progress = checkpoints.read_state(last)["progress"]
     assert progress["step"] == 10 and progress["history"] == []

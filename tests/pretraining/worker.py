@@ -1,24 +1,25 @@
-"""One of several processes that train: python worker.py OUTPUT PICKLED_CONFIG RANK
+"""One of several processes that train."""
 
-RANK: The process that gets a signal in its first evaluation, if any.
-"""
-
-import pickle
+import os
 import signal
-import sys
 from pathlib import Path
 
 import torch
 
 from spacy_elmo.pretraining import trainer
-from spacy_elmo.pretraining.distributed import process_group, rank, world_size
+from spacy_elmo.pretraining.config import RunConfig
+from spacy_elmo.pretraining.distributed import process_group, world_size
 from spacy_elmo.pretraining.language_model import LanguageModel
 
 
-def main() -> None:
+def work(environment: dict[str, str], config: RunConfig, output: Path, stops: bool) -> None:
+    """Train, or continue a training that was stopped.
+
+    environment (dict): What torchrun sets.
+    stops (bool): Whether this process gets a signal in its first evaluation.
+    """
     torch.set_num_threads(1)
-    output, config = map(Path, sys.argv[1:3])
-    stops = sys.argv[3]
+    os.environ.update(environment)
     trainer.write_model = lambda *args: None
     log_likelihood = LanguageModel.log_likelihood
 
@@ -26,15 +27,8 @@ def main() -> None:
         signal.raise_signal(signal.SIGTERM)
         return log_likelihood(*args)
 
+    if stops:
+        LanguageModel.log_likelihood = stop
     with process_group(gpu=False) as device:
         assert world_size() == 2
-        if stops == str(rank()):
-            LanguageModel.log_likelihood = stop
-        done = trainer.pretrain(
-            pickle.loads(config.read_bytes()), output, device=device, resume=True
-        )
-        assert done.interrupted == bool(stops)
-
-
-if __name__ == "__main__":
-    main()
+        trainer.pretrain(config, output, device=device, resume=True)

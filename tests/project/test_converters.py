@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import io
 import json
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -16,6 +15,7 @@ import srsly
 from spacy.tokens import DocBin
 from spacy.vocab import Vocab
 
+from ..conftest import run_spacy
 from .conftest import PROJECT, script
 
 sys.path.insert(0, str(PROJECT / "scripts"))
@@ -131,9 +131,8 @@ def test_ud(tmp_path):
     script("convert_ud", treebank(tmp_path), tmp_path / "out")
     for split in ("train", "dev", "test"):
         options = ["--converter", "conllu", "--n-sents", "10"]
-        command = [sys.executable, "-m", "spacy", "convert", tmp_path / f"x-ud-{split}.conllu"]
         if split == "train":
-            subprocess.run([*command, tmp_path, *options], check=True, capture_output=True)
+            run_spacy("convert", tmp_path / f"x-ud-{split}.conllu", tmp_path, *options)
             expected = (tmp_path / "x-ud-train.spacy").read_bytes()
         assert (tmp_path / "out" / f"{split}.spacy").read_bytes() == expected
     docs = list(DocBin().from_bytes(expected).get_docs(Vocab()))

@@ -17,7 +17,7 @@ from spacy.util import load_config, load_model_from_config
 
 from spacy_elmo.bilm.formats import native
 
-from ..conftest import random_bilm
+from ..conftest import random_bilm, run_spacy
 from .conftest import CONFIG_FOLDER, SCRIPTS, script
 
 sys.path.insert(0, SCRIPTS)
@@ -106,7 +106,20 @@ ARGUMENTS = (
 )  # fmt: skip
 
 
-def test_a_run(folder):
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`spacy train` and `spacy evaluate` run in this process, which saves their start."""
+
+    def run(command: list[str], pass_fds: list[int]) -> subprocess.CompletedProcess:
+        assert command[:3] == [sys.executable, "-m", "spacy"]
+        result = run_spacy(*command[3:])
+        print(result.output)
+        return subprocess.CompletedProcess(command, result.exit_code)
+
+    monkeypatch.setattr(subprocess, "run", run)
+
+
+def test_a_run(folder, in_process):
     """From nothing to a result; the second time, nothing is done, and after a change, all is."""
     elmo = ("--system", "elmo", "--weights", "bilm", "--sizes", "3", "full", "--mix", "frozen")
     output = script("experiment", *ARGUMENTS, *elmo)
@@ -135,6 +148,7 @@ def test_a_run(folder):
 
 
 def test_a_baseline(folder):
+    """Trained and tested in processes of their own, as users do."""
     work = folder / "training/films/baseline/.work"
     work.mkdir(parents=True)
     (work / "cache").write_bytes(b"what a killed run has left")
@@ -207,6 +221,6 @@ def test_one_process_at_a_time(folder):
         (["--weights", "bilm", "--gpu-id", "99"], "GPU"),
     ],
 )
-def test_errors(arguments, message, folder):
+def test_errors(arguments, message, folder, in_process):
     output = script("experiment", *ARGUMENTS, *arguments, fails=True)
     assert message in output and not list(folder.glob("metrics/**/*.json"))

@@ -145,14 +145,9 @@ def test_broken_senses_are_named(tmp_path, line, problem):
         probe.read_senses(path)
 
 
-@pytest.mark.parametrize("kind", ["weights", "pipeline"])
-def test_command(corpus, tmp_path, weights_folder, monkeypatch, kind):
-    model = weights_folder
-    if kind == "pipeline":
-        model = tmp_path / "pipeline"
-        nlp = elmo_pipeline(weights_folder)
-        nlp.initialize()
-        nlp.to_disk(model)
+def test_command(corpus, tmp_path, weights_folder, monkeypatch):
+    model = tmp_path / "pipeline"
+    elmo_pipeline(weights_folder).to_disk(model)
     senses = tmp_path / "senses.jsonl"
     record = {"tokens": ["the", "bank"], "index": 1, "lemma": "bank", "sense": "river"}
     senses.write_text(json.dumps(record) + "\n" + json.dumps(record))
