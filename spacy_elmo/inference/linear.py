@@ -11,13 +11,14 @@ import contextlib
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, Optional, Protocol
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..bilm.forking import FORK_GATE
+from ..bilm.forking import no_fork
+from ..bilm.lstm_function import Linear
 from ..bilm.packing import round_up
 from .settings import Precision
 
@@ -26,17 +27,10 @@ from .settings import Precision
 _PACKING_ROWS = 64
 
 
-class PackedLinear(Protocol):
-    """Computes `x @ weight.T + bias (+ addend)`; x and addend have as many leading dimensions as
-    the weight that was packed. The result is a new float32 tensor that the caller may overwrite."""
-
-    def __call__(self, x: Tensor, addend: Optional[Tensor] = None) -> Tensor: ...
-
-
 def pack_linear(
     weight: Tensor, bias: Optional[Tensor], precision: Precision, *, many_rows: bool = False
-) -> PackedLinear:
-    """Prepare a weight for many products.
+) -> Linear:
+    """Prepare a weight for many products `x @ weight.T + bias (+ addend)`.
 
     weight (Tensor): Shape (out, in), or (directions, out, in) for a batched product (GPU).
     bias (Optional[Tensor]): Shape (out,) or (directions, out).
@@ -44,6 +38,8 @@ def pack_linear(
     many_rows (bool): The product will mostly see hundreds of rows. In float32 on a CPU, such a
         product gains little by packing, and uses the weight as it is: a second copy of all
         weights would cost more than it brings.
+    RETURNS (Callable): Maps x, and an addend or None, to a new float32 tensor that the caller may
+        overwrite. x and addend have as many leading dimensions as the weight.
     """
     weight = weight.detach()
     bias = None if bias is None else bias.detach()
@@ -61,11 +57,11 @@ def pack_linear(
     return _dense(weight, bias, weight.dtype)
 
 
-def _with_addend(linear: Callable[[Tensor], Tensor]) -> PackedLinear:
+def _with_addend(linear: Callable[[Tensor], Tensor]) -> Linear:
     return lambda x, addend=None: linear(x) if addend is None else linear(x).add_(addend)
 
 
-def _dense(weight: Tensor, bias: Optional[Tensor], dtype: torch.dtype) -> PackedLinear:
+def _dense(weight: Tensor, bias: Optional[Tensor], dtype: torch.dtype) -> Linear:
     result = torch.float32 if dtype == torch.bfloat16 else dtype
     transposed = weight.to(dtype).transpose(-1, -2).contiguous()
     row = None if bias is None else bias.to(result).unsqueeze(-2)
@@ -80,7 +76,7 @@ def _dense(weight: Tensor, bias: Optional[Tensor], dtype: torch.dtype) -> Packed
     return product
 
 
-def _onednn(weight: Tensor, bias: Optional[Tensor]) -> PackedLinear:
+def _onednn(weight: Tensor, bias: Optional[Tensor]) -> Linear:
     packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _PACKING_ROWS)
     linear = torch.ops.mkldnn._linear_pointwise
 
@@ -109,7 +105,7 @@ def _pad_rows(x: Tensor) -> Tensor:
     return longer
 
 
-def _int8(weight: Tensor, bias: Optional[Tensor]) -> PackedLinear:
+def _int8(weight: Tensor, bias: Optional[Tensor]) -> Linear:
     # One scale per output row. Symmetric, so that a zero weight stays zero.
     scales = weight.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny) / 127
     zeros = torch.zeros_like(scales, dtype=torch.int64)
@@ -185,5 +181,5 @@ def inference(precision: Precision, device: torch.device) -> Iterator[None]:
     if torch.amp.is_autocast_available(device.type):  # Not on PyTorch's meta device.
         autocast = torch.autocast(device.type, enabled=False)
     tf32: Any = _TF32_PRODUCTS if precision == "tf32" and device.type != "cpu" else no_context
-    with FORK_GATE, torch.inference_mode(), autocast, tf32:
+    with no_fork(), torch.inference_mode(), autocast, tf32:
         yield

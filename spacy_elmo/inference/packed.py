@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ..bilm.lstm import BiLSTM, LSTMLayer
-from ..bilm.lstm_function import FORGET_BIAS, LayerProducts
+from ..bilm.lstm_function import FORGET_BIAS, LayerProducts, Linear
 from ..bilm.token_encoder import CharCNN, WordEmbedding
-from .linear import PackedLinear, pack_linear
+from .linear import pack_linear
 from .settings import Precision
 
 # Bytes of gate pre-activations computed at once: enough rows for a fast product, and little enough
@@ -32,7 +32,7 @@ class PackedBiLM(NamedTuple):
     lstm (list): For each layer, the products of each direction, or one set for both.
     """
 
-    token_encoder: list[PackedLinear]
+    token_encoder: list[Linear]
     lstm: list[list[LayerProducts]]
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, cast
+from typing import TYPE_CHECKING, Any, Optional, cast
 from weakref import WeakKeyDictionary
 
 import numpy
@@ -16,7 +17,7 @@ from torch.nn import functional as F
 from torch.utils.weak import WeakIdRef
 
 from ..bilm.characters import BOS, EOS
-from ..bilm.forking import FORK_GATE
+from ..bilm.forking import no_fork
 from ..bilm.lstm_function import LayerState, run_layer
 from ..bilm.packing import PackedBatch, pack_sentences, split_sentences, to_device
 from ..bilm.token_encoder import CharCNN
@@ -26,6 +27,9 @@ from .settings import Settings, check_precision
 
 if TYPE_CHECKING:
     from ..bilm import BiLM
+
+# Guards what all threads share: sessions, packed weights, type caches. Held within `no_fork`.
+_LOCK = threading.RLock()
 
 # Word types that are encoded at once. In between, other threads may fork.
 _TYPES_PER_CALL = 2048
@@ -56,7 +60,6 @@ class Session:
         self.n_layers, self.width = bilm.config.n_activations, bilm.config.output_dim
         self.type_cache = TypeCache(int(settings.type_cache_mb * 2**20))
         self._token_encoder, self._lstm = bilm.token_encoder, bilm.lstm
-        self._lock = threading.Lock()
         self._packed: Optional[PackedBiLM] = None
         self._states: Optional[list[LayerState]] = None
         self._checksum: Optional[str] = None
@@ -104,9 +107,9 @@ class Session:
             shape = (self.n_layers, len(index), self.width)
             layers = torch.empty(shape, device=self.device, dtype=self.dtype)
             for numbers, part in self.batches(list(types), numpy.array(index, dtype=int), lengths):
-                with FORK_GATE:
+                with no_fork():
                     layers.index_copy_(1, to_device(numbers, self.device), part)
-            with FORK_GATE:
+            with no_fork():
                 copies = layers.split(lengths, dim=1)
                 return [part.clone(memory_format=torch.contiguous_format) for part in copies]
 
@@ -118,7 +121,7 @@ class Session:
     def checksum(self) -> str:
         """A checksum of evenly spaced samples of all weights, the same in every process. Whatever
         trains a biLM changes nearly all weights, and reading all would take as long as a batch."""
-        with FORK_GATE, self._lock:
+        with no_fork(), _LOCK:
             if self._checksum is None:
                 self._checksum = self._compute_checksum()
             return self._checksum
@@ -208,7 +211,7 @@ class Session:
                 all_rows[:, index] = values
 
     def _pack(self) -> PackedBiLM:
-        with FORK_GATE, self._lock:
+        with no_fork(), _LOCK:
             if self._packed is None:
                 precision = self.settings.precision
                 self._packed = pack_bilm(self._token_encoder, self._lstm, precision)
@@ -220,14 +223,13 @@ class TypeCache:
     text alone, and in running text most tokens are repeats: the character CNN has to read a type
     only once. A full cache starts again: the frequent types are back after a few sentences.
 
-    Threads may share it, within `FORK_GATE`.
+    Threads may share it, within `no_fork`.
 
     max_bytes (int): Bound on vectors, texts and book-keeping together. 0: never keep anything.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._lock = threading.RLock()
         self.clear()
 
     def __len__(self) -> int:
@@ -235,7 +237,7 @@ class TypeCache:
 
     def clear(self) -> None:
         """Forget all types."""
-        with self._lock:
+        with _LOCK:
             self._rows: dict[str, int] = {}
             # Rows are only appended, so that a thread may read older ones without the lock.
             self._table: Optional[Tensor] = None
@@ -249,7 +251,7 @@ class TypeCache:
             (texts, width).
         RETURNS (Tensor): A new tensor, shape (types, width).
         """
-        with self._lock:
+        with _LOCK:
             rows = numpy.array([self._rows.get(text, -1) for text in types], dtype=numpy.int64)
             table = self._table
         if table is not None and (rows >= 0).all():
@@ -257,7 +259,7 @@ class TypeCache:
         hits, misses = numpy.flatnonzero(rows >= 0), numpy.flatnonzero(rows < 0)
         missing = sorted(dict.fromkeys(types[i] for i in misses.tolist()), key=len)
         new = encode(missing)
-        with self._lock:
+        with _LOCK:
             self._store(missing, new)
         position = {text: i for i, text in enumerate(missing)}
         rows[misses] = [position[types[i]] for i in misses.tolist()]
@@ -292,13 +294,8 @@ class TypeCache:
         self.n_bytes += int(n_bytes[n_new - 1])
 
 
-class _Sessions(NamedTuple):
-    version: Hashable
-    by_settings: dict[Settings, Session]
-
-
-_SESSIONS: WeakKeyDictionary[BiLM, _Sessions] = WeakKeyDictionary()
-_SESSIONS_LOCK = threading.Lock()
+# The version of the weights, and the sessions by settings.
+_SESSIONS: WeakKeyDictionary[BiLM, tuple[Hashable, dict[tuple, Session]]] = WeakKeyDictionary()
 
 
 def current_session(bilm: BiLM, settings: Settings = Settings()) -> Session:
@@ -312,7 +309,8 @@ def current_session(bilm: BiLM, settings: Settings = Settings()) -> Session:
 
     bilm (BiLM): The network.
     settings (Settings): How to run it.
-    RETURNS (Session): The same one until the weights change.
+    RETURNS (Session): The same one until the weights change. Sessions of other settings are kept
+        beside it until then.
     RAISES (ValueError): If the precision is not for the device of the weights.
     """
     weights = tuple(
@@ -320,11 +318,14 @@ def current_session(bilm: BiLM, settings: Settings = Settings()) -> Session:
         for p in bilm.parameters()
     )
     version = bilm.n_invalidations, weights
-    with FORK_GATE, _SESSIONS_LOCK:
-        sessions = _SESSIONS.get(bilm)
-        if sessions is None or sessions.version != version:
+    # A sub-class may have settings that are not those of a session.
+    key = tuple(getattr(settings, field.name) for field in fields(Settings))
+    with no_fork(), _LOCK:
+        last_version, sessions = _SESSIONS.get(bilm, (None, {}))
+        if last_version != version:
             # Free the old ones before the new one packs its weights.
-            sessions = _SESSIONS[bilm] = _Sessions(version, {})
-        if settings not in sessions.by_settings:
-            sessions.by_settings[settings] = Session(bilm, settings)
-        return sessions.by_settings[settings]
+            sessions.clear()
+            _SESSIONS[bilm] = version, sessions
+        if key not in sessions:
+            sessions[key] = Session(bilm, settings)
+        return sessions[key]

@@ -14,7 +14,7 @@ import torch
 from thinc.api import Optimizer, PyTorchShim
 
 from ..bilm import BiLM
-from ..bilm.forking import FORK_GATE
+from ..bilm.forking import no_fork
 from ..bilm.formats import native
 from ..inference import Settings
 from ..inference.settings import check_precision
@@ -74,7 +74,7 @@ class ElmoShim(PyTorchShim):
     def load_bilm(self) -> BiLM:
         """RETURNS (BiLM): Always the same, loaded if it was not needed yet.
         RAISES (ValueError): If there are no weights."""
-        with FORK_GATE, _LOADING:
+        with no_fork(), _LOADING:
             if not isinstance(self._model, BiLM):
                 if self.load is None:
                     raise ValueError(

@@ -12,6 +12,9 @@ import torch
 
 from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
 from spacy_elmo.inference import Session, Settings, current_session
+from spacy_elmo.layers.encoder import ElmoEncoder, get_session, set_precision
+from spacy_elmo.layers.shim import Settings as EncoderSettings
+from spacy_elmo.segmenters import sentences as by_sentence
 
 from ..bilm.test_model import SEEDS, SENTENCES, arguments, random_case
 from ..conftest import TINY, TINY_WORDS, max_difference, random_bilm
@@ -380,6 +383,21 @@ def test_a_session_lasts_until_the_weights_change():
     assert current_session(bilm) is session
     write_in_place(bilm)
     assert current_session(bilm) is not session
+
+
+def test_an_encoder_shares_the_session_of_its_network():
+    bilm = random_bilm()
+    encoder = ElmoEncoder(bilm, by_sentence(), EncoderSettings(mixed_precision=True))
+    assert get_session(encoder) is current_session(bilm)
+
+
+def test_set_precision_frees_what_was_packed_before():
+    encoder = ElmoEncoder(random_bilm(), by_sentence(), EncoderSettings())
+    before = weakref.ref(get_session(encoder))
+    set_precision(encoder, "float16")
+    assert get_session(encoder).settings.precision == "float16"
+    gc.collect()
+    assert before() is None
 
 
 def test_sessions_do_not_keep_a_network_alive():
