@@ -10,7 +10,7 @@ import spacy
 
 from ..component import Elmo
 from ..files import atomic_file, atomic_folder
-from ..layers.encoder import get_shim
+from ..layers.encoder import set_bilm
 from .config import LossConfig
 from .corpus import Corpus
 from .head import head_folder, write_head
@@ -34,7 +34,7 @@ def write_model(
         nlp.add_pipe("sentencizer")
     elmo = nlp.add_pipe("elmo", config={"model": {"weights": None}})
     assert isinstance(elmo, Elmo)
-    get_shim(elmo.model).set_bilm(copy.deepcopy(model.bilm).cpu())
+    set_bilm(elmo.model, copy.deepcopy(model.bilm).cpu())
     nlp.meta["name"] = "elmo"
     nlp.meta["description"] = "A bidirectional language model, pretrained with spacy-elmo"
     if record is not None:
