@@ -155,9 +155,9 @@ def measure_memory(args: argparse.Namespace) -> dict:
     settings = {"precision": args.precision, "max_tokens_per_batch": args.max_tokens}
     elmo = nlp.add_pipe("elmo", config={"keep_layers": False, "model": settings})
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    from spacy_elmo.layers.encoder import get_shim
+    from spacy_elmo.layers.encoder import set_bilm
 
-    get_shim(elmo.model).set_bilm(build(args.shape, args.device))
+    set_bilm(elmo.model, build(args.shape, args.device))
 
     def docs():
         n_tokens = 0

@@ -16,7 +16,7 @@ from spacy.vocab import Vocab
 from thinc.api import Config, Model, Optimizer
 
 from .layers.activation_cache import ActivationCache
-from .layers.encoder import BatchLayers, get_shim
+from .layers.encoder import BatchLayers, get_shim, set_bilm
 from .layers.mixes import Mix
 from .layers.upstream import RunState, Upstream
 from .weights import load_bilm
@@ -208,7 +208,7 @@ class Elmo(Upstream):
         weights (Union[str, Path]): A name, a folder, or a file of weights.
         RAISES (ValueError): If they do not exist, or cannot be read.
         """
-        get_shim(self.model).set_bilm(load_bilm(weights))
+        set_bilm(self.model, load_bilm(weights))
 
     def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> Elmo:
         """See spaCy. RAISES (ValueError): If the bytes are damaged."""

@@ -61,10 +61,10 @@ def test_strange_docs(nlp, name):
 def test_a_batch_of_strange_docs_equals_each_alone(nlp, size):
     together = list(nlp.pipe(strange_docs(nlp), batch_size=size))
     assert len(together) == len(STRANGE)
-    for name, doc, single in zip(STRANGE, together, map(nlp, strange_docs(nlp))):
+    for name, doc, alone in zip(STRANGE, together, map(nlp, strange_docs(nlp))):
         assert [token.text for token in doc] == STRANGE[name]
-        assert max_difference(doc._.elmo_layers, single._.elmo_layers) < 1e-5, name
-        assert max_difference(doc._.elmo_tokens, single._.elmo_tokens) < 1e-5, name
+        assert max_difference(doc._.elmo_layers, alone._.elmo_layers) < 1e-5, name
+        assert max_difference(doc._.elmo_tokens, alone._.elmo_tokens) < 1e-5, name
 
 
 def test_strange_docs_equal_the_bilm_on_their_tokens(nlp, bilm):
@@ -102,8 +102,8 @@ def long_run(tmp_path_factory):
     nlp = elmo_pipeline(folder, keep_layers=False)
     elmo = nlp.get_pipe("elmo")
     words = [f"w{i * 7919 % 1009}" for i in range(N_LONG)]
-    for index in SPACES:
-        words[index] = "\n"
+    for at in SPACES:
+        words[at] = "\n"
     computed, mixed = [], []
     batches, mix = Session.batches, elmo.mix
 
@@ -128,7 +128,7 @@ def test_a_long_doc_runs_in_bounded_batches(long_run):
     assert max(computed) <= Settings().max_tokens_per_batch
     # Every token at least once, those in overlaps twice.
     assert N_LONG < sum(computed) < 1.2 * N_LONG
-    # The layers of no more than one batch are in memory together.
+    # All layers exist side by side for one batch at a time only.
     assert max(mixed) <= Settings().max_tokens_per_batch
     assert sum(mixed) == N_LONG - len(SPACES)
 
@@ -310,8 +310,8 @@ def test_random_damage_of_a_pipeline(nlp, tmp_path):
     n_refused = 0
     for _ in range(100):
         mutant = bytearray(data)
-        for index in rng.integers(2500, size=rng.integers(1, 9)):
-            mutant[index] = rng.integers(256)
+        for at in rng.integers(2500, size=rng.integers(1, 9)):
+            mutant[at] = rng.integers(256)
         try:
             elmo.from_bytes(srsly.msgpack_dumps({"cfg": b"{}", "model": bytes(mutant)}))
         except ValueError as error:

@@ -11,7 +11,7 @@ from wasabi import msg
 from ..bilm.formats import FORMATS, load, round_to_half
 from ..component import Elmo
 from ..files import atomic_folder, sha256
-from ..layers.encoder import get_shim
+from ..layers.encoder import set_bilm
 from .util import exit_on_error, lock_folder
 
 _FORMATS = ", ".join(format.NAME for format in FORMATS)
@@ -57,7 +57,7 @@ def convert_cli(
             nlp.add_pipe("sentencizer")
         elmo = nlp.add_pipe("elmo", config={"model": {"weights": None}})
         assert isinstance(elmo, Elmo)
-        get_shim(elmo.model).set_bilm(bilm)
+        set_bilm(elmo.model, bilm)
         nlp.meta["name"] = out.absolute().name.replace("-", "_")
         nlp.meta["description"] = "ELMo: contextual word vectors from a biLM"
         nlp.meta["sources"] = [{"name": weights.name, "sha256": sha256(weights)}]

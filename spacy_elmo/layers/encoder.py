@@ -218,6 +218,11 @@ def get_bilm(model: Model[list[Doc], BatchLayers]) -> BiLM:
     return shim._model if isinstance(shim._model, BiLM) else shim.load_bilm()
 
 
+def set_bilm(model: Model[list[Doc], BatchLayers], bilm: BiLM) -> None:
+    """Give the encoder another biLM, which moves to the encoder's device."""
+    get_shim(model).set_bilm(bilm)
+
+
 def get_session(model: Model[list[Doc], BatchLayers]) -> Session:
     """RETURNS (Session): What runs the encoder's biLM with its present weights."""
     bilm = get_bilm(model)

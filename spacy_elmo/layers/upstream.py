@@ -211,7 +211,7 @@ class Upstream(Tok2Vec):
             layers, backprop = encode_layers(self.model, docs, self.activation_cache), None
         else:
             layers, backprop = self._begin_fine_tuning(docs, losses)
-        self._run.batch = SharedBatch(doc_keys(docs), layers, set(states), backprop)
+        self._run.batch = SharedBatch(doc_keys(docs), layers, states, backprop)
         for state in states:
             state.batch = self._run.batch
         if sgd is not None:
@@ -221,6 +221,8 @@ class Upstream(Tok2Vec):
     def _begin_fine_tuning(
         self, docs: list[Doc], losses: dict[str, float]
     ) -> tuple[BatchLayers, Callable]:
+        """RETURNS (tuple): The layers, and a function that takes the sum of their gradients: see
+        `SharedBatch.backprop`."""
         layers, backprop_model = self.model(docs, is_train=True)
         ops, check = self.model.ops, self._run.gradient_check
 

@@ -28,7 +28,7 @@ from ..bilm.formats import read_vocabulary
 from ..bilm.validation import validate
 from ..component import Elmo
 from ..files import atomic_file, atomic_folder, save_tensors
-from ..layers.encoder import get_shim
+from ..layers.encoder import set_bilm
 from .config import LossConfig
 from .corpus import Corpus
 from .language_model import LanguageModel
@@ -53,7 +53,7 @@ def write_model(
         nlp.add_pipe("sentencizer")
     elmo = nlp.add_pipe("elmo", config={"model": {"weights": None}})
     assert isinstance(elmo, Elmo)
-    get_shim(elmo.model).set_bilm(copy.deepcopy(model.bilm).cpu())
+    set_bilm(elmo.model, copy.deepcopy(model.bilm).cpu())
     nlp.meta["name"] = "elmo"
     nlp.meta["description"] = "A bidirectional language model, pretrained with spacy-elmo"
     if record is not None:

@@ -20,7 +20,7 @@ from spacy_elmo.layers.encoder import (
     encode,
     get_bilm,
     get_session,
-    get_shim,
+    set_bilm,
     set_precision,
 )
 from spacy_elmo.layers.mixes import ConcatLayers, FrozenMix
@@ -237,7 +237,7 @@ def test_without_weights_every_use_says_so():
 def test_another_bilm_runs_with_the_same_settings(bilm):
     encoder = ElmoEncoder(lambda: bilm, sentences(), Settings(precision="float16"))
     other = random_bilm(seed=1)
-    get_shim(encoder).set_bilm(other)
+    set_bilm(encoder, other)
     assert get_bilm(encoder) is other
     assert get_session(encoder).settings.precision == "float16"
     layers = encoder.predict(make_docs([["bank"]])).layers
