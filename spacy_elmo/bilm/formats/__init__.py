@@ -76,12 +76,10 @@ def find_format(path: Path) -> tuple[ModuleType, Path]:
     """RETURNS (tuple): The format of the weights, and their path: in a folder with one file of
     weights, that file.
     RAISES (ValueError): If no format is recognised, or if there are several files of weights."""
-    if not path.exists():
-        raise ValueError(f"no such file or folder: {path}")
     if path.is_dir():
         return _find_in_folder(path)
     if not path.is_file():
-        raise ValueError(f"{path} is neither a file nor a folder")
+        raise ValueError(f"no such file or folder: {path}")
     with path.open("rb") as file:
         start = file.read(512)
     if not start:
