@@ -51,8 +51,8 @@ def perplexity_cli(
         language_model, head = load_language_model(load_bilm(model), folder)
         language_model.to(device)
         stream = read_texts(find_files(texts), encoding, errors)
-        texts_of_sentences = tokenize(stream, head.tokenization)
-        sentences = itertools.chain.from_iterable(text for _, text in texts_of_sentences)
+        tokenized = tokenize(stream, head.tokenization)
+        sentences = itertools.chain.from_iterable(sentences for _, sentences in tokenized)
         text = Sentences.from_tokens(sentences, head.words)
         scores = perplexity(language_model, text, carry_state=carry_state)
         assert scores is not None
