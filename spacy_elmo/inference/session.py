@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Optional, cast
 from weakref import WeakKeyDictionary
@@ -295,7 +294,7 @@ class TypeCache:
 
 
 # The version of the weights, and the sessions by settings.
-_SESSIONS: WeakKeyDictionary[BiLM, tuple[Hashable, dict[tuple, Session]]] = WeakKeyDictionary()
+_SESSIONS: WeakKeyDictionary[BiLM, tuple[Hashable, dict[Settings, Session]]] = WeakKeyDictionary()
 
 
 def current_session(bilm: BiLM, settings: Settings = Settings()) -> Session:
@@ -318,14 +317,12 @@ def current_session(bilm: BiLM, settings: Settings = Settings()) -> Session:
         for p in bilm.parameters()
     )
     version = bilm.n_invalidations, weights
-    # A sub-class may have settings that are not those of a session.
-    key = tuple(getattr(settings, field.name) for field in fields(Settings))
     with no_fork(), _LOCK:
         last_version, sessions = _SESSIONS.get(bilm, (None, {}))
         if last_version != version:
             # Free the old ones before the new one packs its weights.
             sessions.clear()
             _SESSIONS[bilm] = version, sessions
-        if key not in sessions:
-            sessions[key] = Session(bilm, settings)
-        return sessions[key]
+        if settings not in sessions:
+            sessions[settings] = Session(bilm, settings)
+        return sessions[settings]
