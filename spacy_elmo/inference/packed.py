@@ -17,7 +17,7 @@ from .settings import Precision
 # Bytes of gate pre-activations computed at once: enough rows for a fast product, and little enough
 # memory for the allocator to use again. FBGEMM is fastest at about 64 rows; int8 also allocates an
 # int32 accumulator of the same size.
-_GATE_BYTES = {"float32": 8 << 20, "float16": 4 << 20, "int8": 4 << 20}
+_GATE_BYTES = {"float32": 8 << 20, "bfloat16": 8 << 20, "float16": 4 << 20, "int8": 4 << 20}
 _GATE_BYTES_UNPACKED = 16 << 20
 _GATE_BYTES_GPU = 1 << 30
 
