@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Optional, cast
 from weakref import WeakKeyDictionary
@@ -21,6 +21,7 @@ from ..bilm.forking import no_fork
 from ..bilm.lstm_function import LayerProducts, LayerState, run_layer
 from ..bilm.packing import PackedBatch, pack_sentences, split_sentences, to_device
 from ..bilm.token_encoder import CharCNN
+from .auto import choose_precision
 from .linear import inference
 from .packed import PackedBiLM, pack_bilm
 from .settings import Settings, check_precision
@@ -48,6 +49,8 @@ class Session:
 
     def __init__(self, bilm: BiLM, settings: Settings) -> None:
         check_precision(settings.precision, bilm.device)
+        if settings.precision == "auto":
+            settings = replace(settings, precision=choose_precision(bilm))
         self.settings = settings
         self.device, self.dtype = bilm.device, bilm.dtype
         self.n_layers, self.width = bilm.config.n_activations, bilm.config.output_dim
@@ -270,6 +273,8 @@ def current_session(bilm: BiLM, settings: Settings = Settings()) -> Session:
         beside it until then.
     RAISES (ValueError): If the precision is not for the device of the weights.
     """
+    if settings.precision == "auto":  # Which runs the biLM: not within `no_fork`.
+        settings = replace(settings, precision=choose_precision(bilm))
     weights = tuple(
         (WeakIdRef(p), p.data_ptr(), object() if p.is_inference() else p._version)
         for p in bilm.parameters()
