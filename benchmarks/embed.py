@@ -169,7 +169,7 @@ def measure_speed(args: argparse.Namespace) -> dict:
     row["LSTM/mm"] = row["LSTM GFLOP/s"] / row["mm GFLOP/s"]
     sentence = min(sentences, key=lambda tokens: abs(len(tokens) - LATENCY_TOKENS))
     row["latency ms"] = 1000 * seconds(lambda: session.embed([sentence]), repeats=15)
-    few = sentences[:: len(sentences) // N_PLAIN_SENTENCES]
+    few = sentences[:: max(1, len(sentences) // N_PLAIN_SENTENCES)]
     if args.precision == "float32" and args.device == "cpu":
         pairs = zip(plain.embed(bilm, few[:32]), session.embed(few))
         difference = max(float((a - b).abs().max()) for a, b in pairs)
