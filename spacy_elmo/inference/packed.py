@@ -40,13 +40,10 @@ def pack_bilm(
     token_encoder: CharCNN | WordEmbedding, lstm: BiLSTM, precision: Precision
 ) -> PackedBiLM:
     """Pack the present weights."""
-    # 8-bit products quantise all rows of a call with one scale: a type's vector, which the type
-    # cache keeps, would depend on the types that are computed with it. Products with half-precision
-    # weights are as fast here.
-    char_precision: Precision = "float16" if precision == "int8" else precision
     linears = token_encoder.linears() if isinstance(token_encoder, CharCNN) else []
     char_products = [
-        pack_linear(weight, bias, char_precision, many_rows=True) for weight, bias in linears
+        pack_linear(weight, bias, _char_precision(precision, weight), many_rows=True)
+        for weight, bias in linears
     ]
     layers = []
     for pair in zip(lstm.forward_layers, lstm.backward_layers):
@@ -54,6 +51,20 @@ def pack_bilm(
         groups = zip(pair) if pair[0].gate_weight.device.type == "cpu" else [pair]
         layers.append([_pack_layer(group, precision) for group in groups])
     return PackedBiLM(char_products, layers)
+
+
+def _char_precision(precision: Precision, weight: Tensor) -> Precision:
+    """RETURNS (Precision): That of one of `CharCNN.linears`."""
+    if precision == "int8":
+        # 8-bit products quantise all rows of a call with one scale: a type's vector, which the type
+        # cache keeps, would depend on the types that are computed with it. Products with
+        # half-precision weights are as fast here.
+        return "float16"
+    is_highway = weight.shape[0] == weight.shape[1]
+    if precision == "bfloat16" and weight.device.type == "cpu" and not is_highway:
+        # Convolutions and projection are a small part of the work, but most of the error.
+        return "float32"
+    return precision
 
 
 def _pack_layer(layers: Sequence[LSTMLayer], precision: Precision) -> LayerProducts:
