@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Optional, cast
+from typing import TYPE_CHECKING, Any, Optional
 from weakref import WeakKeyDictionary
 
 import numpy
@@ -18,21 +18,21 @@ from torch.utils.weak import WeakIdRef
 
 from ..bilm.characters import BOS, EOS
 from ..bilm.forking import no_fork
-from ..bilm.lstm_function import LayerProducts, LayerState, run_layer
+from ..bilm.lstm_function import LayerState, Linear, run_layer
 from ..bilm.packing import PackedBatch, pack_sentences, split_sentences, to_device
 from ..bilm.token_encoder import CharCNN
 from .auto import choose_precision
 from .linear import inference
 from .packed import PackedBiLM, pack_bilm
 from .settings import Settings, check_precision
-from .threads import count_threads, start
+from .threads import start
 from .type_cache import LOCK, TypeCache
 
 if TYPE_CHECKING:
     from ..bilm import BiLM
 
 # Word types that are encoded at once, by device.
-_TYPES_PER_TASK = {"cpu": 256}
+_TYPES_PER_TASK = {"cpu": 128}
 
 # Numbers of each weight tensor that go into a checksum.
 _CHECKSUM_SAMPLE = 1024
@@ -74,21 +74,33 @@ class Session:
         """
         sizes = numpy.asarray(lengths, dtype=numpy.int64)
         starts = numpy.cumsum(sizes) - sizes
-        vectors = self._encode_types([*types, BOS, EOS])
+        packed = self._packed or self._pack()
+        vectors = self._encode([*types, BOS, EOS], packed.token_encoder)
         max_tokens = 0 if self.settings.stateful else self.settings.max_tokens_per_batch
         boundaries = len(types), len(types) + 1
+        if self.settings.stateful:
+            self._grow_states(len(sizes))
+        on_cpu = self.device.type == "cpu"
+        # On a GPU, batched products serve both directions at once.
+        groups = [[0], [1]] if on_cpu else [[0, 1]]
         # While the caller uses a batch, and one direction is slower than the other, the threads
-        # have another one to run.
-        n_threads = count_threads(self.device)
-        n_ahead = n_threads // 2 + 1 if n_threads > 1 else 0
-        running: deque[Callable[[], tuple[numpy.ndarray, Tensor]]] = deque()
-        for numbers in split_sentences(sizes, max_tokens):
-            batch = pack_sentences(index, starts[numbers], sizes[numbers], *boundaries)
-            running.append(self._run(batch, vectors, numbers))
-            if len(running) > n_ahead:
-                yield running.popleft()()
-        while running:
-            yield running.popleft()()
+        # have another batch to run.
+        n_ahead = torch.get_num_threads() // 2 if on_cpu else 0
+        running: deque[tuple[numpy.ndarray, Tensor, list[Callable[[], None]]]] = deque()
+        for numbers in [*split_sentences(sizes, max_tokens), *[None] * n_ahead]:
+            if numbers is not None:
+                batch = pack_sentences(index, starts[numbers], sizes[numbers], *boundaries)
+                with no_fork(), torch.inference_mode(False):
+                    # The caller may compute gradients of a mix.
+                    layers = vectors.new_empty(self.n_layers, len(batch.tokens), self.width)
+                run = partial(self._run, packed, batch, vectors, layers, numbers[batch.order])
+                tasks = [start(partial(run, group), self.device) for group in groups]
+                running.append((batch.tokens, layers, tasks))
+            if running and (numbers is None or len(running) > n_ahead):
+                tokens, layers, tasks = running.popleft()
+                for wait in tasks:
+                    wait()
+                yield tokens, layers
 
     def embed(self, sentences: Iterable[Iterable[str]]) -> list[Tensor]:
         """Tokens in, activations out.
@@ -141,71 +153,39 @@ class Session:
                 checksum.update(f"{name} {tuple(weight.shape)}".encode() + sample.tobytes())
         return checksum.hexdigest()
 
-    def _encode_types(self, types: Sequence[str]) -> Tensor:
+    def _encode(self, types: Sequence[str], products: list[Linear]) -> Tensor:
         """RETURNS (Tensor): Shape (types, P)."""
-        if isinstance(self._token_encoder, CharCNN):
-            return self.type_cache.lookup(types, self._encode_characters)
-        with inference(self.settings.precision, self.device):
-            return self._token_encoder(types)
+        encode: Callable[..., Tensor]
+        encode = inference(self.settings.precision, self.device)(self._token_encoder.forward)
+        if not isinstance(self._token_encoder, CharCNN):
+            return encode(types)
 
-    def _encode_characters(self, types: list[str]) -> Tensor:
-        products = self._pack().token_encoder
+        def encode_chunks(types: list[str]) -> Tensor:
+            size = _TYPES_PER_TASK.get(self.device.type, 2048)
+            chunks = (types[i : i + size] for i in range(0, len(types), size))
+            parts = [start(partial(encode, chunk, products), self.device) for chunk in chunks]
+            with torch.inference_mode():
+                return torch.cat([wait() for wait in parts])
 
-        def encode(chunk: list[str]) -> Tensor:
-            with inference(self.settings.precision, self.device):
-                return self._token_encoder(chunk, products)
-
-        size = _TYPES_PER_TASK.get(self.device.type, 2048)
-        chunks = (types[i : i + size] for i in range(0, len(types), size))
-        parts = [start(partial(encode, chunk), self.device) for chunk in chunks]
-        with torch.inference_mode():
-            return torch.cat([wait() for wait in parts])
+        return self.type_cache.lookup(types, encode_chunks)
 
     def _run(
-        self, batch: PackedBatch, vectors: Tensor, sentences: numpy.ndarray
-    ) -> Callable[[], tuple[numpy.ndarray, Tensor]]:
-        """Begin to run one batch.
-
-        vectors (Tensor): The encodings of all types, shape (types, P).
-        sentences (ndarray): The numbers of the batch's sentences, for `stateful`.
-        RETURNS (Callable): Waits for the batch, and returns what `batches` yields.
-        """
-        rows, states = sentences[batch.order], None
-        with inference(self.settings.precision, self.device):
-            if self.settings.stateful:
-                states = self._take_states(rows)
-            with torch.inference_mode(False):  # The caller may compute gradients of a mix.
-                layers = vectors.new_empty(self.n_layers, len(batch.tokens), self.width)
-        packed = self._pack().lstm
-        # Batched products serve both directions at once; else each has its own.
-        groups = [[0, 1]] if self.device.type != "cpu" else [[0], [1]]
-        run = partial(self._run_directions, batch, vectors, layers, states)
-        sides = [
-            start(partial(run, directions, [products[i] for products in packed]), self.device)
-            for i, directions in enumerate(groups)
-        ]
-
-        def wait() -> tuple[numpy.ndarray, Tensor]:
-            for side in sides:
-                side()
-            if states is not None:
-                with inference(self.settings.precision, self.device):
-                    self._put_states(rows, states)
-            return batch.tokens, layers
-
-        return wait
-
-    def _run_directions(
         self,
+        packed: PackedBiLM,
         batch: PackedBatch,
         vectors: Tensor,
         result: Tensor,
-        states: Optional[list[LayerState]],
+        sentences: numpy.ndarray,
         directions: list[int],
-        packed: list[LayerProducts],
     ) -> None:
-        """Write all layers of one direction, or of both by batched products, to their half of the
-        result. The directions never see each other."""
+        """Run one batch in one direction, or in both by batched products. The directions never see
+        each other.
+
+        vectors (Tensor): The encodings of all types, shape (types, P).
+        result (Tensor): Takes all layers, shape (L+1, tokens, 2P): the halves of the directions.
+        sentences (ndarray): The numbers of the batch's sentences, in the order of its rows.
+        directions (list[int]): 0 is forward, 1 is backward.
+        """
         config = self._lstm.config
         which: Any = directions[0] if len(directions) == 1 else slice(None)
         with inference(self.settings.precision, self.device):
@@ -213,38 +193,34 @@ class Session:
             rows = to_device(batch.token_rows, self.device)
             for number, both in enumerate(result):
                 if number > 0:
+                    products, y = packed.lstm[number - 1][directions[0]], torch.empty_like(x)
                     state = None
-                    if states is not None:
-                        h, c = states[number - 1]
-                        state = h[which], c[which]
-                    y = torch.empty_like(x)
-                    run_layer(x, batch.batch_sizes, packed[number - 1], config, y, state)
+                    if self._states is not None:
+                        index = to_device(sentences, self.device)
+                        h, c = (kept[which] for kept in self._states[number - 1])
+                        state = h.index_select(-2, index), c.index_select(-2, index)
+                    run_layer(x, batch.batch_sizes, products, config, y, state)
+                    if state is not None:
+                        h.index_copy_(-2, index, state[0])
+                        c.index_copy_(-2, index, state[1])
                     x = y.add_(x) if number > 1 and config.use_skip_connections else y
-                halves = both.chunk(2, dim=1)
-                for direction, layer in zip(directions, x.view(len(directions), *x.shape[-2:])):
-                    torch.index_select(layer, 0, rows[direction], out=halves[direction])
+                sides = zip(directions, x.view(len(directions), *x.shape[-2:]))
+                for direction, layer in sides:
+                    half = both.chunk(2, dim=1)[direction]
+                    torch.index_select(layer, 0, rows[direction], out=half)
 
-    def _take_states(self, rows: numpy.ndarray) -> list[LayerState]:
-        """RETURNS (list): Copies of some rows of the last call's states; zeros for new rows."""
-        config, n_rows = self._lstm.config, int(rows.max()) + 1
-        widths = config.projection_dim, config.dim
-        if self._states is None:
-            empty = [
-                torch.zeros(2, 0, width, dtype=self.dtype, device=self.device) for width in widths
-            ]
-            self._states = [(empty[0], empty[1])] * config.n_layers
-        missing = max(n_rows - self._states[0][0].shape[1], 0)
-        self._states = [
-            (F.pad(h, (0, 0, 0, missing)), F.pad(c, (0, 0, 0, missing))) for h, c in self._states
-        ]
-        index = to_device(rows, self.device)
-        return [(h[:, index].contiguous(), c[:, index].contiguous()) for h, c in self._states]
-
-    def _put_states(self, rows: numpy.ndarray, states: list[LayerState]) -> None:
-        index = to_device(rows, self.device)
-        for kept, new in zip(cast("list[LayerState]", self._states), states):
-            for all_rows, values in zip(kept, new):
-                all_rows[:, index] = values
+    def _grow_states(self, n_rows: int) -> None:
+        """Append zeros to the states, up to so many rows."""
+        config = self._lstm.config
+        with inference(self.settings.precision, self.device):
+            if self._states is None:
+                h, c = (
+                    torch.zeros(2, 0, width, dtype=self.dtype, device=self.device)
+                    for width in (config.projection_dim, config.dim)
+                )
+                self._states = [(h, c)] * config.n_layers
+            more = 0, 0, 0, max(n_rows - self._states[0][0].shape[1], 0)
+            self._states = [(F.pad(h, more), F.pad(c, more)) for h, c in self._states]
 
     def _pack(self) -> PackedBiLM:
         with no_fork(), LOCK:

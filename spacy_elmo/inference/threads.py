@@ -20,23 +20,20 @@ T = TypeVar("T")
 _STARTING = threading.Lock()
 
 
-def count_threads(device: torch.device) -> int:
-    """RETURNS (int): How many tasks run side by side: as many as PyTorch has threads in the thread
-    that asks, and one where operators do not wait for their results."""
-    return torch.get_num_threads() if device.type == "cpu" else 1
-
-
 def start(task: Callable[[], T], device: torch.device) -> Callable[[], T]:
-    """Run a task in another thread; if `count_threads` is one, in this thread when its result is
-    needed. Callers must not be inside `no_fork`, neither here nor when they wait for the result:
-    threads that wait for a fork would not run it.
+    """Run a task in another thread, as many at a time as `torch.get_num_threads` says in this one;
+    with one, or on a GPU, in this thread when the result is needed. Callers must not be inside
+    `no_fork`, neither here nor when they wait for the result: threads that wait for a fork would
+    not run it.
 
     task (Callable): Must enter `no_fork` itself.
     device (torch.device): Where it computes.
     RETURNS (Callable): Waits for the task, and returns what it returns. It must be called once.
     """
-    n_threads = count_threads(device)
-    return task if n_threads == 1 else _pool(n_threads).submit(task).result
+    n_threads = torch.get_num_threads()
+    if device.type != "cpu" or n_threads == 1:
+        return task
+    return _pool(n_threads).submit(task).result
 
 
 @cache

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Optional
 
 import numpy
@@ -22,13 +21,6 @@ LOCK = threading.RLock()
 _ENTRY_BYTES = 120
 _TEXT_BYTES = 76
 _CHARACTER_BYTES = 4
-
-
-@contextmanager
-def _ordinary_tensors() -> Iterator[None]:
-    """Tensors that are made here may be changed outside of `torch.inference_mode` as well."""
-    with no_fork(), torch.inference_mode(False), torch.no_grad():
-        yield
 
 
 class TypeCache:
@@ -64,7 +56,8 @@ class TypeCache:
             (texts, width).
         RETURNS (Tensor): A new tensor, shape (types, width).
         """
-        with _ordinary_tensors(), LOCK:
+        # Outside of inference mode, because later calls change what is made here.
+        with no_fork(), torch.inference_mode(False), torch.no_grad(), LOCK:
             rows = numpy.array([self._rows.get(text, -1) for text in types], dtype=numpy.int64)
             table = self._table
             if table is not None and (rows >= 0).all():
@@ -72,7 +65,7 @@ class TypeCache:
         hits, misses = numpy.flatnonzero(rows >= 0), numpy.flatnonzero(rows < 0)
         missing = sorted(dict.fromkeys(types[i] for i in misses.tolist()), key=len)
         new = encode(missing)
-        with _ordinary_tensors(), LOCK:
+        with no_fork(), torch.inference_mode(False), torch.no_grad(), LOCK:
             self._store(missing, new)
             position = {text: i for i, text in enumerate(missing)}
             rows[misses] = [position[types[i]] for i in misses.tolist()]
