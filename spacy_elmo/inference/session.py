@@ -155,8 +155,8 @@ class Session:
 
     def _encode(self, types: Sequence[str], products: list[Linear]) -> Tensor:
         """RETURNS (Tensor): Shape (types, P)."""
-        encode: Callable[..., Tensor]
-        encode = inference(self.settings.precision, self.device)(self._token_encoder.forward)
+        forward: Callable[..., Tensor] = self._token_encoder.forward
+        encode = inference(self.settings.precision, self.device)(forward)
         if not isinstance(self._token_encoder, CharCNN):
             return encode(types)
 
