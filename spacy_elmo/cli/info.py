@@ -12,7 +12,9 @@ from wasabi import msg
 
 from ..bilm import BiLM
 from ..bilm.formats import find_format, fits_half
+from ..component import Elmo
 from ..files import sha256
+from ..layers.encoder import get_session
 from ..weights import FOLDER, find_source, is_pipeline, load_bilm, load_pipeline, source_language
 from .util import exit_on_error, list_components
 
@@ -59,7 +61,7 @@ def _describe(source: str) -> dict[str, dict[str, Any]]:
             **_describe_file(path / name / "model"),
             "mix": " ".join([elmo.mix.name, *mix_settings]),
             "segmenter": str(elmo.model.attrs["segmenter"]),
-            "precision": settings.precision,
+            "precision": _describe_precision(elmo),
             "type cache": f"{settings.type_cache_mb:g} MiB",
         }
     return report
@@ -80,6 +82,13 @@ def _describe_weights(source: str, path: Path) -> dict[str, Any]:
         rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", card, re.MULTILINE))
         facts.update({name.lower(): rows[name] for name in ("Licence", "Training", "Perplexity")})
     return facts
+
+
+def _describe_precision(elmo: Elmo) -> str:
+    """RETURNS (str): What the settings say, and what the biLM runs in."""
+    asked = elmo.model.attrs["settings"].precision
+    precision = get_session(elmo.model).settings.precision
+    return precision if asked == precision else f"{precision} (asked for: {asked})"
 
 
 def _describe_file(path: Path) -> dict[str, Any]:

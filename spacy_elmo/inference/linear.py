@@ -1,8 +1,8 @@
-"""Matrix products with weights packed once for inference.
+"""Matrix products with weights prepared once for inference.
 
 A plain float32 product with the few rows of one LSTM step reads its weights in an order that
 wastes most of the machine. PyTorch ships operators that keep the weights in the order the kernels
-want: oneDNN's for float32, FBGEMM's for half-precision and 8-bit weights.
+want: oneDNN's for float32 and bfloat16, FBGEMM's for half-precision and 8-bit weights.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any, Optional
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ..bilm.forking import no_fork
 from ..bilm.lstm_function import Linear
@@ -43,18 +42,17 @@ def pack_linear(
     """
     weight = weight.detach()
     bias = None if bias is None else bias.detach()
+    dtype = torch.bfloat16 if precision == "bfloat16" else weight.dtype
     if weight.dim() == 3 or weight.device.type != "cpu":
-        return _dense(weight, bias, torch.bfloat16 if precision == "bfloat16" else torch.float32)
+        return _dense(weight, bias, dtype)
     if precision == "float16":
         packed = _prepack("float16", torch.ops.quantized.linear_prepack_fp16, weight, bias)
         return _with_addend(lambda x: torch.ops.quantized.linear_dynamic_fp16(x, packed))
     if precision == "int8":
         return _int8(weight, bias)
-    if many_rows:
-        return _with_addend(lambda x: F.linear(x, weight, bias))
     if weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
-        return _onednn(weight, bias)
-    return _dense(weight, bias, weight.dtype)
+        return _onednn(weight, bias, dtype, pack=precision == "bfloat16" or not many_rows)
+    return _dense(weight, bias, dtype)
 
 
 def _with_addend(linear: Callable[[Tensor], Tensor]) -> Linear:
@@ -62,12 +60,11 @@ def _with_addend(linear: Callable[[Tensor], Tensor]) -> Linear:
 
 
 def _dense(weight: Tensor, bias: Optional[Tensor], dtype: torch.dtype) -> Linear:
-    result = torch.float32 if dtype == torch.bfloat16 else dtype
     transposed = weight.to(dtype).transpose(-1, -2).contiguous()
-    row = None if bias is None else bias.to(result).unsqueeze(-2)
+    row = None if bias is None else bias.unsqueeze(-2)
 
     def product(x: Tensor, addend: Optional[Tensor] = None) -> Tensor:
-        y = torch.matmul(x.to(dtype), transposed).to(result)
+        y = torch.matmul(x.to(dtype), transposed).to(weight.dtype)
         for term in (row, addend):
             if term is not None:
                 y += term
@@ -76,31 +73,36 @@ def _dense(weight: Tensor, bias: Optional[Tensor], dtype: torch.dtype) -> Linear
     return product
 
 
-def _onednn(weight: Tensor, bias: Optional[Tensor]) -> Linear:
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _PACKING_ROWS)
+def _onednn(weight: Tensor, bias: Optional[Tensor], dtype: torch.dtype, pack: bool) -> Linear:
+    """In bfloat16, results are rounded to it before the addend is added."""
+    weight = weight.to(dtype).contiguous()
+    if pack:
+        weight = torch.ops.mkldnn._reorder_linear_weight(weight, _PACKING_ROWS)
     linear = torch.ops.mkldnn._linear_pointwise
 
     def product(x: Tensor, addend: Optional[Tensor] = None) -> Tensor:
         n = len(x)
-        if addend is None:
-            return linear(_pad_rows(x), packed, bias, "none", [], "")[:n]
-        return linear(_pad_rows(x), _pad_rows(addend), packed, bias, "add")[:n]
+        rows = _pad_rows(x, dtype)
+        if addend is None or dtype != x.dtype:
+            y = linear(rows, weight, bias, "none", [], "")[:n].to(x.dtype)
+            return y if addend is None else y.add_(addend)
+        return linear(rows, _pad_rows(addend, dtype), weight, bias, "add")[:n]
 
     return product
 
 
-def _pad_rows(x: Tensor) -> Tensor:
+def _pad_rows(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Add rows, whatever they hold, up to one of the few sizes for which oneDNN keeps kernels: the
     memory behind x if there is enough, else a copy."""
     n, width = x.shape
     rows = round_up(n)
     if rows == n:
-        return x
+        return x.to(dtype)
     stride = x.stride(0)
     available = x.untyped_storage().nbytes() // x.element_size() - x.storage_offset()
-    if (rows - 1) * stride + width <= available:
+    if dtype == x.dtype and (rows - 1) * stride + width <= available:
         return x.as_strided((rows, width), (stride, 1))
-    longer = x.new_zeros(rows, width)
+    longer = x.new_zeros(rows, width, dtype=dtype)
     longer[:n] = x
     return longer
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import threading
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Optional, cast
+from typing import TYPE_CHECKING, Any, Optional
 from weakref import WeakKeyDictionary
 
 import numpy
@@ -17,30 +18,24 @@ from torch.utils.weak import WeakIdRef
 
 from ..bilm.characters import BOS, EOS
 from ..bilm.forking import no_fork
-from ..bilm.lstm_function import LayerState, run_layer
+from ..bilm.lstm_function import LayerState, Linear, run_layer
 from ..bilm.packing import PackedBatch, pack_sentences, split_sentences, to_device
 from ..bilm.token_encoder import CharCNN
+from .auto import choose_precision
 from .linear import inference
 from .packed import PackedBiLM, pack_bilm
 from .settings import Settings, check_precision
+from .threads import start
+from .type_cache import LOCK, TypeCache
 
 if TYPE_CHECKING:
     from ..bilm import BiLM
 
-# Guards what all threads share: sessions, packed weights, type caches. Held within `no_fork`.
-_LOCK = threading.RLock()
-
-# Word types that are encoded at once. In between, other threads may fork.
-_TYPES_PER_CALL = 2048
+# Word types that are encoded at once, by device.
+_TYPES_PER_TASK = {"cpu": 128}
 
 # Numbers of each weight tensor that go into a checksum.
 _CHECKSUM_SAMPLE = 1024
-
-# Of an entry: a dictionary entry and a row number; the header of a text; one of its characters.
-# The present size of a text would not do: it grows when somebody asks for its UTF-8.
-_ENTRY_BYTES = 120
-_TEXT_BYTES = 76
-_CHARACTER_BYTES = 4
 
 
 class Session:
@@ -54,6 +49,8 @@ class Session:
 
     def __init__(self, bilm: BiLM, settings: Settings) -> None:
         check_precision(settings.precision, bilm.device)
+        if settings.precision == "auto":
+            settings = replace(settings, precision=choose_precision(bilm))
         self.settings = settings
         self.device, self.dtype = bilm.device, bilm.dtype
         self.n_layers, self.width = bilm.config.n_activations, bilm.config.output_dim
@@ -66,7 +63,8 @@ class Session:
     def batches(
         self, types: Sequence[str], index: numpy.ndarray, lengths: Sequence[int] | numpy.ndarray
     ) -> Iterator[tuple[numpy.ndarray, Tensor]]:
-        """Run the biLM over sentences of similar length, one batch after the other.
+        """Run the biLM over sentences of similar length, one batch after the other. On a CPU, both
+        directions of some batches run side by side (see `threads`).
 
         types (Sequence[str]): Distinct word types.
         index (ndarray): The type of each token, all sentences concatenated, shape (tokens,).
@@ -76,12 +74,33 @@ class Session:
         """
         sizes = numpy.asarray(lengths, dtype=numpy.int64)
         starts = numpy.cumsum(sizes) - sizes
-        vectors = self._encode_types([*types, BOS, EOS])
+        packed = self._packed or self._pack()
+        vectors = self._encode([*types, BOS, EOS], packed.token_encoder)
         max_tokens = 0 if self.settings.stateful else self.settings.max_tokens_per_batch
         boundaries = len(types), len(types) + 1
-        for numbers in split_sentences(sizes, max_tokens):
-            batch = pack_sentences(index, starts[numbers], sizes[numbers], *boundaries)
-            yield batch.tokens, self._run(batch, vectors, numbers)
+        if self.settings.stateful:
+            self._grow_states(len(sizes))
+        on_cpu = self.device.type == "cpu"
+        # On a GPU, batched products serve both directions at once.
+        groups = [[0], [1]] if on_cpu else [[0, 1]]
+        # While the caller uses a batch, and one direction is slower than the other, the threads
+        # have another batch to run.
+        n_ahead = torch.get_num_threads() // 2 if on_cpu else 0
+        running: deque[tuple[numpy.ndarray, Tensor, list[Callable[[], None]]]] = deque()
+        for numbers in [*split_sentences(sizes, max_tokens), *[None] * n_ahead]:
+            if numbers is not None:
+                batch = pack_sentences(index, starts[numbers], sizes[numbers], *boundaries)
+                with no_fork(), torch.inference_mode(False):
+                    # The caller may compute gradients of a mix.
+                    layers = vectors.new_empty(self.n_layers, len(batch.tokens), self.width)
+                run = partial(self._run, packed, batch, vectors, layers, numbers[batch.order])
+                tasks = [start(partial(run, group), self.device) for group in groups]
+                running.append((batch.tokens, layers, tasks))
+            if running and (numbers is None or len(running) > n_ahead):
+                tokens, layers, tasks = running.popleft()
+                for wait in tasks:
+                    wait()
+                yield tokens, layers
 
     def embed(self, sentences: Iterable[Iterable[str]]) -> list[Tensor]:
         """Tokens in, activations out.
@@ -120,7 +139,7 @@ class Session:
     def checksum(self) -> str:
         """A checksum of evenly spaced samples of all weights, the same in every process. Whatever
         trains a biLM changes nearly all weights, and reading all would take as long as a batch."""
-        with no_fork(), _LOCK:
+        with no_fork(), LOCK:
             if self._checksum is None:
                 self._checksum = self._compute_checksum()
             return self._checksum
@@ -134,163 +153,81 @@ class Session:
                 checksum.update(f"{name} {tuple(weight.shape)}".encode() + sample.tobytes())
         return checksum.hexdigest()
 
-    def _encode_types(self, types: Sequence[str]) -> Tensor:
+    def _encode(self, types: Sequence[str], products: list[Linear]) -> Tensor:
         """RETURNS (Tensor): Shape (types, P)."""
-        encoder, products = self._token_encoder, (self._packed or self._pack()).token_encoder
-        parts = []
-        for start in range(0, len(types), _TYPES_PER_CALL):
-            chunk = types[start : start + _TYPES_PER_CALL]
-            with inference(self.settings.precision, self.device):
-                if isinstance(encoder, CharCNN):
-                    encode = partial(encoder.forward, products=products)
-                    parts.append(self.type_cache.lookup(chunk, encode))
-                else:
-                    parts.append(encoder(chunk))
-                if len(parts) > 1:
-                    parts = [torch.cat(parts)]
-        return parts[0]
+        forward: Callable[..., Tensor] = self._token_encoder.forward
+        encode = inference(self.settings.precision, self.device)(forward)
+        if not isinstance(self._token_encoder, CharCNN):
+            return encode(types)
 
-    def _run(self, batch: PackedBatch, vectors: Tensor, sentences: numpy.ndarray) -> Tensor:
-        """Run one batch.
+        def encode_chunks(types: list[str]) -> Tensor:
+            size = _TYPES_PER_TASK.get(self.device.type, 2048)
+            chunks = (types[i : i + size] for i in range(0, len(types), size))
+            parts = [start(partial(encode, chunk, products), self.device) for chunk in chunks]
+            with torch.inference_mode():
+                return torch.cat([wait() for wait in parts])
+
+        return self.type_cache.lookup(types, encode_chunks)
+
+    def _run(
+        self,
+        packed: PackedBiLM,
+        batch: PackedBatch,
+        vectors: Tensor,
+        result: Tensor,
+        sentences: numpy.ndarray,
+        directions: list[int],
+    ) -> None:
+        """Run one batch in one direction, or in both by batched products. The directions never see
+        each other.
 
         vectors (Tensor): The encodings of all types, shape (types, P).
-        sentences (ndarray): The numbers of the batch's sentences, for `stateful`.
-        RETURNS (Tensor): All layers of the batch's tokens, shape (L+1, tokens, 2P).
+        result (Tensor): Takes all layers, shape (L+1, tokens, 2P): the halves of the directions.
+        sentences (ndarray): The numbers of the batch's sentences, in the order of its rows.
+        directions (list[int]): 0 is forward, 1 is backward.
         """
         config = self._lstm.config
+        which: Any = directions[0] if len(directions) == 1 else slice(None)
         with inference(self.settings.precision, self.device):
-            x = F.embedding(to_device(batch.inputs, self.device), vectors)
-            rows = sentences[batch.order]
-            states = self._take_states(rows) if self.settings.stateful else None
-            layers = [x]
-            for number, products in enumerate((self._packed or self._pack()).lstm):
-                y = torch.empty_like(x)
-                # Batched products serve both directions at once; else each has its own.
-                directions: list[Any] = [slice(None)] if len(products) == 1 else [0, 1]
-                for direction, one in zip(directions, products):
+            x = F.embedding(to_device(batch.inputs[which], self.device), vectors)
+            rows = to_device(batch.token_rows, self.device)
+            for number, both in enumerate(result):
+                if number > 0:
+                    products, y = packed.lstm[number - 1][directions[0]], torch.empty_like(x)
                     state = None
-                    if states is not None:
-                        h, c = states[number]
-                        state = h[direction], c[direction]
-                    run_layer(x[direction], batch.batch_sizes, one, config, y[direction], state)
-                if number > 0 and config.use_skip_connections:
-                    y += x
-                layers.append(y)
-                x = y
-            if states is not None:
-                self._put_states(rows, states)
-            token_rows = to_device(batch.token_rows, self.device)
-            with torch.inference_mode(False):  # The caller may compute gradients of a mix.
-                result = x.new_empty(self.n_layers, len(batch.tokens), self.width)
-            for layer, both in zip(layers, result):
-                for direction, side in enumerate(both.chunk(2, dim=1)):
-                    torch.index_select(layer[direction], 0, token_rows[direction], out=side)
-            return result
+                    if self._states is not None:
+                        index = to_device(sentences, self.device)
+                        h, c = (kept[which] for kept in self._states[number - 1])
+                        state = h.index_select(-2, index), c.index_select(-2, index)
+                    run_layer(x, batch.batch_sizes, products, config, y, state)
+                    if state is not None:
+                        h.index_copy_(-2, index, state[0])
+                        c.index_copy_(-2, index, state[1])
+                    x = y.add_(x) if number > 1 and config.use_skip_connections else y
+                sides = zip(directions, x.view(len(directions), *x.shape[-2:]))
+                for direction, layer in sides:
+                    half = both.chunk(2, dim=1)[direction]
+                    torch.index_select(layer, 0, rows[direction], out=half)
 
-    def _take_states(self, rows: numpy.ndarray) -> list[LayerState]:
-        """RETURNS (list): Copies of some rows of the last call's states; zeros for new rows."""
-        config, n_rows = self._lstm.config, int(rows.max()) + 1
-        widths = config.projection_dim, config.dim
-        if self._states is None:
-            empty = [
-                torch.zeros(2, 0, width, dtype=self.dtype, device=self.device) for width in widths
-            ]
-            self._states = [(empty[0], empty[1])] * config.n_layers
-        missing = max(n_rows - self._states[0][0].shape[1], 0)
-        self._states = [
-            (F.pad(h, (0, 0, 0, missing)), F.pad(c, (0, 0, 0, missing))) for h, c in self._states
-        ]
-        index = to_device(rows, self.device)
-        return [(h[:, index].contiguous(), c[:, index].contiguous()) for h, c in self._states]
-
-    def _put_states(self, rows: numpy.ndarray, states: list[LayerState]) -> None:
-        index = to_device(rows, self.device)
-        for kept, new in zip(cast("list[LayerState]", self._states), states):
-            for all_rows, values in zip(kept, new):
-                all_rows[:, index] = values
+    def _grow_states(self, n_rows: int) -> None:
+        """Append zeros to the states, up to so many rows."""
+        config = self._lstm.config
+        with inference(self.settings.precision, self.device):
+            if self._states is None:
+                h, c = (
+                    torch.zeros(2, 0, width, dtype=self.dtype, device=self.device)
+                    for width in (config.projection_dim, config.dim)
+                )
+                self._states = [(h, c)] * config.n_layers
+            more = 0, 0, 0, max(n_rows - self._states[0][0].shape[1], 0)
+            self._states = [(F.pad(h, more), F.pad(c, more)) for h, c in self._states]
 
     def _pack(self) -> PackedBiLM:
-        with no_fork(), _LOCK:
+        with no_fork(), LOCK:
             if self._packed is None:
                 precision = self.settings.precision
                 self._packed = pack_bilm(self._token_encoder, self._lstm, precision)
             return self._packed
-
-
-class TypeCache:
-    """Encodings of word types, bounded in bytes. Without context a token's encoding depends on its
-    text alone, and in running text most tokens are repeats: the character CNN has to read a type
-    only once. A full cache starts again: the frequent types are back after a few sentences.
-
-    Threads may share it, within `no_fork`.
-
-    max_bytes (int): Bound on vectors, texts and book-keeping together. 0: never keep anything.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self.clear()
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def clear(self) -> None:
-        """Forget all types."""
-        with _LOCK:
-            self._rows: dict[str, int] = {}
-            # Rows are only appended, so that a thread may read older ones without the lock.
-            self._table: Optional[Tensor] = None
-            self.n_bytes = 0
-
-    def lookup(self, types: Sequence[str], encode: Callable[[list[str]], Tensor]) -> Tensor:
-        """Encode types, computing only those that are not in the cache.
-
-        types (Sequence[str]): Texts.
-        encode (Callable): Maps a list of texts, shorter ones first, to their encodings, shape
-            (texts, width).
-        RETURNS (Tensor): A new tensor, shape (types, width).
-        """
-        with _LOCK:
-            rows = numpy.array([self._rows.get(text, -1) for text in types], dtype=numpy.int64)
-            table = self._table
-        if table is not None and (rows >= 0).all():
-            return table[to_device(rows, table.device)]
-        hits, misses = numpy.flatnonzero(rows >= 0), numpy.flatnonzero(rows < 0)
-        missing = sorted(dict.fromkeys(types[i] for i in misses.tolist()), key=len)
-        new = encode(missing)
-        with _LOCK:
-            self._store(missing, new)
-        position = {text: i for i, text in enumerate(missing)}
-        rows[misses] = [position[types[i]] for i in misses.tolist()]
-        result = new.new_empty(len(types), new.shape[1])
-        for numbers, source in ((hits, table), (misses, new)):
-            if source is not None:
-                index, source_rows = (to_device(x, new.device) for x in (numbers, rows[numbers]))
-                result[index] = source[source_rows]
-        return result
-
-    def _store(self, texts: Sequence[str], vectors: Tensor) -> None:
-        row_bytes = vectors.shape[1] * vectors.element_size() + _ENTRY_BYTES + _TEXT_BYTES
-        # Another thread may have added some meanwhile.
-        new = {text: i for i, text in enumerate(texts) if text not in self._rows}
-        n_bytes = numpy.cumsum([row_bytes + _CHARACTER_BYTES * len(text) for text in new])
-        n_new = int(numpy.searchsorted(n_bytes, self.max_bytes, side="right"))
-        if not n_new:
-            return
-        if self.n_bytes + n_bytes[n_new - 1] > self.max_bytes:
-            self.clear()
-        first, last = len(self._rows), len(self._rows) + n_new
-        if self._table is None or last > len(self._table):
-            # Twice the rows, so that few copies are made, but no more than there is room for.
-            size = max(last, min(2 * last, self.max_bytes // row_bytes))
-            table = vectors.new_empty(size, vectors.shape[1])
-            if self._table is not None:
-                table[:first] = self._table[:first]
-            self._table = table
-        kept = numpy.array(list(new.values())[:n_new], dtype=numpy.int64)
-        self._table[first:last] = vectors[to_device(kept, vectors.device)]
-        self._rows.update(zip(new, range(first, last)))
-        self.n_bytes += int(n_bytes[n_new - 1])
 
 
 # The version of the weights, and the sessions by settings.
@@ -312,12 +249,14 @@ def current_session(bilm: BiLM, settings: Settings = Settings()) -> Session:
         beside it until then.
     RAISES (ValueError): If the precision is not for the device of the weights.
     """
+    if settings.precision == "auto":  # Which runs the biLM: not within `no_fork`.
+        settings = replace(settings, precision=choose_precision(bilm))
     weights = tuple(
         (WeakIdRef(p), p.data_ptr(), object() if p.is_inference() else p._version)
         for p in bilm.parameters()
     )
     version = bilm.n_invalidations, weights
-    with no_fork(), _LOCK:
+    with no_fork(), LOCK:
         last_version, sessions = _SESSIONS.get(bilm, (None, {}))
         if last_version != version:
             # Free the old ones before the new one packs its weights.
