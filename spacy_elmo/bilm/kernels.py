@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -17,11 +17,11 @@ from .config import LSTMConfig
 
 Kernel = Literal["auto", "torch", "triton"]
 
-# How much a result may differ, in relation to its norm. In bfloat16, rounding decides for some
-# values on which side of a clip they are.
-_MAX_ERROR = {torch.float32: 0.005, torch.bfloat16: 0.05}
+# How much results may differ; see `max_error`. In bfloat16, rounding decides for some values on
+# which side of a clip they are, and there the gradient jumps.
+_MAX_ERROR = {torch.float32: 0.005, torch.bfloat16: 0.1}
 # The sizes of the steps that are compared.
-_BATCH_SIZES = [5, 4, 4, 1]
+_BATCH_SIZES = [5, 5, 5]
 
 
 def use_triton(
@@ -45,34 +45,40 @@ def _agrees(device: torch.device, dtype: torch.dtype, config: LSTMConfig) -> boo
     except ImportError:
         return False
     try:
-        error = _max_error(device, dtype, config)
+        error = max_error(device, dtype, config)
         if error <= _MAX_ERROR[dtype]:
             return True
-        reason = f"a result differs by {error:.2g} of its norm"
+        reason = f"a result differs by {error:.1%}"
     except Exception as error:  # Of Triton, its compiler, or the driver.
         reason = f"{type(error).__name__}: {error}"
     warnings.warn(
         f"Triton's LSTM kernels do not work on {device} ({reason}): PyTorch's are used instead, "
-        "which are slower. kernel = \"torch\" hides this warning",
+        'which are slower. kernel = "torch" hides this warning',
         stacklevel=2,
     )
     return False
 
 
-def _max_error(device: torch.device, dtype: torch.dtype, config: LSTMConfig) -> float:
-    """RETURNS (float): The largest difference between Triton's results for a small batch, forward
-    and backward, and those of the plain path; infinite if there are NaNs."""
+def max_error(device: torch.device, dtype: torch.dtype, config: LSTMConfig) -> float:
+    """Compare a small batch, forward and backward, with the plain path.
+
+    RETURNS (float): The largest mean difference of a result, in relation to the mean of its
+        absolute values.
+    """
     from . import triton_lstm
     from .lstm_function import train_layer
 
     generator = torch.Generator().manual_seed(0)
-    p, dim, n_rows = config.projection_dim, config.dim, sum(_BATCH_SIZES)
+    n, p, dim = _BATCH_SIZES[0], config.projection_dim, config.dim
 
     def random(*shape: int, scale: float = 1.0) -> Tensor:
         return (torch.randn(2, *shape, generator=generator) * scale).to(device)
 
-    x, bias, dy = random(n_rows, p), random(4 * dim), random(n_rows, p)
-    weight, projection = random(4 * dim, 2 * p, scale=p**-0.5), random(p, dim, scale=2 * dim**-0.5)
+    x, dy = (random(sum(_BATCH_SIZES), p) for _ in range(2))
+    weights = [random(4 * dim, 2 * p, scale=p**-0.5), random(4 * dim)]
+    weights += [random(p, dim, scale=2 * dim**-0.5)] if config.has_projection else []
+    # So large that cells are clipped.
+    state = random(n, p), random(n, dim, scale=config.cell_clip or 1.0)
     results: list[list[Tensor]] = []
     with (
         torch.inference_mode(False),
@@ -80,18 +86,21 @@ def _max_error(device: torch.device, dtype: torch.dtype, config: LSTMConfig) -> 
         torch.autocast(device.type, dtype, enabled=dtype != torch.float32),
     ):
         for is_ours in (False, True):
-            leaves = [t.clone().requires_grad_() for t in (x, weight, bias, projection)]
-            weights = leaves[1], leaves[2], leaves[3] if config.has_projection else None
+            leaves: Any = [t.clone().requires_grad_() for t in (x, *weights)]
+            inputs: Any = leaves if config.has_projection else [*leaves, None]
+            after = state[0].clone(), state[1].clone()
             if is_ours:
-                y = triton_lstm.TritonLSTMFunction.apply(leaves[0], *weights, _BATCH_SIZES, config)
+                y = triton_lstm.TritonLSTMFunction.apply(*inputs, _BATCH_SIZES, config, after)
             else:
-                y = train_layer(leaves[0], _BATCH_SIZES, *weights, config)
-            used = leaves if config.has_projection else leaves[:3]
-            results.append([y.detach(), *torch.autograd.grad(y, used, dy)])
-        y = torch.empty_like(y)
-        packed = triton_lstm.Weights.cast(*weights, dtype)
-        triton_lstm.run_layer(x, _BATCH_SIZES, packed, n_rows, config, y)
+                y = train_layer(inputs[0], _BATCH_SIZES, *inputs[1:], config=config, state=after)
+            results.append([y.detach(), *torch.autograd.grad(y, leaves, dy), *after])
+        # In inference.
+        projection = weights[2] if config.has_projection else None
+        packed = triton_lstm.Weights.cast(weights[0], weights[1], projection, dtype)
+        y = torch.empty_like(dy)
+        after = state[0].clone(), state[1].clone()
+        triton_lstm.run_layer(x, _BATCH_SIZES, packed, 2 * n, config, y, after)
     plain, ours = results
-    pairs = zip([*plain, plain[0]], [*ours, y])
-    errors = torch.stack([(b - a).norm() / a.norm() for a, b in pairs])
+    pairs = zip([*plain, plain[0], *plain[-2:]], [*ours, y, *after])
+    errors = torch.stack([(b - a).abs().mean() / a.abs().mean() for a, b in pairs])
     return float(errors.nan_to_num(torch.inf).max())
