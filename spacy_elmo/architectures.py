@@ -15,6 +15,7 @@ from thinc.types import Floats2d
 from .bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
 from .bilm.config import Activation
 from .bilm.formats import read_vocabulary
+from .bilm.kernels import Kernel
 from .bilm.validation import validate
 from .inference.settings import Precision
 from .layers.encoder import BatchLayers, ElmoEncoder, LazyBiLM, Settings
@@ -33,6 +34,7 @@ def PretrainedBiLM(
     max_tokens_per_batch: int = Settings.max_tokens_per_batch,
     type_cache_mb: float = Settings.type_cache_mb,
     stateful: bool = Settings.stateful,
+    kernel: Kernel = Settings.kernel,
     mixed_precision: bool = Settings.mixed_precision,
 ) -> Model[list[Doc], BatchLayers]:
     """A biLM with existing weights. They are read at first use and saved with the pipeline, which
@@ -47,10 +49,14 @@ def PretrainedBiLM(
     max_tokens_per_batch (int): Maximum number of tokens in a batch of the LSTMs.
     type_cache_mb (float): Maximum size of the cache of word types in MiB; 0 switches it off.
     stateful (bool): Carry LSTM states from batch to batch, as older implementations do.
+    kernel (str): What runs the LSTMs on a GPU: "triton", "torch", or "auto" for Triton if it is
+        installed and gives the same results there.
     mixed_precision (bool): Fine-tune with bfloat16 products.
     RAISES (ValueError): If a setting has an impossible value.
     """
-    settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful, mixed_precision)
+    settings = Settings(
+        precision, max_tokens_per_batch, type_cache_mb, stateful, kernel, mixed_precision
+    )
     load = None if weights is None else partial(load_bilm, absolute_source(weights))
     return ElmoEncoder(LazyBiLM(load, source_language(weights)), segmenter or sentences(), settings)
 
@@ -74,6 +80,7 @@ def build_bilm(
     max_tokens_per_batch: int = Settings.max_tokens_per_batch,
     type_cache_mb: float = Settings.type_cache_mb,
     stateful: bool = Settings.stateful,
+    kernel: Kernel = Settings.kernel,
     mixed_precision: bool = Settings.mixed_precision,
 ) -> Model[list[Doc], BatchLayers]:
     """A biLM with random weights, to train from scratch. Give either `filters` (character
@@ -111,7 +118,9 @@ def build_bilm(
         }
         char_cnn = validate(CharCNNConfig, cnn_settings, "char_cnn.")
         load = partial(BiLM, BiLMConfig(lstm=lstm, char_cnn=char_cnn))
-    settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful, mixed_precision)
+    settings = Settings(
+        precision, max_tokens_per_batch, type_cache_mb, stateful, kernel, mixed_precision
+    )
     return ElmoEncoder(LazyBiLM(load), segmenter or sentences(), settings)
 
 

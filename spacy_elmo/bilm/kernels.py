@@ -68,6 +68,8 @@ def max_error(device: torch.device, dtype: torch.dtype, config: LSTMConfig) -> f
     from . import triton_lstm
     from .lstm_function import train_layer
 
+    plain_layer: Any = train_layer
+
     generator = torch.Generator().manual_seed(0)
     n, p, dim = _BATCH_SIZES[0], config.projection_dim, config.dim
 
@@ -92,7 +94,7 @@ def max_error(device: torch.device, dtype: torch.dtype, config: LSTMConfig) -> f
             if is_ours:
                 y = triton_lstm.TritonLSTMFunction.apply(*inputs, _BATCH_SIZES, config, after)
             else:
-                y = train_layer(inputs[0], _BATCH_SIZES, *inputs[1:], config=config, state=after)
+                y = plain_layer(inputs[0], _BATCH_SIZES, *inputs[1:], config, after)
             results.append([y.detach(), *torch.autograd.grad(y, leaves, dy), *after])
         # In inference.
         projection = weights[2] if config.has_projection else None

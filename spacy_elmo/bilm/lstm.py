@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .config import LSTMConfig
+from .kernels import Kernel, use_triton
 from .lstm_function import LayerState, train_layer
+from .mixed_precision import product_dtype
 
 
 class LSTMLayer(nn.Module):
@@ -52,11 +54,14 @@ class BiLSTM(nn.Module):
     """Both directions, all layers.
 
     config (LSTMConfig): The hyper-parameters. The input has width projection_dim.
+
+    The attribute `kernel` chooses what runs `forward` on a GPU; see `use_triton`.
     """
 
     def __init__(self, config: LSTMConfig) -> None:
         super().__init__()
         self.config = config
+        self.kernel: Kernel = "auto"
         self.forward_layers = self._stack()
         self.backward_layers = self._stack()
 
@@ -104,6 +109,10 @@ class BiLSTM(nn.Module):
             gate_weight, gate_bias, projection = zip(*weights)
             stacked_projection = None if projection[0] is None else torch.stack(projection)
             stacked = torch.stack(gate_weight), torch.stack(gate_bias), stacked_projection
+            if use_triton(self.kernel, x.device, product_dtype(x), self.config):
+                from .triton_lstm import TritonLSTMFunction
+
+                return TritonLSTMFunction.apply(x, *stacked, batch_sizes, self.config, state)
             return train_layer(x, batch_sizes, *stacked, self.config, state)
         states = [None, None] if state is None else zip(*state)
         return torch.stack(

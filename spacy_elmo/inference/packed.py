@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..bilm.kernels import use_triton
 from ..bilm.lstm import BiLSTM, LSTMLayer
-from ..bilm.lstm_function import FORGET_BIAS, LayerProducts
+from ..bilm.lstm_function import FORGET_BIAS, LayerProducts, run_layer
 from ..bilm.token_encoder import CharCNN, WordEmbedding
 from .linear import PackedLinear, pack_linear
-from .settings import Precision
+from .settings import Precision, Settings
 
 # Bytes of gate pre-activations computed at once: enough rows for a fast product, and little enough
 # memory for the allocator to use again. FBGEMM is fastest at about 64 rows; int8 also allocates an
@@ -29,17 +31,19 @@ class PackedBiLM(NamedTuple):
     """The matrix products of a biLM.
 
     token_encoder (list): See `CharCNN.linears`; empty for word input.
-    lstm (list): For each layer, the products of each direction, or one set for both.
+    lstm (list): For each layer, what runs each direction, or one for both: `run_layer`, without the
+        arguments `products` and `config`.
     """
 
     token_encoder: list[PackedLinear]
-    lstm: list[list[LayerProducts]]
+    lstm: list[list[Callable[..., None]]]
 
 
 def pack_bilm(
-    token_encoder: CharCNN | WordEmbedding, lstm: BiLSTM, precision: Precision
+    token_encoder: CharCNN | WordEmbedding, lstm: BiLSTM, settings: Settings
 ) -> PackedBiLM:
     """Pack the present weights."""
+    precision, config = settings.precision, lstm.config
     # 8-bit products quantise all rows of a call with one scale: a type's vector, which the type
     # cache keeps, would depend on the types that are computed with it. Products with half-precision
     # weights are as fast here.
@@ -51,8 +55,14 @@ def pack_bilm(
     layers = []
     for pair in zip(lstm.forward_layers, lstm.backward_layers):
         # On a GPU, both directions in one batched product.
-        groups = zip(pair) if pair[0].gate_weight.device.type == "cpu" else [pair]
-        layers.append([_pack_layer(group, precision) for group in groups])
+        weight = pair[0].gate_weight
+        dtype = torch.bfloat16 if precision == "bfloat16" else weight.dtype
+        groups = zip(pair) if weight.device.type == "cpu" else [pair]
+        if use_triton(settings.kernel, weight.device, dtype, config):
+            layers.append([_pack_for_triton(pair, dtype, lstm)])
+        else:
+            products = [_pack_layer(group, precision) for group in groups]
+            layers.append([partial(run_layer, products=one, config=config) for one in products])
     return PackedBiLM(char_products, layers)
 
 
@@ -86,3 +96,19 @@ def _pack_layer(layers: Sequence[LSTMLayer], precision: Precision) -> LayerProdu
 def _gather(weights: Sequence[Tensor]) -> Tensor:
     values = [weight.detach() for weight in weights]
     return values[0] if len(values) == 1 else torch.stack(values)
+
+
+def _pack_for_triton(
+    pair: Sequence[LSTMLayer], dtype: torch.dtype, lstm: BiLSTM
+) -> Callable[..., None]:
+    from ..bilm import triton_lstm
+
+    projections = [one.projection_weight for one in pair if one.projection_weight is not None]
+    weights = triton_lstm.Weights.cast(
+        _gather([layer.gate_weight for layer in pair]),
+        _gather([layer.gate_bias for layer in pair]),
+        _gather(projections) if projections else None,
+        dtype,
+    )
+    max_rows = _GATE_BYTES_GPU // (2 * 4 * lstm.config.dim * dtype.itemsize)
+    return partial(triton_lstm.run_layer, weights=weights, max_rows=max_rows, config=lstm.config)

@@ -17,7 +17,7 @@ from torch.utils.weak import WeakIdRef
 
 from ..bilm.characters import BOS, EOS
 from ..bilm.forking import FORK_GATE
-from ..bilm.lstm_function import LayerState, run_layer
+from ..bilm.lstm_function import LayerState
 from ..bilm.packing import PackedBatch, pack_sentences, split_sentences, to_device
 from ..bilm.token_encoder import CharCNN
 from .linear import inference
@@ -161,16 +161,16 @@ class Session:
             rows = sentences[batch.order]
             states = self._take_states(rows) if self.settings.stateful else None
             layers = [x]
-            for number, products in enumerate((self._packed or self._pack()).lstm):
+            for number, runs in enumerate((self._packed or self._pack()).lstm):
                 y = torch.empty_like(x)
                 # Batched products serve both directions at once; else each has its own.
-                directions: list[Any] = [slice(None)] if len(products) == 1 else [0, 1]
-                for direction, one in zip(directions, products):
+                directions: list[Any] = [slice(None)] if len(runs) == 1 else [0, 1]
+                for direction, run in zip(directions, runs):
                     state = None
                     if states is not None:
                         h, c = states[number]
                         state = h[direction], c[direction]
-                    run_layer(x[direction], batch.batch_sizes, one, config, y[direction], state)
+                    run(x[direction], batch.batch_sizes, y=y[direction], state=state)
                 if number > 0 and config.use_skip_connections:
                     y += x
                 layers.append(y)
@@ -210,8 +210,7 @@ class Session:
     def _pack(self) -> PackedBiLM:
         with FORK_GATE, self._lock:
             if self._packed is None:
-                precision = self.settings.precision
-                self._packed = pack_bilm(self._token_encoder, self._lstm, precision)
+                self._packed = pack_bilm(self._token_encoder, self._lstm, self.settings)
             return self._packed
 
 

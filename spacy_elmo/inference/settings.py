@@ -7,6 +7,8 @@ from typing import Literal, get_args
 
 import torch
 
+from ..bilm.kernels import Kernel
+
 Precision = Literal["float32", "float16", "int8", "tf32", "bfloat16"]
 CPU_PRECISIONS = ("float32", "float16", "int8")
 GPU_PRECISIONS = ("float32", "tf32", "bfloat16")
@@ -24,6 +26,8 @@ class Settings:
     type_cache_mb (float): Bound of the encodings of word types that are kept, in MiB.
     stateful (bool): Carry each row's LSTM state from one call to the next, as older
         implementations do: row i continues from row i of the last call. For comparisons only.
+    kernel (str): What runs the LSTMs on a GPU: "triton", "torch", or "auto" for Triton if it is
+        installed and gives the same results there.
     RAISES (ValueError): If a value is impossible on any device.
     """
 
@@ -31,12 +35,17 @@ class Settings:
     max_tokens_per_batch: int = 2048
     type_cache_mb: float = 64.0
     stateful: bool = False
+    kernel: Kernel = "auto"
 
     def __post_init__(self) -> None:
         if self.precision not in get_args(Precision):
             raise ValueError(
                 f"unknown precision {self.precision!r}: choose one of "
                 f"{', '.join(get_args(Precision))}"
+            )
+        if self.kernel not in get_args(Kernel):
+            raise ValueError(
+                f"unknown kernel {self.kernel!r}: choose one of {', '.join(get_args(Kernel))}"
             )
         if self.max_tokens_per_batch < 1:
             raise ValueError(
