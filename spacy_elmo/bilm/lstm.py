@@ -18,9 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .config import LSTMConfig
-from .kernels import Kernel, use_triton
+from .kernels import Kernel, load_kernels
 from .lstm_function import LayerState, train_layer
 from .mixed_precision import product_dtype
+
+TRITON_LSTM = f"{__package__}.triton_lstm"
 
 
 class LSTMLayer(nn.Module):
@@ -55,7 +57,7 @@ class BiLSTM(nn.Module):
 
     config (LSTMConfig): The hyper-parameters. The input has width projection_dim.
 
-    The attribute `kernel` chooses what runs `forward` on a GPU; see `use_triton`.
+    The attribute `kernel` chooses what runs `forward` on a GPU; see `load_kernels`.
     """
 
     def __init__(self, config: LSTMConfig) -> None:
@@ -109,10 +111,12 @@ class BiLSTM(nn.Module):
             gate_weight, gate_bias, projection = zip(*weights)
             stacked_projection = None if projection[0] is None else torch.stack(projection)
             stacked = torch.stack(gate_weight), torch.stack(gate_bias), stacked_projection
-            if use_triton(self.kernel, x.device, product_dtype(x), self.config):
-                from .triton_lstm import TritonLSTMFunction
-
-                return TritonLSTMFunction.apply(x, *stacked, batch_sizes, self.config, state)
+            kernels = load_kernels(
+                TRITON_LSTM, self.kernel, x.device, product_dtype(x), self.config
+            )
+            if kernels is not None:
+                function = kernels.TritonLSTMFunction
+                return function.apply(x, *stacked, batch_sizes, self.config, state)
             return train_layer(x, batch_sizes, *stacked, self.config, state)
         states = [None, None] if state is None else zip(*state)
         return torch.stack(

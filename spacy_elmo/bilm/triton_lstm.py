@@ -22,7 +22,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .config import LSTMConfig
-from .lstm_function import FORGET_BIAS, LayerState, _split_steps
+from .kernels import mean_error
+from .lstm_function import FORGET_BIAS, LayerState, _split_steps, train_layer
 from .mixed_precision import product_dtype
 from .packing import to_device
 from .triton_cell import cell_backward, cell_forward
@@ -248,3 +249,46 @@ class TritonLSTMFunction(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             d_x = torch.bmm(d_gates, weights.input).to(ctx.dtype)
         return d_x, d_weight, d_bias, d_projection, None, None, None
+
+
+def max_error(device: torch.device, dtype: torch.dtype, config: LSTMConfig) -> float:
+    """RETURNS (float): How much the results for a small batch differ from those of the plain path,
+    forward, backward and in inference; see `mean_error`."""
+    plain_layer: Any = train_layer
+
+    generator = torch.Generator().manual_seed(0)
+    sizes = [5, 5, 5]
+    n, p, dim = sizes[0], config.projection_dim, config.dim
+
+    def random(*shape: int, scale: float = 1.0) -> Tensor:
+        return (torch.randn(2, *shape, generator=generator) * scale).to(device)
+
+    x, dy = (random(sum(sizes), p) for _ in range(2))
+    weights = [random(4 * dim, 2 * p, scale=p**-0.5), random(4 * dim)]
+    weights += [random(p, dim, scale=2 * dim**-0.5)] if config.has_projection else []
+    # So large that cells are clipped.
+    state = random(n, p), random(n, dim, scale=config.cell_clip or 1.0)
+    results: list[list[Tensor]] = []
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast(device.type, dtype, enabled=dtype != torch.float32),
+    ):
+        for is_ours in (False, True):
+            leaves: Any = [t.clone().requires_grad_() for t in (x, *weights)]
+            inputs: Any = leaves if config.has_projection else [*leaves, None]
+            after = state[0].clone(), state[1].clone()
+            if is_ours:
+                y = TritonLSTMFunction.apply(*inputs, sizes, config, after)
+            else:
+                y = plain_layer(inputs[0], sizes, *inputs[1:], config, after)
+            results.append([y.detach(), *torch.autograd.grad(y, leaves, dy), *after])
+        # In inference.
+        projection = weights[2] if config.has_projection else None
+        packed = Weights.cast(weights[0], weights[1], projection, dtype)
+        y = torch.empty_like(dy)
+        after = state[0].clone(), state[1].clone()
+        run_layer(x, sizes, packed, 2 * n, config, y, after)
+    plain, ours = results
+    pairs = zip([*plain, plain[0], *plain[-2:]], [*ours, y, *after])
+    return mean_error(pairs)

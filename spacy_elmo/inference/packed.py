@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..bilm.kernels import use_triton
-from ..bilm.lstm import BiLSTM, LSTMLayer
+from ..bilm.config import LSTMConfig
+from ..bilm.kernels import load_kernels
+from ..bilm.lstm import TRITON_LSTM, BiLSTM, LSTMLayer
 from ..bilm.lstm_function import FORGET_BIAS, LayerProducts, run_layer
 from ..bilm.token_encoder import CharCNN, WordEmbedding
 from .linear import PackedLinear, pack_linear
@@ -58,8 +59,9 @@ def pack_bilm(
         weight = pair[0].gate_weight
         dtype = torch.bfloat16 if precision == "bfloat16" else weight.dtype
         groups = zip(pair) if weight.device.type == "cpu" else [pair]
-        if use_triton(settings.kernel, weight.device, dtype, config):
-            layers.append([_pack_for_triton(pair, dtype, lstm)])
+        kernels = load_kernels(TRITON_LSTM, settings.kernel, weight.device, dtype, config)
+        if kernels is not None:
+            layers.append([_pack_for_triton(kernels, pair, dtype, config)])
         else:
             products = [_pack_layer(group, precision) for group in groups]
             layers.append([partial(run_layer, products=one, config=config) for one in products])
@@ -99,16 +101,14 @@ def _gather(weights: Sequence[Tensor]) -> Tensor:
 
 
 def _pack_for_triton(
-    pair: Sequence[LSTMLayer], dtype: torch.dtype, lstm: BiLSTM
+    kernels: Any, layers: Sequence[LSTMLayer], dtype: torch.dtype, config: LSTMConfig
 ) -> Callable[..., None]:
-    from ..bilm import triton_lstm
-
-    projections = [one.projection_weight for one in pair if one.projection_weight is not None]
-    weights = triton_lstm.Weights.cast(
-        _gather([layer.gate_weight for layer in pair]),
-        _gather([layer.gate_bias for layer in pair]),
+    projections = [one.projection_weight for one in layers if one.projection_weight is not None]
+    weights = kernels.Weights.cast(
+        _gather([layer.gate_weight for layer in layers]),
+        _gather([layer.gate_bias for layer in layers]),
         _gather(projections) if projections else None,
         dtype,
     )
-    max_rows = _GATE_BYTES_GPU // (2 * 4 * lstm.config.dim * dtype.itemsize)
-    return partial(triton_lstm.run_layer, weights=weights, max_rows=max_rows, config=lstm.config)
+    max_rows = _GATE_BYTES_GPU // (len(layers) * 4 * config.dim * dtype.itemsize)
+    return partial(kernels.run_layer, weights=weights, max_rows=max_rows, config=config)

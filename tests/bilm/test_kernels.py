@@ -11,6 +11,7 @@ import torch
 
 from spacy_elmo.bilm import kernels
 from spacy_elmo.bilm.config import LSTMConfig
+from spacy_elmo.bilm.lstm import TRITON_LSTM
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 # One that no machine has.
@@ -22,6 +23,10 @@ needs_triton = pytest.mark.skipif(
 )
 
 
+def load(kernel, device, dtype=torch.float32):
+    return kernels.load_kernels(TRITON_LSTM, kernel, device, dtype, CONFIG)
+
+
 @pytest.fixture(autouse=True)
 def nothing_compared_yet():
     kernels._agrees.cache_clear()
@@ -29,37 +34,40 @@ def nothing_compared_yet():
 
 @pytest.mark.parametrize("kernel", ["auto", "torch", "triton"])
 def test_a_cpu_has_one_kind(kernel):
-    assert not kernels.use_triton(kernel, CPU, torch.float32, CONFIG)
+    assert load(kernel, CPU) is None
 
 
+@needs_triton
 @pytest.mark.parametrize("kernel, expected", [("auto", False), ("torch", False), ("triton", True)])
 def test_other_devices_do_as_asked(kernel, expected):
-    assert kernels.use_triton(kernel, META, torch.float32, CONFIG) == expected
+    assert (load(kernel, META) is not None) == expected
 
 
 @pytest.mark.filterwarnings("error")
 def test_without_triton(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
-    assert not kernels.use_triton("auto", GPU, torch.float32, CONFIG)
+    assert load("auto", GPU) is None
 
 
 @needs_triton
 def test_kernels_that_do_not_run_are_not_used():
     """With one warning, however often they are asked for."""
     with pytest.warns(UserWarning, match=r"do not work on cuda:99 \(.+kernel = \"torch\""):
-        assert not kernels.use_triton("auto", GPU, torch.float32, CONFIG)
+        assert load("auto", GPU) is None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert not kernels.use_triton("auto", GPU, torch.float32, CONFIG)
+        assert load("auto", GPU) is None
 
 
 @needs_triton
 @pytest.mark.parametrize("error, used", [(0.001, True), (0.2, False), (float("inf"), False)])
 def test_kernels_that_compute_something_else_are_not_used(monkeypatch, error, used):
-    monkeypatch.setattr(kernels, "max_error", lambda *args: error)
+    from spacy_elmo.bilm import triton_lstm
+
+    monkeypatch.setattr(triton_lstm, "max_error", lambda *args: error)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert kernels.use_triton("auto", GPU, torch.bfloat16, CONFIG) == used
+        assert (load("auto", GPU, torch.bfloat16) is triton_lstm) == used
     assert len(caught) == (not used)
 
 
@@ -67,8 +75,12 @@ def test_kernels_that_compute_something_else_are_not_used(monkeypatch, error, us
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("config", [CONFIG, LSTMConfig(16, 16, cell_clip=None)], ids=str)
 def test_the_kernels_agree(config, dtype):
+    from spacy_elmo.bilm import triton_lstm
+
     with torch.inference_mode():  # Where a session may be.
-        assert 0 < kernels.max_error(CPU, dtype, config) < (1e-5 if dtype == DTYPES[0] else 0.05)
+        assert (
+            0 < triton_lstm.max_error(CPU, dtype, config) < (1e-5 if dtype == DTYPES[0] else 0.05)
+        )
 
 
 @needs_triton
@@ -82,4 +94,4 @@ def test_the_comparison_sees_a_wrong_gradient(monkeypatch):
         d_gates[1, :, -1] = torch.nan
 
     monkeypatch.setattr(triton_lstm, "cell_backward", wrong)
-    assert kernels.max_error(CPU, torch.float32, CONFIG) == float("inf")
+    assert triton_lstm.max_error(CPU, torch.float32, CONFIG) == float("inf")
