@@ -32,6 +32,7 @@ from spacy_elmo.pretraining.config import LossConfig, PretrainingConfig
 from spacy_elmo.pretraining.language_model import LanguageModel
 from spacy_elmo.pretraining.updater import Updater
 
+EXPONENT = 1.16
 META = torch.device("meta")
 ORIGINAL = LSTMConfig(4096, 512)
 # They read or write only the rows that an index names.
@@ -122,8 +123,9 @@ class Step:
 
     def __init__(self, n_rows: int, n_steps: int, n_words: int) -> None:
         n = n_rows * n_steps
-        draws = numpy.random.default_rng(0).random(n)
-        words = numpy.minimum(numpy.exp(draws * numpy.log(n_words)), n_words - 1).astype(int)
+        # Of an exponent that gives five tokens per type for 2,048 rows of 20 words, as text does.
+        draws = numpy.random.default_rng(0).zipf(EXPONENT, 2 * n)
+        words = draws[draws <= n_words][:n] - 1
         types, inputs = numpy.unique(words, return_inverse=True)
         # A frequent word is short.
         texts = ["x" * int(2 + numpy.log(number + 1)) for number in types]
@@ -145,7 +147,7 @@ def count_step(kernel: Any, n_rows: int, n_steps: int, n_words: int) -> Counts:
     with META:
         bilm = BiLM(BiLMConfig(ORIGINAL, char_cnn))
         model = LanguageModel(bilm, n_words, LossConfig())
-    bilm.lstm.kernel = kernel
+    bilm.lstm.kernel = model.output.kernel = kernel
     updater = Updater(model, settings, 0)
     states = model.new_states(n_rows)
     with Counts() as counts, Bfloat16Linear():

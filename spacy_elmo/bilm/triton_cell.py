@@ -131,7 +131,7 @@ def backward_kernel(
 _LIBRARY = torch.library.Library("spacy_elmo", "DEF")
 
 
-def _operator(schema: str) -> Callable[[Callable], Any]:
+def operator(schema: str) -> Callable[[Callable], Any]:
     """Make a function that launches a kernel an operator, which does nothing to meta tensors."""
 
     def register(function: Callable) -> Any:
@@ -152,7 +152,7 @@ def _launch(kernel: Any, c: Tensor, *args: Any) -> None:
     kernel[grid](*args, H=dim, BLOCK=block, num_warps=n_warps(block))
 
 
-@_operator(
+@operator(
     "cell_forward(Tensor(a!) gates, Tensor c_previous, float? clip, bool keep_gates, *, "
     "Tensor(b!) c, Tensor(c!) hidden) -> ()"
 )
@@ -178,7 +178,7 @@ def cell_forward(
     _launch(forward_kernel, c, *tensors, *(x.stride(0) for x in tensors), clip, keep_gates)
 
 
-@_operator(
+@operator(
     "cell_backward(Tensor gates, Tensor c_previous, Tensor c, Tensor d_hidden, float? clip, "
     "Tensor(a!) d_c, *, Tensor(b!) d_gates) -> ()"
 )

@@ -131,7 +131,7 @@ class Trainer:
         else:
             self.model, self.origin = build_model(config, corpus)
         self.model.to(device)
-        self.model.bilm.lstm.kernel = config.system.kernel
+        self.model.bilm.lstm.kernel = self.model.output.kernel = config.system.kernel
         self.updater = Updater(self.model, self.settings, config.system.seed)
         total_steps = self.settings.optimizer.total_steps or count_steps(self.settings, n_batches)
         if checkpoint is not None:
