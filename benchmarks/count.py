@@ -88,7 +88,7 @@ class Counts(TorchDispatchMode):
     def _count_flop(self, name: str, args: Any) -> int:
         if name not in ("mm", "bmm", "addmm", "baddbmm_", "baddbmm"):
             return 0
-        left, right = args[-2:] if name in ("mm", "bmm") else args[1:3]
+        left, right = args[:2] if name in ("mm", "bmm") else args[1:3]
         return 2 * left.numel() * right.shape[-1]
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, NamedTuple, Optional
 
 import numpy
@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from . import lstm_function
 from .config import LSTMConfig
 from .kernels import mean_error
-from .lstm_function import FORGET_BIAS, LayerState, _split_steps, train_layer
+from .lstm_function import FORGET_BIAS, LayerState, _split_steps
 from .mixed_precision import product_dtype
 from .packing import to_device
 from .triton_cell import cell_backward, cell_forward
@@ -44,21 +45,17 @@ class Weights(NamedTuple):
     projection: Optional[Tensor]
 
     @classmethod
-    def cast(
-        cls,
-        gate_weight: Tensor,
-        gate_bias: Tensor,
-        projection: Optional[Tensor],
-        dtype: torch.dtype,
-    ) -> Weights:
-        """Cast the weights as `LSTMLayer` has them, stacked."""
-        dim = gate_weight.shape[1] // 4
-        width = gate_weight.shape[2] - (dim if projection is None else projection.shape[1])
-        bias = gate_bias.detach().clone()
+    def cast(cls, directions: Sequence[Sequence[Any]], dtype: torch.dtype) -> Weights:
+        """Make them of the weights of gates, their biases and the weights of the projection, or
+        None, of each direction."""
+        gate_weights, gate_biases, projections = zip(*directions)
+        weight = _stack(gate_weights, dtype)
+        bias = _stack(gate_biases, gate_biases[0].dtype)
+        projection = _stack([one for one in projections if one is not None], dtype)
+        dim = weight.shape[1] // 4
         bias[:, 2 * dim : 3 * dim] += FORGET_BIAS
-        weight = gate_weight.detach().to(dtype)
-        low = None if projection is None else projection.detach().to(dtype)
-        return cls(weight[..., :width], bias.to(dtype), weight[..., width:], low)
+        width = weight.shape[2] - (dim if projection is None else projection.shape[1])
+        return cls(weight[..., :width], bias.to(dtype), weight[..., width:], projection)
 
     def input_gates(self, x: Tensor) -> Tensor:
         """RETURNS (Tensor): Of all rows, shape (2, rows, 4H)."""
@@ -95,6 +92,23 @@ class Weights(NamedTuple):
             clip = _proj_clip(config, y.dtype)
             if clip is not None:
                 y.clamp_(-clip, clip)
+
+
+def _stack(tensors: Sequence[Tensor], dtype: torch.dtype) -> Any:
+    """Stack and cast in one pass. RETURNS (Optional[Tensor]): None if there is nothing."""
+    if not tensors:
+        return None
+    stacked = tensors[0].new_empty(len(tensors), *tensors[0].shape, dtype=dtype)
+    for tensor, out in zip(tensors, stacked):
+        out.copy_(tensor.detach())
+    return stacked
+
+
+def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """RETURNS (Tensor): `bmm(a, b)` in another type, without rounding where cuBLAS can."""
+    if a.dtype == dtype or a.device.type == "cpu" or "dtype" not in torch.ops.aten.bmm.overloads():
+        return torch.bmm(a, b).to(dtype)
+    return torch.bmm(a, b, out_dtype=dtype)
 
 
 @cache
@@ -148,34 +162,36 @@ def run_layer(
         y.copy_(low_y)
 
 
-class TritonLSTMFunction(torch.autograd.Function):
-    """`lstm_function.train_layer` for both directions."""
+def train_layer(
+    x: Tensor,
+    batch_sizes: Sequence[int],
+    weights: Sequence[Sequence[Any]],
+    config: LSTMConfig,
+    state: Optional[LayerState] = None,
+) -> Tensor:
+    """`lstm_function.train_layer` for both directions.
 
+    x (Tensor): Packed inputs, shape (2, rows, in).
+    weights (Sequence): See `Weights.cast`.
+    state (Optional[LayerState]): Before the first step, changed in place to that after the last
+        one: then all sequences must be of one length. No gradient flows into it. None: zeros.
+    RETURNS (Tensor): The outputs, packed like x, shape (2, rows, P).
+    """
+    return _LSTMFunction.apply(x, batch_sizes, config, state, *chain(*weights))
+
+
+class _LSTMFunction(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
         x: Tensor,
-        gate_weight: Tensor,
-        gate_bias: Tensor,
-        projection_weight: Optional[Tensor],
         batch_sizes: Sequence[int],
         config: LSTMConfig,
-        state: Optional[LayerState] = None,
+        state: Optional[LayerState],
+        *parameters: Any,
     ) -> Tensor:
-        """Run it.
-
-        x (Tensor): Packed inputs, shape (2, rows, in).
-        gate_weight (Tensor): Shape (2, 4H, in + P), gates in the order i, j (candidate), f, o.
-        gate_bias (Tensor): Shape (2, 4H).
-        projection_weight (Optional[Tensor]): Shape (2, P, H).
-        batch_sizes (Sequence[int]): Sequences that are active at each step; falling.
-        config (LSTMConfig): The hyper-parameters.
-        state (Optional[LayerState]): Before the first step, changed in place to that after the last
-            one: then all sequences must be of one length. No gradient flows into it. None: zeros.
-        RETURNS (Tensor): The outputs, packed like x, shape (2, rows, P).
-        """
         dtype = product_dtype(x)
-        weights = Weights.cast(gate_weight, gate_bias, projection_weight, dtype)
+        weights = Weights.cast((parameters[:3], parameters[3:]), dtype)
         low_x = x.to(dtype)
         cells = x.new_empty(*x.shape[:2], config.dim)
         y = hidden = torch.empty_like(cells, dtype=dtype)
@@ -240,55 +256,56 @@ class TritonLSTMFunction(torch.autograd.Function):
         inputs[..., :width] = x
         inputs[:, :first, width:] = 0 if h0 is None else h0
         inputs[:, first:, width:] = y[:, previous]
-        d_weight = torch.bmm(d_gates.transpose(1, 2), inputs).to(ctx.dtype)
+        d_weight = _product(d_gates.transpose(1, 2), inputs, ctx.dtype)
         d_bias = d_gates.sum(1, dtype=ctx.dtype)
-        d_projection = None
+        d_projection: Any = None, None
         if weights.projection is not None:
-            d_projection = torch.bmm(d_y.transpose(1, 2), hidden).to(ctx.dtype)
+            d_projection = _product(d_y.transpose(1, 2), hidden, ctx.dtype)
         d_x = None
         if ctx.needs_input_grad[0]:
-            d_x = torch.bmm(d_gates, weights.input).to(ctx.dtype)
-        return d_x, d_weight, d_bias, d_projection, None, None, None
+            d_x = _product(d_gates, weights.input, ctx.dtype)
+        gradients = zip(d_weight, d_bias, d_projection)
+        return d_x, None, None, None, *chain(*gradients)
 
 
 def max_error(device: torch.device, dtype: torch.dtype, config: LSTMConfig) -> float:
     """RETURNS (float): How much the results for a small batch differ from those of the plain path,
     forward, backward and in inference; see `mean_error`."""
-    plain_layer: Any = train_layer
-
+    plain_layer: Any = lstm_function.train_layer
     generator = torch.Generator().manual_seed(0)
-    sizes = [5, 5, 5]
-    n, p, dim = sizes[0], config.projection_dim, config.dim
+    sizes, p, dim = [5, 5, 5], config.projection_dim, config.dim
 
     def random(*shape: int, scale: float = 1.0) -> Tensor:
         return (torch.randn(2, *shape, generator=generator) * scale).to(device)
 
     x, dy = (random(sum(sizes), p) for _ in range(2))
-    weights = [random(4 * dim, 2 * p, scale=p**-0.5), random(4 * dim)]
-    weights += [random(p, dim, scale=2 * dim**-0.5)] if config.has_projection else []
+    leaves = [x, random(4 * dim, 2 * p, scale=p**-0.5), random(4 * dim)]
+    if config.has_projection:
+        leaves.append(random(p, dim, scale=2 * dim**-0.5))
     # So large that cells are clipped.
-    state = random(n, p), random(n, dim, scale=config.cell_clip or 1.0)
-    results: list[list[Tensor]] = []
-    with (
-        torch.inference_mode(False),
-        torch.enable_grad(),
-        torch.autocast(device.type, dtype, enabled=dtype != torch.float32),
-    ):
-        for is_ours in (False, True):
-            leaves: Any = [t.clone().requires_grad_() for t in (x, *weights)]
-            inputs: Any = leaves if config.has_projection else [*leaves, None]
-            after = state[0].clone(), state[1].clone()
-            if is_ours:
-                y = TritonLSTMFunction.apply(*inputs, sizes, config, after)
-            else:
-                y = plain_layer(inputs[0], sizes, *inputs[1:], config, after)
-            results.append([y.detach(), *torch.autograd.grad(y, leaves, dy), *after])
-        # In inference.
-        projection = weights[2] if config.has_projection else None
-        packed = Weights.cast(weights[0], weights[1], projection, dtype)
-        y = torch.empty_like(dy)
+    state = random(sizes[0], p), random(sizes[0], dim, scale=config.cell_clip or 1.0)
+
+    def run(train: Any) -> list[Tensor]:
+        x, *weights = copies = [t.clone().requires_grad_() for t in leaves]
         after = state[0].clone(), state[1].clone()
-        run_layer(x, sizes, packed, 2 * n, config, y, after)
-    plain, ours = results
-    pairs = zip([*plain, plain[0], *plain[-2:]], [*ours, y, *after])
-    return mean_error(pairs)
+        y = train(x, [*weights, None][:3], after)
+        return [y.detach(), *torch.autograd.grad(y, copies, dy), *after]
+
+    def plain(x: Tensor, weights: Any, after: LayerState) -> Tensor:
+        return plain_layer(x, sizes, *weights, config, after)
+
+    def ours(x: Tensor, weights: Any, after: LayerState) -> Tensor:
+        return train_layer(x, sizes, _by_direction(weights), config, after)
+
+    autocast = torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
+    with torch.inference_mode(False), torch.enable_grad(), autocast:
+        expected, results = run(plain), run(ours)
+        after = state[0].clone(), state[1].clone()
+        y = torch.empty_like(dy)
+        weights = Weights.cast(_by_direction([*leaves[1:], None][:3]), dtype)
+        run_layer(x, sizes, weights, 2 * sizes[0], config, y, after)
+    return mean_error(zip([*expected, expected[0], *expected[-2:]], [*results, y, *after]))
+
+
+def _by_direction(weights: Sequence[Any]) -> list[list[Any]]:
+    return [[None if w is None else w[number] for w in weights] for number in (0, 1)]

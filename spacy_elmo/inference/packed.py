@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..bilm.config import LSTMConfig
 from ..bilm.kernels import load_kernels
 from ..bilm.lstm import TRITON_LSTM, BiLSTM, LSTMLayer
 from ..bilm.lstm_function import FORGET_BIAS, LayerProducts, run_layer
@@ -53,7 +52,7 @@ def pack_bilm(
     char_products = [
         pack_linear(weight, bias, char_precision, many_rows=True) for weight, bias in linears
     ]
-    layers = []
+    layers: list[list[Callable[..., None]]] = []
     for pair in zip(lstm.forward_layers, lstm.backward_layers):
         # On a GPU, both directions in one batched product.
         weight = pair[0].gate_weight
@@ -61,7 +60,11 @@ def pack_bilm(
         groups = zip(pair) if weight.device.type == "cpu" else [pair]
         kernels = load_kernels(TRITON_LSTM, settings.kernel, weight.device, dtype, config)
         if kernels is not None:
-            layers.append([_pack_for_triton(kernels, pair, dtype, config)])
+            parts = [(one.gate_weight, one.gate_bias, one.projection_weight) for one in pair]
+            weights = kernels.Weights.cast(parts, dtype)
+            max_rows = _GATE_BYTES_GPU // (2 * 4 * config.dim * dtype.itemsize)
+            run = partial(kernels.run_layer, weights=weights, max_rows=max_rows, config=config)
+            layers.append([run])
         else:
             products = [_pack_layer(group, precision) for group in groups]
             layers.append([partial(run_layer, products=one, config=config) for one in products])
@@ -98,17 +101,3 @@ def _pack_layer(layers: Sequence[LSTMLayer], precision: Precision) -> LayerProdu
 def _gather(weights: Sequence[Tensor]) -> Tensor:
     values = [weight.detach() for weight in weights]
     return values[0] if len(values) == 1 else torch.stack(values)
-
-
-def _pack_for_triton(
-    kernels: Any, layers: Sequence[LSTMLayer], dtype: torch.dtype, config: LSTMConfig
-) -> Callable[..., None]:
-    projections = [one.projection_weight for one in layers if one.projection_weight is not None]
-    weights = kernels.Weights.cast(
-        _gather([layer.gate_weight for layer in layers]),
-        _gather([layer.gate_bias for layer in layers]),
-        _gather(projections) if projections else None,
-        dtype,
-    )
-    max_rows = _GATE_BYTES_GPU // (len(layers) * 4 * config.dim * dtype.itemsize)
-    return partial(kernels.run_layer, weights=weights, max_rows=max_rows, config=config)

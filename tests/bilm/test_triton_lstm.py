@@ -86,7 +86,11 @@ def run_plain(x, weights, sizes, config, state):
 
 
 def run_triton(x, weights, sizes, config, state):
-    return triton_lstm.TritonLSTMFunction.apply(x, *weights, sizes, config, state)
+    return triton_lstm.train_layer(x, sizes, by_direction(weights), config, state)
+
+
+def by_direction(weights):
+    return [[None if w is None else w[number] for w in weights] for number in (0, 1)]
 
 
 def values_and_gradients(run, tensors, sizes, config, dtype):
@@ -102,6 +106,10 @@ def values_and_gradients(run, tensors, sizes, config, dtype):
     names = ("d_x", "d_weight", "d_bias", "d_projection")
     results |= {n: leaf.grad for n, leaf in zip(names, leaves) if leaf is not None}
     return results | dict(zip(("h", "c"), state or ()))
+
+
+def cast(weights, dtype):
+    return triton_lstm.Weights.cast(by_direction(weights), dtype)
 
 
 def assert_close(results, expected, bound):
@@ -203,7 +211,7 @@ def test_clipping_does_not_hide_nan():
 def test_inference(config, stateful, max_rows):
     sizes = SIZES["falling"]
     x, (gate_weight, gate_bias, projection), state = random_tensors(config, sizes, carried=stateful)
-    weights = triton_lstm.Weights.cast(gate_weight, gate_bias, projection, torch.float32)
+    weights = cast((gate_weight, gate_bias, projection), torch.float32)
     y = x.new_empty(*x.shape[:2], config.projection_dim)
     our_state = state and tuple(part.clone() for part in state)
     triton_lstm.run_layer(x, sizes, weights, max_rows, config, y, our_state)
@@ -234,7 +242,7 @@ def test_inference_in_bfloat16():
     found = {}
     for dtype in (torch.float32, torch.bfloat16):
         y = found[dtype] = x.new_empty(*x.shape[:2], config.projection_dim)
-        triton_lstm.run_layer(x, sizes, triton_lstm.Weights.cast(*weights, dtype), 100, config, y)
+        triton_lstm.run_layer(x, sizes, cast(weights, dtype), 100, config, y)
     assert 0 < (found[torch.float32] - y).norm() < 0.01 * y.norm()
 
 
