@@ -11,6 +11,7 @@ import numpy
 import torch
 from torch import nn
 
+from ..bilm.kernels import load_kernels
 from ..bilm.lstm_function import LayerState
 from ..bilm.mixed_precision import autocast
 from .batches import Batch, EpochBatches
@@ -19,6 +20,8 @@ from .distributed import all_gather_unique, all_reduce_sum, rank, world_size
 from .language_model import LanguageModel
 from .losses import Rows, Samples
 from .optimizer import build_optimizer, set_learn_rate, update_rows
+
+TRITON_ADAGRAD = f"{__package__}.triton_adagrad"
 
 
 class Updater:
@@ -86,10 +89,16 @@ class Updater:
             all_reduce_sum(part.grad).div_(world_size())
         limit = self.settings.optimizer.grad_clip or math.inf
         trained = [parts.get(p, p) for p in self.model.parameters()]
-        norm = nn.utils.clip_grad_norm_(trained, limit)
+        kernels = load_kernels(
+            TRITON_ADAGRAD, self.model.bilm.lstm.kernel, total.device, torch.float32
+        )
+        if kernels is None or self.settings.optimizer.name != "adagrad":
+            norm = nn.utils.clip_grad_norm_(trained, limit)
+            self.optimizer.step()
+        else:
+            norm = kernels.clip_and_step(self.optimizer, parts.values(), limit)
         is_bad = ~torch.isfinite(total + norm) & (self.first_bad_step < 0)
         self.first_bad_step.masked_fill_(is_bad, step + 1)
-        self.optimizer.step()
         if rows is not None:
             update_rows(self.optimizer, rows)
         self.model.bilm.invalidate()
