@@ -79,6 +79,8 @@ class Counts(TorchDispatchMode):
         returned = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
         written = {id(x) for x in writes}
         writes += [x for x in returned if id(x) not in written]
+        if name == "adagrad" and args[3] is not None:  # Of some rows.
+            return 5 * n_bytes([args[1]])
         if name in GATHERS:
             return 2 * n_bytes(writes)
         if name in SCATTERS:
@@ -101,8 +103,8 @@ def n_bytes(tensors: list[torch.Tensor]) -> int:
     return total
 
 
-class Bfloat16Linear(TorchFunctionMode):
-    """What `torch.autocast` does to linear layers, which the meta device lacks."""
+class AsOnGPU(TorchFunctionMode):
+    """What the meta device lacks: `torch.autocast` for linear layers, and dropout in one kernel."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Optional[dict] = None
@@ -111,6 +113,8 @@ class Bfloat16Linear(TorchFunctionMode):
             names = dict(zip(("input", "weight", "bias"), args)) | (kwargs or {})
             low = {k: x if x is None else x.to(torch.bfloat16) for k, x in names.items()}
             return F.linear(**low)
+        if function is F.dropout:
+            return torch.native_dropout(args[0], (kwargs or {})["p"], True)[0]
         return function(*args, **(kwargs or {}))
 
 
@@ -150,7 +154,7 @@ def count_step(kernel: Any, n_rows: int, n_steps: int, n_words: int) -> Counts:
     bilm.lstm.kernel = model.output.kernel = kernel
     updater = Updater(model, settings, 0)
     states = model.new_states(n_rows)
-    with Counts() as counts, Bfloat16Linear():
+    with Counts() as counts, AsOnGPU():
         updater.update(step, [0], 0, states)
     return counts
 

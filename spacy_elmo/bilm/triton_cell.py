@@ -20,8 +20,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# Cells of one program.
-BLOCK = 1024
+# Cells of one program, and, in the backward pass, the rows that it goes through: the more, the less
+# is read and written for the gradient of the bias.
+BLOCK, ROWS = 1024, 8
 
 
 def n_warps(block: int) -> int:
@@ -96,36 +97,60 @@ def backward_kernel(
     c,
     d_hidden,
     d_c,
+    d_bias,
     d_gates,
     gates_stride,
     c_previous_stride,
     c_stride,
     d_hidden_stride,
     d_c_stride,
+    d_bias_stride,
     clip,
+    n,
     H: tl.constexpr,
+    ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    direction, row, cell = _place(H, BLOCK)
-    inside = cell < H
-    gate = direction * gates_stride + row * (4 * H) + cell
-    i = _load(gates + gate, inside)
-    j = _load(gates + gate + H, inside)
-    f = _load(gates + gate + 2 * H, inside)
-    o = _load(gates + gate + 3 * H, inside)
-    value = _load(c + direction * c_stride + row * H + cell, inside)
-    previous = _load(c_previous + direction * c_previous_stride + row * H + cell, inside)
-    d_h = _load(d_hidden + direction * d_hidden_stride + row * H + cell, inside)
-    d_cell = d_c + direction * d_c_stride + row * H + cell
-    tanh = _tanh(value)
-    d = _load(d_cell, inside) + d_h * o * (1 - tanh * tanh)
-    if clip is not None:
-        d = tl.where(tl.abs(value) < clip, d, 0.0)
-    tl.store(d_cell, d * f, inside)
-    tl.store(d_gates + gate, d * j * i * (1 - i), inside)
-    tl.store(d_gates + gate + H, d * i * (1 - j * j), inside)
-    tl.store(d_gates + gate + 2 * H, d * previous * f * (1 - f), inside)
-    tl.store(d_gates + gate + 3 * H, d_h * tanh * o * (1 - o), inside)
+    direction, group, cell = _place(H, BLOCK)
+    # Sums over these rows, of the later steps so far.
+    bias = d_bias + direction * d_bias_stride + group * (4 * H) + cell
+    d_i_sum = _load(bias, cell < H)
+    d_j_sum = _load(bias + H, cell < H)
+    d_f_sum = _load(bias + 2 * H, cell < H)
+    d_o_sum = _load(bias + 3 * H, cell < H)
+    for number in range(ROWS):
+        row = group * ROWS + number
+        inside = (cell < H) & (row < n)
+        gate = direction * gates_stride + row * (4 * H) + cell
+        i = _load(gates + gate, inside)
+        j = _load(gates + gate + H, inside)
+        f = _load(gates + gate + 2 * H, inside)
+        o = _load(gates + gate + 3 * H, inside)
+        value = _load(c + direction * c_stride + row * H + cell, inside)
+        previous = _load(c_previous + direction * c_previous_stride + row * H + cell, inside)
+        d_h = _load(d_hidden + direction * d_hidden_stride + row * H + cell, inside)
+        d_cell = d_c + direction * d_c_stride + row * H + cell
+        tanh = _tanh(value)
+        d = _load(d_cell, inside) + d_h * o * (1 - tanh * tanh)
+        if clip is not None:
+            d = tl.where(tl.abs(value) < clip, d, 0.0)
+        d_i, d_j = d * j * i * (1 - i), d * i * (1 - j * j)
+        d_f, d_o = d * previous * f * (1 - f), d_h * tanh * o * (1 - o)
+        tl.store(d_cell, d * f, inside)
+        tl.store(d_gates + gate, d_i, inside)
+        tl.store(d_gates + gate + H, d_j, inside)
+        tl.store(d_gates + gate + 2 * H, d_f, inside)
+        tl.store(d_gates + gate + 3 * H, d_o, inside)
+        d_i_sum, d_j_sum, d_f_sum, d_o_sum = (
+            d_i_sum + d_i,
+            d_j_sum + d_j,
+            d_f_sum + d_f,
+            d_o_sum + d_o,
+        )
+    tl.store(bias, d_i_sum, cell < H)
+    tl.store(bias + H, d_j_sum, cell < H)
+    tl.store(bias + 2 * H, d_f_sum, cell < H)
+    tl.store(bias + 3 * H, d_o_sum, cell < H)
 
 
 _LIBRARY = torch.library.Library("spacy_elmo", "DEF")
@@ -144,12 +169,11 @@ def operator(schema: str) -> Callable[[Callable], Any]:
     return register
 
 
-def _launch(kernel: Any, c: Tensor, *args: Any) -> None:
-    """Launch a kernel for each cell of c, shape (2, n, H)."""
-    n_directions, n, dim = c.shape
+def _launch(kernel: Any, n: int, dim: int, *args: Any, **constants: int) -> None:
+    """Launch a kernel for n rows, or groups of rows, of both directions."""
     block = min(BLOCK, triton.next_power_of_2(dim))
-    grid = n * triton.cdiv(dim, block), n_directions
-    kernel[grid](*args, H=dim, BLOCK=block, num_warps=n_warps(block))
+    grid = n * triton.cdiv(dim, block), 2
+    kernel[grid](*args, H=dim, BLOCK=block, num_warps=n_warps(block), **constants)
 
 
 @operator(
@@ -175,12 +199,14 @@ def cell_forward(
     hidden (Tensor): Takes the output, shape (2, n, H).
     """
     tensors = gates, c_previous, c, hidden
-    _launch(forward_kernel, c, *tensors, *(x.stride(0) for x in tensors), clip, keep_gates)
+    strides = [x.stride(0) for x in tensors]
+    _, n, dim = c.shape
+    _launch(forward_kernel, n, dim, *tensors, *strides, clip, keep_gates)
 
 
 @operator(
     "cell_backward(Tensor gates, Tensor c_previous, Tensor c, Tensor d_hidden, float? clip, "
-    "Tensor(a!) d_c, *, Tensor(b!) d_gates) -> ()"
+    "Tensor(a!) d_c, Tensor(b!) d_bias, *, Tensor(c!) d_gates) -> ()"
 )
 def cell_backward(
     gates: Tensor,
@@ -189,6 +215,7 @@ def cell_backward(
     d_hidden: Tensor,
     clip: Optional[float],
     d_c: Tensor,
+    d_bias: Tensor,
     *,
     d_gates: Tensor,
 ) -> None:
@@ -197,8 +224,12 @@ def cell_backward(
     gates (Tensor): After the activation, shape (2, n, 4H).
     d_hidden (Tensor): The gradient of the output, shape (2, n, H).
     d_c (Tensor): That of the cells after the step; becomes that of the cells before it.
+    d_bias (Tensor): To which that of the bias is added, in groups of ROWS rows, shape
+        (2, n / ROWS or more, 4H).
     d_gates (Tensor): Takes that of the gates before the activation; of the strides of `gates`.
     """
-    tensors = gates, c_previous, c, d_hidden, d_c
+    tensors = gates, c_previous, c, d_hidden, d_c, d_bias
     strides = [x.stride(0) for x in tensors]
-    _launch(backward_kernel, c, *tensors, d_gates, *strides, clip)
+    _, n, dim = c.shape
+    n_groups = triton.cdiv(n, ROWS)
+    _launch(backward_kernel, n_groups, dim, *tensors, d_gates, *strides, clip, n, ROWS=ROWS)

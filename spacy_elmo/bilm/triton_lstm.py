@@ -27,7 +27,7 @@ from .kernels import mean_error
 from .lstm_function import FORGET_BIAS, LayerState, _split_steps
 from .mixed_precision import product_dtype
 from .packing import to_device
-from .triton_cell import cell_backward, cell_forward
+from .triton_cell import ROWS, cell_backward, cell_forward
 
 
 class Weights(NamedTuple):
@@ -224,6 +224,7 @@ class _LSTMFunction(torch.autograd.Function):
         d_y = dy.to(x.dtype, copy=True)
         d_gates = torch.empty_like(gates)
         d_c = torch.zeros_like(c0)
+        d_bias = c0.new_zeros(2, -(-first // ROWS), gates.shape[2])
         d_hidden = torch.empty_like(c0, dtype=x.dtype)
         all_rows = _step_rows(ctx.batch_sizes)
         with torch.cuda.device_of(x):
@@ -243,6 +244,7 @@ class _LSTMFunction(torch.autograd.Function):
                     d_out,
                     config.cell_clip,
                     d_c[:, :n],
+                    d_bias,
                     d_gates=d_gates[:, rows],
                 )
                 if step:
@@ -257,14 +259,13 @@ class _LSTMFunction(torch.autograd.Function):
         inputs[:, :first, width:] = 0 if h0 is None else h0
         inputs[:, first:, width:] = y[:, previous]
         d_weight = _product(d_gates.transpose(1, 2), inputs, ctx.dtype)
-        d_bias = d_gates.sum(1, dtype=ctx.dtype)
         d_projection: Any = None, None
         if weights.projection is not None:
             d_projection = _product(d_y.transpose(1, 2), hidden, ctx.dtype)
         d_x = None
         if ctx.needs_input_grad[0]:
             d_x = _product(d_gates, weights.input, ctx.dtype)
-        gradients = zip(d_weight, d_bias, d_projection)
+        gradients = zip(d_weight, d_bias.sum(1), d_projection)
         return d_x, None, None, None, *chain(*gradients)
 
 

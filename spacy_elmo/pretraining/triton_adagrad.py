@@ -6,13 +6,13 @@ once more after its norm, and no more. Importing this file needs Triton."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Optional
 
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..bilm.kernels import mean_error
 from ..bilm.triton_cell import operator
@@ -22,12 +22,25 @@ BLOCK = 1024
 
 
 @triton.jit
-def adagrad_kernel(parameter, gradient, sums, norm, limit, rate, n, BLOCK: tl.constexpr):
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = place < n
+def adagrad_kernel(
+    parameter,
+    gradient,
+    sums,
+    rows,  # None: all.
+    norm,
+    limit,
+    rate,
+    width,
+    BLOCK: tl.constexpr,
+):
+    n_blocks = (width + BLOCK - 1) // BLOCK
+    row, block = (tl.program_id(0) // n_blocks).to(tl.int64), tl.program_id(0) % n_blocks
+    column = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < width
     # As torch.nn.utils.clip_grad_norm_ and torch.optim.Adagrad have it.
     scale = tl.minimum(limit / (tl.load(norm) + 1e-6), 1.0, propagate_nan=tl.PropagateNan.ALL)
-    g = tl.load(gradient + place, inside, other=0.0) * scale
+    g = tl.load(gradient + row * width + column, inside, other=0.0) * scale
+    place = (row if rows is None else tl.load(rows + row)) * width + column
     total = tl.load(sums + place, inside, other=0.0) + g * g
     value = tl.load(parameter + place, inside, other=0.0)
     tl.store(sums + place, total, inside)
@@ -35,66 +48,85 @@ def adagrad_kernel(parameter, gradient, sums, norm, limit, rate, n, BLOCK: tl.co
 
 
 @operator(
-    "adagrad(Tensor(a!) parameter, Tensor gradient, Tensor(b!) sums, Tensor norm, float limit, "
-    "float rate) -> ()"
+    "adagrad(Tensor(a!) parameter, Tensor gradient, Tensor(b!) sums, Tensor? rows, Tensor norm, "
+    "float limit, float rate) -> ()"
 )
 def adagrad(
-    parameter: Tensor, gradient: Tensor, sums: Tensor, norm: Tensor, limit: float, rate: float
+    parameter: Tensor,
+    gradient: Tensor,
+    sums: Tensor,
+    rows: Optional[Tensor],
+    norm: Tensor,
+    limit: float,
+    rate: float,
 ) -> None:
-    """Update a parameter and its sums of squares.
+    """Update a parameter, or some rows of it, and the sums of squares.
 
-    gradient (Tensor): Before it is clipped.
+    gradient (Tensor): Of these rows, before it is clipped.
+    rows (Optional[Tensor]): Distinct rows. None: all.
     norm (Tensor): That of all gradients, shape ().
     limit (float): Its bound.
     """
-    n = parameter.numel()
-    arguments = parameter, gradient.contiguous(), sums, norm, limit, rate, n
-    adagrad_kernel[triton.cdiv(n, BLOCK),](*arguments, BLOCK=BLOCK, num_warps=4)
+    n_rows = 1 if rows is None else len(rows)
+    width = gradient.numel() // n_rows
+    block = min(BLOCK, triton.next_power_of_2(width))
+    arguments = parameter, gradient.contiguous(), sums, rows, norm, limit, rate, width
+    grid = (n_rows * triton.cdiv(width, block),)
+    adagrad_kernel[grid](*arguments, BLOCK=block, num_warps=max(1, block // 256))
 
 
 @torch.no_grad()
 def clip_and_step(
-    optimizer: torch.optim.Optimizer, others: Iterable[Tensor], limit: float
+    optimizer: torch.optim.Optimizer,
+    limit: float,
+    copies: Mapping[nn.Parameter, Tensor] = {},
+    rows: Optional[Tensor] = None,
 ) -> Tensor:
     """Clip gradients by their global norm, and make a step of Adagrad.
 
     optimizer (Adagrad): Has all parameters in one group, without decay.
-    others (Iterable[Tensor]): Further tensors, whose gradients are only clipped.
+    limit (float): Bound of the norm.
+    copies (Mapping): For parameters that have no gradient, copies of some rows that have one.
+    rows (Optional[Tensor]): These rows.
     RETURNS (Tensor): The norm before it was clipped.
     """
     [group] = optimizer.param_groups
-    parameters = [p for p in group["params"] if p.grad is not None]
-    gradients = [tensor.grad for tensor in (*parameters, *others)]
+    updates: list[Any] = [(p, p.grad, None) for p in group["params"] if p.grad is not None]
+    updates += [(p, copy.grad, rows) for p, copy in copies.items()]
+    gradients = [gradient for _, gradient, _ in updates]
     norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-    for parameter in parameters:
+    for parameter, gradient, own_rows in updates:
         state = optimizer.state[parameter]
-        adagrad(parameter, parameter.grad, state["sum"], norm, limit, group["lr"])
+        adagrad(parameter, gradient, state["sum"], own_rows, norm, limit, group["lr"])
         state["step"] += 1
-    scale = (limit / (norm + 1e-6)).clamp(max=1.0)
-    for gradient in gradients[len(parameters) :]:
-        gradient *= scale
     return norm
 
 
 def max_error(device: torch.device, dtype: torch.dtype) -> float:
-    """RETURNS (float): How much a step differs from PyTorch's own; see `mean_error`."""
+    """RETURNS (float): How much a step differs from PyTorch's own, of all rows and of some; see
+    `mean_error`."""
     pairs: list[tuple[Tensor, Tensor]] = []
     for limit in (0.5, torch.inf):
-        results: Any = []
+        generator = torch.Generator().manual_seed(0)
+        tensors = (torch.randn(60, 40, generator=generator).to(device) for _ in range(4))
+        weight, other, gradient, other_gradient = tensors
+        rows = torch.arange(0, 60, 7, device=device)
+        in_rows = torch.zeros_like(other_gradient)
+        in_rows[rows] = other_gradient[rows]
+        results = []
         for is_ours in (False, True):
-            generator = torch.Generator().manual_seed(0)
-            tensors = [torch.randn(2000, generator=generator).to(device) for _ in range(4)]
-            leaves = [tensor.clone().requires_grad_() for tensor in tensors[:2]]
-            for leaf, gradient in zip(leaves, tensors[2:]):
-                leaf.grad = gradient.clone()
-            optimizer = torch.optim.Adagrad(leaves[:1], 0.2, initial_accumulator_value=0.01)
+            parameters = [nn.Parameter(tensor.clone()) for tensor in (weight, other)]
+            optimizer = torch.optim.Adagrad(parameters, 0.2, initial_accumulator_value=0.01)
+            parameters[0].grad = gradient.clone()
             if is_ours:
-                norm = clip_and_step(optimizer, leaves[1:], limit)
+                copy = torch.zeros_like(other[rows])
+                copy.grad = other_gradient[rows]
+                norm = clip_and_step(optimizer, limit, {parameters[1]: copy}, rows)
             else:
-                norm = torch.nn.utils.clip_grad_norm_(leaves, limit)
+                parameters[1].grad = in_rows
+                norm = nn.utils.clip_grad_norm_(parameters, limit)
                 optimizer.step()
-            sums = optimizer.state[leaves[0]]["sum"]
-            clipped: Any = leaves[1].grad
-            results.append([norm, leaves[0].detach(), sums, clipped])
+            sums = [optimizer.state[parameter]["sum"] for parameter in parameters]
+            results.append([norm, *(parameter.detach() for parameter in parameters), *sums])
         pairs += zip(*results)
     return mean_error(pairs)

@@ -84,25 +84,32 @@ class Updater:
             rows = self.model.output.gather(all_gather_unique(numpy.concatenate(words)))
         total = self._accumulate(batches, n_targets, samples, states, rows)
         parts = {} if rows is None else rows.parts
-        for part in parts.values():
-            assert part.grad is not None
-            all_reduce_sum(part.grad).div_(world_size())
-        limit = self.settings.optimizer.grad_clip or math.inf
-        trained = [parts.get(p, p) for p in self.model.parameters()]
-        kernels = load_kernels(
-            TRITON_ADAGRAD, self.model.bilm.lstm.kernel, total.device, torch.float32
-        )
-        if kernels is None or self.settings.optimizer.name != "adagrad":
-            norm = nn.utils.clip_grad_norm_(trained, limit)
-            self.optimizer.step()
-        else:
-            norm = kernels.clip_and_step(self.optimizer, parts.values(), limit)
+        if world_size() > 1:
+            for part in parts.values():
+                assert part.grad is not None
+                all_reduce_sum(part.grad).div_(world_size())
+        norm = self._step(parts, rows)
         is_bad = ~torch.isfinite(total + norm) & (self.first_bad_step < 0)
         self.first_bad_step.masked_fill_(is_bad, step + 1)
-        if rows is not None:
-            update_rows(self.optimizer, rows)
         self.model.bilm.invalidate()
         return total, n_words
+
+    def _step(self, parts: dict[nn.Parameter, torch.Tensor], rows: Optional[Rows]) -> torch.Tensor:
+        """Clip the gradients and update. RETURNS (Tensor): Their norm before it was clipped."""
+        config, device = self.settings.optimizer, self.model.bilm.device
+        limit = config.grad_clip or math.inf
+        if config.name == "adagrad":
+            kernel = self.model.bilm.lstm.kernel
+            kernels = load_kernels(TRITON_ADAGRAD, kernel, device, torch.float32)
+            if kernels is not None:
+                words = None if rows is None else rows.words
+                return kernels.clip_and_step(self.optimizer, limit, parts, words)
+        trained = [parts.get(p, p) for p in self.model.parameters()]
+        norm = nn.utils.clip_grad_norm_(trained, limit)
+        self.optimizer.step()
+        if rows is not None:
+            update_rows(self.optimizer, rows)
+        return norm
 
     def _read(self, epoch: EpochBatches, number: int) -> tuple[Batch, int]:
         """RETURNS (tuple): This process's share of a batch, and the factor of its loss."""

@@ -13,7 +13,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def test_the_kernel_agrees():
-    """With a gradient that is clipped, one that is not, and a tensor that is only clipped."""
+    """With gradients that are clipped and that are not, of all rows and of some."""
     assert triton_adagrad.max_error(DEVICE, torch.float32) < 1e-6
 
 
@@ -32,7 +32,7 @@ def test_several_steps(limit):
                 gradient = torch.randn(parameter.shape, generator=generator)
                 parameter.grad = gradient.to(DEVICE)
             if is_ours:
-                triton_adagrad.clip_and_step(optimizer, [], limit)
+                triton_adagrad.clip_and_step(optimizer, limit)
             else:
                 torch.nn.utils.clip_grad_norm_(parameters, limit)
                 optimizer.step()
@@ -53,5 +53,5 @@ def test_nan_reaches_every_parameter():
     optimizer = torch.optim.Adagrad(parameters, 0.2)
     for parameter, value in zip(parameters, (1.0, torch.nan)):
         parameter.grad = torch.full_like(parameter, value)
-    assert triton_adagrad.clip_and_step(optimizer, [], 0.5).isnan()
+    assert triton_adagrad.clip_and_step(optimizer, 0.5).isnan()
     assert all(parameter.isnan().all() for parameter in parameters)

@@ -29,9 +29,10 @@ def describe(kernel, gate_type, **constants):
         elif name == "clip":
             signature[name] = "fp32"
         else:  # As all tensors and strides of the published shapes are.
-            cells = name in ("c", "c_previous", "d_c")
+            cells = name in ("c", "c_previous", "d_c", "d_bias")
             pointer = "*fp32" if cells else "*" + gate_type
-            signature[name] = "i32" if name.endswith("stride") else pointer
+            is_number = name == "n" or name.endswith("stride")
+            signature[name] = "i32" if is_number else pointer
             aligned[position,] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, constants, aligned)
     options = {"num_warps": triton_cell.n_warps(triton_cell.BLOCK)}
@@ -51,5 +52,7 @@ for gate_type in ("bf16", "fp32"):
     for keep in (True, False):
         name = f"forward {gate_type} {keep}"
         results[name] = describe(triton_cell.forward_kernel, gate_type, KEEP_GATES=keep, H=4096)
-    results[f"backward {gate_type}"] = describe(triton_cell.backward_kernel, gate_type, H=4096)
+    results[f"backward {gate_type}"] = describe(
+        triton_cell.backward_kernel, gate_type, H=4096, ROWS=triton_cell.ROWS
+    )
 json.dump(results, sys.stdout)
