@@ -11,6 +11,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from spacy_elmo.bilm import triton_cell
+from spacy_elmo.pretraining import triton_adagrad
+from spacy_elmo.pretraining.losses import triton_softmax
 
 tools = triton.__path__[0] + "/backends/nvidia/bin/"
 
@@ -20,23 +22,22 @@ def run(tool, *args):
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def describe(kernel, gate_type, **constants):
+def describe(kernel, product_type, n_warps, absent=(), **constants):
+    """Compile for tensors and strides that are aligned, as those of the published shapes are."""
     signature, aligned = {}, {}
-    constants["BLOCK"] = triton_cell.BLOCK
+    constants |= dict.fromkeys(absent)
     for position, name in enumerate(kernel.arg_names):
         if name in constants:
             signature[name] = "constexpr"
-        elif name == "clip":
-            signature[name] = "fp32"
-        else:  # As all tensors and strides of the published shapes are.
-            cells = name in ("c", "c_previous", "d_c", "d_bias")
-            pointer = "*fp32" if cells else "*" + gate_type
-            is_number = name == "n" or name.endswith("stride")
-            signature[name] = "i32" if is_number else pointer
+        elif name in TYPES or name.endswith("_stride"):
+            signature[name] = TYPES.get(name, "i32")
+        else:
+            signature[name] = "*" + product_type
+        if name not in constants and signature[name] != "fp32":
             aligned[position,] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, constants, aligned)
-    options = {"num_warps": triton_cell.n_warps(triton_cell.BLOCK)}
-    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    target, options = GPUTarget("cuda", 90, 32), {"num_warps": n_warps}
+    compiled = triton.compile(source, target=target, options=options)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()
@@ -47,12 +48,30 @@ def describe(kernel, gate_type, **constants):
     return {"usage": {name: int(n) for name, n in usage}, "accesses": accesses}
 
 
+# Of arguments that are not in the type of products.
+TYPES = dict.fromkeys(
+    ("c", "c_previous", "d_c", "d_bias", "bias", "loss", "target_logits"), "*fp32"
+)
+TYPES |= dict.fromkeys(("parameter", "gradient", "sums", "norm"), "*fp32")
+TYPES |= {"targets": "*i64", "rows": "*i64", "clip": "fp32", "limit": "fp32", "rate": "fp32"}
+TYPES |= dict.fromkeys(("n", "n_words", "width"), "i32")
+
 results = {}
-for gate_type in ("bf16", "fp32"):
+for dtype in ("bf16", "fp32"):
+    cells = {"H": 4096, "BLOCK": triton_cell.BLOCK}
+    warps = triton_cell.n_warps(triton_cell.BLOCK)
     for keep in (True, False):
-        name = f"forward {gate_type} {keep}"
-        results[name] = describe(triton_cell.forward_kernel, gate_type, KEEP_GATES=keep, H=4096)
-    results[f"backward {gate_type}"] = describe(
-        triton_cell.backward_kernel, gate_type, H=4096, ROWS=triton_cell.ROWS
-    )
+        kernel = triton_cell.forward_kernel
+        results[f"forward {dtype} {keep}"] = describe(
+            kernel, dtype, warps, KEEP_GATES=keep, **cells
+        )
+    kernel = triton_cell.backward_kernel
+    results[f"backward {dtype}"] = describe(kernel, dtype, warps, ROWS=triton_cell.ROWS, **cells)
+    for absent in ((), ("target_logits",)):
+        arguments = triton_softmax.softmax_kernel, dtype, triton_softmax.N_WARPS, absent
+        results[f"softmax {dtype} {absent}"] = describe(*arguments, BLOCK=triton_softmax.BLOCK)
+for absent in ((), ("rows",)):
+    block = triton_adagrad.BLOCK if absent else 512
+    kernel = triton_adagrad.adagrad_kernel
+    results[f"adagrad {absent}"] = describe(kernel, "fp32", block // 256, absent, BLOCK=block)
 json.dump(results, sys.stdout)

@@ -125,8 +125,12 @@ class Softmax(nn.Module):
             candidates, targets = (
                 torch.searchsorted(rows.words, words) for words in (candidates, targets)
             )
-        target_logit = (h * weight[targets]).sum(1) + bias[targets] - target_log_count
-        weight, bias = weight[candidates], bias[candidates] - log_counts
+        # In one gather, which has one gradient.
+        parts = len(candidates), len(targets)
+        weight, target_weight = weight[torch.cat((candidates, targets))].split(parts)
+        bias, target_bias = bias[torch.cat((candidates, targets))].split(parts)
+        target_logit = (h * target_weight).sum(1) + target_bias - target_log_count
+        bias = bias - log_counts
         return _cross_entropy(h, weight, bias, hit, target_logit, self.kernel)
 
     def log_likelihood(self, h: Tensor, targets: Tensor) -> Tensor:
@@ -176,7 +180,8 @@ class _CrossEntropy(torch.autograd.Function):
         """With `target_logit`, the targets' logits are not among those of `weight`, and the column
         `targets` (-1 for none) is left out."""
         total = h.new_zeros(())
-        d_h, d_weight, d_bias = (torch.zeros_like(tensor) for tensor in (h, weight, bias))
+        d_h, d_bias = torch.empty_like(h), torch.zeros_like(bias)
+        d_weight: Any = None
         d_target_logit = None if target_logit is None else torch.empty_like(target_logit)
         size = rows_per_chunk(h, len(weight))
         low_weight = weight.to(dtype)
@@ -197,7 +202,8 @@ class _CrossEntropy(torch.autograd.Function):
             d_bias += p.sum(0, dtype=h.dtype)
             p = operand(p, dtype)
             d_h[rows] = torch.mm(p, low_weight)[:n]
-            d_weight += torch.mm(p.t(), low_h[: len(p)])
+            part = torch.mm(p.t(), low_h[: len(p)])
+            d_weight = part.to(h.dtype) if start == 0 else d_weight.add_(part)
         ctx.save_for_backward(d_h, d_weight, d_bias, d_target_logit)
         return total
 
