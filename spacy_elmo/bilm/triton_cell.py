@@ -157,12 +157,17 @@ _LIBRARY = torch.library.Library("spacy_elmo", "DEF")
 
 
 def operator(schema: str) -> Callable[[Callable], Any]:
-    """Make a function that launches a kernel an operator, which does nothing to meta tensors."""
+    """Make a function that launches a kernel an operator, on the device of its first argument. To
+    meta tensors it does nothing."""
 
     def register(function: Callable) -> Any:
+        def launch(first: Tensor, *args: Any, **kwargs: Any) -> None:
+            with torch.cuda.device_of(first):
+                function(first, *args, **kwargs)
+
         name = schema.split("(")[0]
         _LIBRARY.define(schema)
-        _LIBRARY.impl(name, function, "CompositeExplicitAutograd")
+        _LIBRARY.impl(name, launch, "CompositeExplicitAutograd")
         _LIBRARY.impl(name, lambda *args, **kwargs: None, "Meta")
         return getattr(torch.ops.spacy_elmo, name)
 

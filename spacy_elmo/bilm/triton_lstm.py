@@ -143,21 +143,20 @@ def run_layer(
     hidden = torch.empty_like(c, dtype=dtype)
     previous = None if h is None else h.to(dtype)
     start = 0
-    with torch.cuda.device_of(x):
-        for sizes in _split_steps(batch_sizes, max_rows):
-            gates = weights.input_gates(low_x[:, start : start + sum(sizes)])
-            for n, rows in zip(sizes, _step_rows(sizes)):
-                cells, out = c[:, :n], low_y[:, start : start + n]
-                h_previous = None if previous is None else previous[:, :n]
-                into = hidden[:, :n] if has_projection else out
-                weights.step(
-                    config, gates[:, rows], h_previous, cells, False, c=cells, hidden=into, y=out
-                )
-                if h is not None:
-                    h[:, :n] = out
-                previous = out
-                start += n
-            del gates  # Free them before those of the next chunk are computed.
+    for sizes in _split_steps(batch_sizes, max_rows):
+        gates = weights.input_gates(low_x[:, start : start + sum(sizes)])
+        for n, rows in zip(sizes, _step_rows(sizes)):
+            cells, out = c[:, :n], low_y[:, start : start + n]
+            h_previous = None if previous is None else previous[:, :n]
+            into = hidden[:, :n] if has_projection else out
+            weights.step(
+                config, gates[:, rows], h_previous, cells, False, c=cells, hidden=into, y=out
+            )
+            if h is not None:
+                h[:, :n] = out
+            previous = out
+            start += n
+        del gates  # Free them before those of the next chunk are computed.
     if low_y is not y:
         y.copy_(low_y)
 
@@ -201,13 +200,12 @@ class _LSTMFunction(torch.autograd.Function):
         if state is not None:
             h0, c0 = state[0].to(dtype, copy=True), state[1].clone()
         h, c = h0, c0
-        with torch.cuda.device_of(x):
-            gates = weights.input_gates(low_x)
-            for n, rows in zip(batch_sizes, _step_rows(batch_sizes)):
-                before = None if h is None else h[:, :n], c[:, :n]
-                c, h = cells[:, rows], y[:, rows]
-                out = hidden[:, rows]
-                weights.step(config, gates[:, rows], *before, True, c=c, hidden=out, y=h)
+        gates = weights.input_gates(low_x)
+        for n, rows in zip(batch_sizes, _step_rows(batch_sizes)):
+            before = None if h is None else h[:, :n], c[:, :n]
+            c, h = cells[:, rows], y[:, rows]
+            out = hidden[:, rows]
+            weights.step(config, gates[:, rows], *before, True, c=c, hidden=out, y=h)
         if state is not None and h is not None:
             state[0].copy_(h)
             state[1].copy_(c)
@@ -227,28 +225,27 @@ class _LSTMFunction(torch.autograd.Function):
         d_bias = c0.new_zeros(2, -(-first // ROWS), gates.shape[2])
         d_hidden = torch.empty_like(c0, dtype=x.dtype)
         all_rows = _step_rows(ctx.batch_sizes)
-        with torch.cuda.device_of(x):
-            for step in reversed(range(len(all_rows))):
-                rows = all_rows[step]
-                n, d_out = rows.stop - rows.start, d_y[:, rows]
-                if clip is not None:
-                    mask = torch.ops.aten.hardtanh_backward.grad_input
-                    mask(d_out, y[:, rows], -clip, clip, grad_input=d_out)
-                if weights.projection is not None:
-                    d_out = torch.bmm(d_out, weights.projection, out=d_hidden[:, :n])
-                before = slice(all_rows[step - 1].start, all_rows[step - 1].start + n)
-                cell_backward(
-                    gates[:, rows],
-                    cells[:, before] if step else c0,
-                    cells[:, rows],
-                    d_out,
-                    config.cell_clip,
-                    d_c[:, :n],
-                    d_bias,
-                    d_gates=d_gates[:, rows],
-                )
-                if step:
-                    d_y[:, before].baddbmm_(d_gates[:, rows], weights.recurrent)
+        for step in reversed(range(len(all_rows))):
+            rows = all_rows[step]
+            n, d_out = rows.stop - rows.start, d_y[:, rows]
+            if clip is not None:
+                mask = torch.ops.aten.hardtanh_backward.grad_input
+                mask(d_out, y[:, rows], -clip, clip, grad_input=d_out)
+            if weights.projection is not None:
+                d_out = torch.bmm(d_out, weights.projection, out=d_hidden[:, :n])
+            before = slice(all_rows[step - 1].start, all_rows[step - 1].start + n)
+            cell_backward(
+                gates[:, rows],
+                cells[:, before] if step else c0,
+                cells[:, rows],
+                d_out,
+                config.cell_clip,
+                d_c[:, :n],
+                d_bias,
+                d_gates=d_gates[:, rows],
+            )
+            if step:
+                d_y[:, before].baddbmm_(d_gates[:, rows], weights.recurrent)
         # For each row but those of the first step, the row of the same sequence one step before.
         sizes = numpy.array(ctx.batch_sizes)
         distance = numpy.repeat(sizes[:-1], sizes[1:])

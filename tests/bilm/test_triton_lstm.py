@@ -28,6 +28,8 @@ from spacy_elmo.inference import packed
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# In float32, in relation to the norm. A GPU's exponentials are less exact.
+BOUND = 1e-6 if DEVICE == "cpu" else 1e-5
 WIDTH = 6
 CONFIGS = {
     "projection": LSTMConfig(8, 4, cell_clip=None, proj_clip=None),
@@ -132,7 +134,7 @@ def test_equals_the_plain_path(config, name):
         values_and_gradients(run, tensors, SIZES[name], config, torch.float32)
         for run in (run_plain, run_triton)
     )
-    assert_close(ours, plain, 1e-6)
+    assert_close(ours, plain, BOUND)
     if config.proj_clip is not None and config.has_projection and name != "one step":
         assert (plain["y"].abs() == config.proj_clip).any()  # Clipping fires.
 
@@ -183,7 +185,7 @@ def test_rows_of_several_blocks(dtype):
     plain, ours = (
         values_and_gradients(run, tensors, [2, 1], config, dtype) for run in (run_plain, run_triton)
     )
-    assert_close(ours, plain, 2e-6 if dtype == torch.float32 else 1e-2)
+    assert_close(ours, plain, 2 * BOUND if dtype == torch.float32 else 1e-2)
 
 
 def test_the_gradient_is_there_twice():
@@ -235,9 +237,9 @@ def test_inference(config, stateful, max_rows):
     )
     expected = torch.empty_like(y)
     run_plain_layer(x, sizes, products, config, expected, state)
-    assert_close({"y": y}, {"y": expected}, 1e-6)
+    assert_close({"y": y}, {"y": expected}, BOUND)
     if stateful:
-        assert_close(dict(zip("hc", our_state)), dict(zip("hc", state)), 1e-6)
+        assert_close(dict(zip("hc", our_state)), dict(zip("hc", state)), BOUND)
 
 
 def test_inference_in_bfloat16():
@@ -275,7 +277,7 @@ def test_a_network(config, triton_everywhere, monkeypatch):
         session = Session(bilm, Settings(max_tokens_per_batch=8))
         found.append([layers.detach(), *gradients, *session.embed(sentences)])
     for ours, plain in zip(*found):
-        assert (ours - plain).norm() <= 2e-6 * plain.norm()
+        assert (ours - plain).norm() <= 2 * BOUND * plain.norm()
 
 
 @pytest.mark.parametrize("stateful", [False, True])
@@ -287,7 +289,7 @@ def test_a_session(triton_everywhere, monkeypatch, stateful):
     monkeypatch.undo()
     session = Session(bilm, Settings(stateful=stateful))
     for a, b in zip(ours, session.embed(sentences) + session.embed(sentences[::-1])):
-        assert (a - b).norm() <= 1e-6 * b.norm()
+        assert (a - b).norm() <= BOUND * b.norm()
 
 
 @pytest.mark.slow

@@ -13,6 +13,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from spacy_elmo.pretraining.losses import triton_softmax
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+# In float32, in relation to the norm. A GPU's exponentials are less exact.
+BOUND = 1e-6 if DEVICE.type == "cpu" else 1e-5
 WIDTH, N_ROWS = 6, 7
 
 
@@ -51,7 +53,7 @@ def test_equals_the_plain_path(several_blocks, monkeypatch, n_samples, dtype):
     )
     for value, expected in zip(ours, plain):
         error = (value - expected).norm() / expected.norm()
-        assert error < (1e-6 if dtype == torch.float32 else 1e-2)
+        assert error < (BOUND if dtype == torch.float32 else 1e-2)
 
 
 def test_the_only_sample_is_the_target(monkeypatch):
@@ -72,4 +74,4 @@ def test_nan_stays(several_blocks):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_kernel_agrees(dtype):
     error = triton_softmax.max_error(DEVICE, dtype)
-    assert 0 < error < (1e-6 if dtype == torch.float32 else 1e-2)
+    assert 0 < error < (BOUND if dtype == torch.float32 else 1e-2)
