@@ -31,7 +31,7 @@ def PretrainedBiLM(
     weights: Optional[str] = DEFAULT,
     segmenter: Optional[Segmenter] = None,
     precision: Precision = Settings.precision,
-    max_tokens_per_batch: int = Settings.max_tokens_per_batch,
+    max_tokens_per_batch: Optional[int] = Settings.max_tokens_per_batch,
     type_cache_mb: float = Settings.type_cache_mb,
     stateful: bool = Settings.stateful,
     kernel: Kernel = Settings.kernel,
@@ -46,7 +46,8 @@ def PretrainedBiLM(
     precision (str): Arithmetic of inference: float32, float16 or int8 on a CPU, float32, tf32 or
         bfloat16 on a GPU. A precision that the device does not have becomes float32, with a
         warning.
-    max_tokens_per_batch (int): Maximum number of tokens in a batch of the LSTMs.
+    max_tokens_per_batch (Optional[int]): Maximum number of tokens in a batch of the LSTMs; None for
+        2,048 on a CPU and 8,192 on a GPU.
     type_cache_mb (float): Maximum size of the cache of word types in MiB; 0 switches it off.
     stateful (bool): Carry LSTM states from batch to batch, as older implementations do.
     kernel (str): What runs the LSTMs on a GPU: "triton", "torch", or "auto" for Triton if it is
@@ -77,7 +78,7 @@ def build_bilm(
     vocabulary: Optional[Union[str, Path]] = None,
     segmenter: Optional[Segmenter] = None,
     precision: Precision = Settings.precision,
-    max_tokens_per_batch: int = Settings.max_tokens_per_batch,
+    max_tokens_per_batch: Optional[int] = Settings.max_tokens_per_batch,
     type_cache_mb: float = Settings.type_cache_mb,
     stateful: bool = Settings.stateful,
     kernel: Kernel = Settings.kernel,

@@ -16,7 +16,7 @@ from spacy.vocab import Vocab
 from thinc.api import Config, Model, Optimizer
 
 from .layers.activation_cache import ActivationCache
-from .layers.encoder import BatchLayers, get_lazy_bilm, set_bilm
+from .layers.encoder import BatchLayers, get_lazy_bilm, max_tokens_per_batch, set_bilm
 from .layers.listener import replace_listener, replace_listener_cfg
 from .layers.mixes import Mix
 from .layers.upstream import RunState, Upstream
@@ -252,7 +252,7 @@ class Elmo(Upstream):
         YIELDS (list[Doc]): The batches, none of them empty.
         """
         max_docs = min(batch_size or self.batch_size, self.batch_size)
-        max_tokens = n_batches * self.model.attrs["settings"].max_tokens_per_batch
+        max_tokens = n_batches * max_tokens_per_batch(self.model)
         batch: list[Doc] = []
         n_tokens = 0
         for doc in docs:

@@ -75,7 +75,7 @@ class Session:
         sizes = numpy.asarray(lengths, dtype=numpy.int64)
         starts = numpy.cumsum(sizes) - sizes
         vectors = self._encode_types([*types, BOS, EOS])
-        max_tokens = 0 if self.settings.stateful else self.settings.max_tokens_per_batch
+        max_tokens = 0 if self.settings.stateful else self.settings.max_tokens(self.device)
         boundaries = len(types), len(types) + 1
         for numbers in split_sentences(sizes, max_tokens):
             batch = pack_sentences(index, starts[numbers], sizes[numbers], *boundaries)

@@ -241,6 +241,12 @@ def get_session(model: Model[list[Doc], BatchLayers]) -> Session:
     return current_session(bilm, cast(ElmoShim, model.layers[0].shims[0]).usable_settings)
 
 
+def max_tokens_per_batch(model: Model[list[Doc], BatchLayers]) -> int:
+    """RETURNS (int): Of an `ElmoEncoder`, on its device; also before it has weights."""
+    shim = cast(ElmoShim, model.layers[0].shims[0])
+    return shim.settings.max_tokens(shim.device)
+
+
 def set_precision(model: Model[list[Doc], BatchLayers], precision: Precision) -> None:
     """Let the encoder run in another precision than its settings say.
     RAISES (ValueError): If its device does not have it."""
