@@ -106,12 +106,12 @@ class BiLSTM(nn.Module):
         state: Optional[LayerState],
     ) -> Tensor:
         weights = [(one.gate_weight, one.gate_bias, one.projection_weight) for one in pair]
-        dtype = product_dtype(x)
-        kernels = load_kernels(TRITON_LSTM, self.kernel, x.device, dtype, self.config)
-        if kernels is not None:
-            return kernels.train_layer(x, batch_sizes, weights, self.config, state)
         if x.device.type != "cpu":
             # Both directions in one batched product per step.
+            dtype = product_dtype(x)
+            kernels = load_kernels(TRITON_LSTM, self.kernel, x.device, dtype, self.config)
+            if kernels is not None:
+                return kernels.train_layer(x, batch_sizes, weights, self.config, state)
             gate_weight, gate_bias, projection = zip(*weights)
             stacked_projection = None if projection[0] is None else torch.stack(projection)
             stacked = torch.stack(gate_weight), torch.stack(gate_bias), stacked_projection

@@ -11,18 +11,15 @@ from .packing import round_up
 
 
 def autocast(device: torch.device, enabled: bool) -> contextlib.AbstractContextManager:
-    """RETURNS (ContextManager): `torch.autocast` with bfloat16."""
-    return torch.autocast(_autocast_device(device), torch.bfloat16, enabled=enabled)
-
-
-def _autocast_device(device: torch.device) -> str:
-    """PyTorch's meta device has no autocast: that of the CPU stands for it."""
-    return device.type if torch.amp.is_autocast_available(device.type) else "cpu"
+    """RETURNS (ContextManager): `torch.autocast` with bfloat16. PyTorch's meta device has none: the
+    CPU's stands for it."""
+    kind = device.type if torch.amp.is_autocast_available(device.type) else "cpu"
+    return torch.autocast(kind, torch.bfloat16, enabled=enabled)
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """RETURNS (dtype): What `torch.autocast` asks for in products; that of x if it is off."""
-    kind = _autocast_device(x.device)
+    """RETURNS (dtype): What `autocast` asks for in products; that of x if it is off."""
+    kind = x.device.type if torch.amp.is_autocast_available(x.device.type) else "cpu"
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 

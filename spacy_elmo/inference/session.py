@@ -56,6 +56,7 @@ class Session:
         self.n_layers, self.width = bilm.config.n_activations, bilm.config.output_dim
         self.type_cache = TypeCache(int(settings.type_cache_mb * 2**20))
         self._token_encoder, self._lstm = bilm.token_encoder, bilm.lstm
+        self._max_tokens = 0 if settings.stateful else settings.max_tokens(bilm.device)
         self._lock = threading.Lock()
         self._packed: Optional[PackedBiLM] = None
         self._states: Optional[list[LayerState]] = None
@@ -75,9 +76,8 @@ class Session:
         sizes = numpy.asarray(lengths, dtype=numpy.int64)
         starts = numpy.cumsum(sizes) - sizes
         vectors = self._encode_types([*types, BOS, EOS])
-        max_tokens = 0 if self.settings.stateful else self.settings.max_tokens(self.device)
         boundaries = len(types), len(types) + 1
-        for numbers in split_sentences(sizes, max_tokens):
+        for numbers in split_sentences(sizes, self._max_tokens):
             batch = pack_sentences(index, starts[numbers], sizes[numbers], *boundaries)
             yield batch.tokens, self._run(batch, vectors, numbers)
 

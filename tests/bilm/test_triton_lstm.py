@@ -23,7 +23,7 @@ from ..conftest import TINY, TINY_WORDS, random_bilm
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from spacy_elmo.bilm import lstm, triton_cell, triton_lstm
+from spacy_elmo.bilm import triton_cell, triton_lstm
 from spacy_elmo.inference import packed
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
@@ -252,44 +252,20 @@ def test_inference_in_bfloat16():
     assert 0 < (found[torch.float32] - y).norm() < 0.01 * y.norm()
 
 
-@pytest.fixture
-def triton_everywhere(monkeypatch):
-    """On this device, too."""
-    for module in (lstm, packed):
-        monkeypatch.setattr(module, "load_kernels", lambda *args: triton_lstm)
-
-
-@pytest.mark.parametrize("config", [TINY, TINY_WORDS], ids=["characters", "words"])
-def test_a_network(config, triton_everywhere, monkeypatch):
-    """Activations and gradients of a whole biLM, with dropout and skip connections between layers,
-    and a session's activations."""
-    sentences = [["the", "bank", "."], ["river"], ["the", "money", "bank", "the", "."]]
-    index = numpy.array([0, 1, 2, 3, 0, 4, 1, 0, 2])
-    types, lengths = ["the", "bank", ".", "river", "money"], [3, 1, 5]
-    found = []
-    for is_ours in (True, False):
-        if not is_ours:
-            monkeypatch.undo()
-        bilm = random_bilm(config, scale=2.0).to(DEVICE)
-        layers = bilm(types, index, lengths)
-        layers.square().sum().backward()
-        gradients = [parameter.grad for parameter in bilm.parameters()]
-        session = Session(bilm, Settings(max_tokens_per_batch=8))
-        found.append([layers.detach(), *gradients, *session.embed(sentences)])
-    for ours, plain in zip(*found):
-        assert (ours - plain).norm() <= 2 * BOUND * plain.norm()
-
-
 @pytest.mark.parametrize("stateful", [False, True])
-def test_a_session(triton_everywhere, monkeypatch, stateful):
-    sentences = [["the", "bank"], ["money"]]
-    bilm = random_bilm(scale=2.0).to(DEVICE)
-    session = Session(bilm, Settings(stateful=stateful))
-    ours = session.embed(sentences) + session.embed(sentences[::-1])
-    monkeypatch.undo()
-    session = Session(bilm, Settings(stateful=stateful))
-    for a, b in zip(ours, session.embed(sentences) + session.embed(sentences[::-1])):
-        assert (a - b).norm() <= BOUND * b.norm()
+@pytest.mark.parametrize("config", [TINY, TINY_WORDS], ids=["characters", "words"])
+def test_a_session(config, monkeypatch, stateful):
+    """Of several layers with skip connections, in several batches. (Networks in training are in
+    `test_device` and `test_meta`.)"""
+    sentences = [["the", "bank", "."], ["river"], ["the", "money", "bank", "the", "."]]
+    bilm, settings = random_bilm(config, scale=2.0).to(DEVICE), Settings("float32", 8, 1, stateful)
+    found = []
+    for kernels in (triton_lstm, None):
+        monkeypatch.setattr(packed, "load_kernels", lambda *args, kernels=kernels: kernels)
+        session = Session(bilm, settings)
+        found.append(session.embed(sentences) + session.embed(sentences[::-1]))
+    for ours, plain in zip(*found):
+        assert (ours - plain).norm() <= BOUND * plain.norm()
 
 
 @pytest.mark.slow
