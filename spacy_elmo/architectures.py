@@ -43,9 +43,9 @@ def PretrainedBiLM(
     weights (Optional[str]): The name of weights that come with the package or of an installed
         pipeline package, or a path; None if they are given later.
     segmenter (Optional[Segmenter]): How docs are cut into sequences; the default is sentences.
-    precision (str): Arithmetic of inference: float32, float16 or int8 on a CPU, float32, tf32 or
-        bfloat16 on a GPU. A precision that the device does not have becomes float32, with a
-        warning.
+    precision (str): Arithmetic of inference: float32, float16, int8 or bfloat16 on a CPU, float32,
+        tf32 or bfloat16 on a GPU, or auto, the fastest one that is almost exact. A precision that
+        the device does not have becomes float32, with a warning.
     max_tokens_per_batch (Optional[int]): Maximum number of tokens in a batch of the LSTMs; None for
         2,048 on a CPU and 8,192 on a GPU.
     type_cache_mb (float): Maximum size of the cache of word types in MiB; 0 switches it off.

@@ -185,3 +185,10 @@ def run_script(path: Path, *arguments: object, fails: bool = False) -> str:
                 code = 1
     assert (code or 0) == int(fails), output.getvalue()
     return output.getvalue()
+
+
+@pytest.fixture
+def without_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor that has no instructions for bfloat16."""
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda: False, raising=False)

@@ -370,6 +370,15 @@ class InTheMiddle(TorchDispatchMode):
         return operator(*args, **(kwargs or {}))
 
 
+@pytest.fixture
+def one_thread():
+    """With more, another thread than the caller's runs the biLM."""
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(n_threads)
+
+
 def embed(inside, n_batches=1):
     """Run a biLM, and call a function in the middle of each batch."""
     session = current_session(random_bilm(), Settings(max_tokens_per_batch=3))
@@ -382,7 +391,7 @@ def embed(inside, n_batches=1):
 
 
 @needs_fork
-def test_a_fork_waits_for_one_batch_only():
+def test_a_fork_waits_for_one_batch_only(one_thread):
     started, forked = threading.Event(), threading.Event()
     before = []
 
@@ -403,7 +412,7 @@ def test_a_fork_waits_for_one_batch_only():
 
 
 @needs_fork
-def test_threads_may_fork_while_they_run_the_bilm():
+def test_threads_may_fork_while_they_run_the_bilm(one_thread):
     """They wait neither for themselves nor for each other."""
     barrier = threading.Barrier(3)
     numbers = threading.local()

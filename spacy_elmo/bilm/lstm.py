@@ -10,7 +10,7 @@ packs into the same rows, so that both directions share one time loop.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Optional, cast
 
 import torch
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from .config import LSTMConfig
 from .kernels import Kernel, load_kernels
-from .lstm_function import LayerState, train_layer
+from .lstm_function import LayerState, LSTMFunction
 from .mixed_precision import product_dtype
 
 TRITON_LSTM = f"{__package__}.triton_lstm"
@@ -89,37 +89,27 @@ class BiLSTM(nn.Module):
             into it. None: zeros.
         RETURNS (list): The layers' outputs, each packed like x.
         """
+        run: Callable[..., Tensor] = LSTMFunction.apply
+        settings = batch_sizes, self.config
+        kernels = None
+        if x.device.type != "cpu":
+            dtype = product_dtype(x)
+            kernels = load_kernels(TRITON_LSTM, self.kernel, x.device, dtype, self.config)
         outputs = []
         for number, pair in enumerate(zip(self.forward_layers, self.backward_layers)):
             x = F.dropout(x, dropout) if dropout else x
             state = None if states is None else states[number]
-            y = self._run_layer(x, batch_sizes, pair, state) if batch_sizes else x
+            weights = [(one.gate_weight, one.gate_bias, one.projection_weight) for one in pair]
+            if not batch_sizes:
+                y = x
+            elif x.device.type == "cpu":
+                sides = zip(x, weights, zip(*state) if state else [None, None])
+                y = torch.stack([run(rows, *one, *settings, s) for rows, one, s in sides])
+            elif kernels is not None:
+                y = kernels.train_layer(x, batch_sizes, weights, self.config, state)
+            else:  # Both directions in one batched product per step.
+                both = [None if side[0] is None else torch.stack(side) for side in zip(*weights)]
+                y = run(x, *both, *settings, state)
             x = x + y if number > 0 and self.config.use_skip_connections else y
             outputs.append(x)
         return outputs
-
-    def _run_layer(
-        self,
-        x: Tensor,
-        batch_sizes: Sequence[int],
-        pair: tuple[LSTMLayer, LSTMLayer],
-        state: Optional[LayerState],
-    ) -> Tensor:
-        weights = [(one.gate_weight, one.gate_bias, one.projection_weight) for one in pair]
-        if x.device.type != "cpu":
-            # Both directions in one batched product per step.
-            dtype = product_dtype(x)
-            kernels = load_kernels(TRITON_LSTM, self.kernel, x.device, dtype, self.config)
-            if kernels is not None:
-                return kernels.train_layer(x, batch_sizes, weights, self.config, state)
-            gate_weight, gate_bias, projection = zip(*weights)
-            stacked_projection = None if projection[0] is None else torch.stack(projection)
-            stacked = torch.stack(gate_weight), torch.stack(gate_bias), stacked_projection
-            return train_layer(x, batch_sizes, *stacked, self.config, state)
-        states = [None, None] if state is None else zip(*state)
-        return torch.stack(
-            [
-                train_layer(part, batch_sizes, *one, self.config, part_state)
-                for part, one, part_state in zip(x, weights, states)
-            ]
-        )

@@ -77,6 +77,7 @@ def run_layer(
     config: LSTMConfig,
     y: Tensor,
     state: Optional[LayerState] = None,
+    cells: Optional[Tensor] = None,
 ) -> None:
     """Run one layer without autograd.
 
@@ -85,6 +86,7 @@ def run_layer(
     y (Tensor): Takes the outputs, packed like x, shape (..., rows, P).
     state (Optional[LayerState]): Before the first step, changed in place to that after each
         sequence's last step. None: zeros.
+    cells (Optional[Tensor]): Takes all cells, packed like x, shape (..., rows, H).
     """
     h, c = state or (None, x.new_zeros(*x.shape[:-2], batch_sizes[0], config.dim))
     hidden = torch.empty_like(c)
@@ -97,18 +99,23 @@ def run_layer(
             gates = input_gates[..., start - chunk_start : start - chunk_start + n, :]
             if previous is not None:
                 gates = products.recurrent(previous[..., :n, :], gates)
-            cells = c[..., :n, :]
-            output = lstm_step(gates, cells, cells, hidden[..., :n, :], config.cell_clip)
-            if products.projection is not None:
-                output = products.projection(output, None)
-                if config.proj_clip is not None:
-                    output.clamp_(-config.proj_clip, config.proj_clip)
+            c_previous = c[..., :n, :]
+            c_next = c_previous if cells is None else cells[..., start : start + n, :]
+            output = lstm_step(gates, c_previous, c_next, hidden[..., :n, :], config.cell_clip)
             previous = y[..., start : start + n, :]
-            previous.copy_(output)
+            if products.projection is None:
+                previous.copy_(output)
+            else:
+                previous.copy_(products.projection(output, None))
+                if config.proj_clip is not None:
+                    previous.clamp_(-config.proj_clip, config.proj_clip)
+            c = c if cells is None else c_next
             start += n
             if h is not None:
                 h[..., :n, :] = previous
         del input_gates, gates  # Free them before those of the next chunk are computed.
+    if state is not None and cells is not None:
+        state[1].copy_(c)
 
 
 def _split_steps(batch_sizes: Sequence[int], max_rows: int) -> Iterator[Sequence[int]]:
@@ -123,89 +130,69 @@ def _split_steps(batch_sizes: Sequence[int], max_rows: int) -> Iterator[Sequence
         yield batch_sizes[start:]
 
 
-class _Settings(NamedTuple):
-    batch_sizes: list[int]
-    config: LSTMConfig
-    state: Optional[LayerState]
-    dtype: torch.dtype  # Of products.
+class LSTMFunction(torch.autograd.Function):
+    """One layer with autograd. Products are in the type that `torch.autocast` asks for, if it is
+    on; everything else is in that of the weights."""
 
-
-def train_layer(
-    x: Tensor,
-    batch_sizes: Sequence[int],
-    gate_weight: Tensor,
-    gate_bias: Tensor,
-    projection_weight: Optional[Tensor],
-    config: LSTMConfig,
-    state: Optional[LayerState] = None,
-) -> Tensor:
-    """Run one layer with autograd. Products are in the type that `torch.autocast` asks for, if it
-    is on; everything else is in that of the weights.
-
-    x (Tensor): Packed inputs, shape (..., rows, in).
-    batch_sizes (Sequence[int]): Sequences that are active at each step; falling.
-    gate_weight (Tensor): Shape (..., 4H, in + P), gates in the order i, j (candidate), f, o.
-    gate_bias (Tensor): Shape (..., 4H).
-    projection_weight (Optional[Tensor]): Shape (..., P, H).
-    config (LSTMConfig): The hyper-parameters.
-    state (Optional[LayerState]): Before the first step, changed in place to that after the last
-        one: then all sequences must be of one length. No gradient flows into it. None: zeros.
-    RETURNS (Tensor): The outputs, packed like x, shape (..., rows, P).
-    """
-    settings = _Settings(list(batch_sizes), config, state, product_dtype(x))
-    return _LSTMFunction.apply(settings, x, gate_weight, gate_bias, projection_weight)
-
-
-class _LSTMFunction(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, settings: _Settings, x: Tensor, *weights: Any) -> Tensor:
-        gate_weight, gate_bias, projection_weight = weights
-        batch_sizes, config, state, dtype = settings
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        gate_weight: Tensor,
+        gate_bias: Tensor,
+        projection_weight: Optional[Tensor],
+        batch_sizes: Sequence[int],
+        config: LSTMConfig,
+        state: Optional[LayerState] = None,
+    ) -> Tensor:
+        """Run it.
+
+        x (Tensor): Packed inputs, shape (..., rows, in).
+        gate_weight (Tensor): Shape (..., 4H, in + P), gates in the order i, j (candidate), f, o.
+        gate_bias (Tensor): Shape (..., 4H).
+        projection_weight (Optional[Tensor]): Shape (..., P, H).
+        batch_sizes (Sequence[int]): Sequences that are active at each step; falling.
+        config (LSTMConfig): The hyper-parameters.
+        state (Optional[LayerState]): Before the first step, changed in place to that after the last
+            one: then all sequences must be of one length. No gradient flows into it. None: zeros.
+        RETURNS (Tensor): The outputs, packed like x, shape (..., rows, P).
+        """
+        dtype = product_dtype(x)
         width, dim = x.shape[-1], config.dim
         weight = gate_weight.to(dtype)
         bias = gate_bias.clone()
         bias[..., 2 * dim : 3 * dim] += FORGET_BIAS
-        gates = torch.matmul(operand(x, dtype), weight[..., :width].transpose(-1, -2))
-        gates = gates[..., : x.shape[-2], :].to(x.dtype)
+
+        def product(x: Tensor, transposed: Tensor) -> Tensor:
+            return torch.matmul(operand(x, dtype), transposed)[..., : x.shape[-2], :]
+
+        gates = product(x, weight[..., :width].transpose(-1, -2)).to(x.dtype)
         gates += bias.unsqueeze(-2)
         recurrent = weight[..., width:].transpose(-1, -2).contiguous()
         projection = None
         if projection_weight is not None:
             projection = projection_weight.to(dtype).transpose(-1, -2).contiguous()
+        products = LayerProducts(
+            lambda x, _: gates,
+            lambda h, addend: addend.add_(product(h, recurrent)),
+            None if projection is None else lambda hidden, _: product(hidden, projection),
+            x.shape[-2],
+        )
         cells = x.new_empty(*x.shape[:-1], dim)
         y = x.new_empty(*x.shape[:-1], config.projection_dim)
         h0, c0 = None, x.new_zeros(*x.shape[:-2], batch_sizes[0], dim)
         if state is not None:
             h0, c0 = state[0].clone(), state[1].clone()
-        hidden = torch.empty_like(c0)
-        h, c, start = h0, c0, 0
-        for n in batch_sizes:
-            rows = slice(start, start + n)
-            step_gates = gates[..., rows, :]
-            if h is not None:
-                low = operand(h[..., :n, :], dtype)
-                step_gates += torch.matmul(low, recurrent)[..., :n, :]
-            c_previous, c, h = c[..., :n, :], cells[..., rows, :], y[..., rows, :]
-            output = lstm_step(step_gates, c_previous, c, hidden[..., :n, :], config.cell_clip)
-            if projection is None:
-                h.copy_(output)
-            else:
-                h.copy_(torch.matmul(operand(output, dtype), projection)[..., :n, :])
-                if config.proj_clip is not None:
-                    h.clamp_(-config.proj_clip, config.proj_clip)
-            start += n
-        if state is not None and h is not None:
-            state[0].copy_(h)
-            state[1].copy_(c)
+        run_layer(x, batch_sizes, products, config, y, state, cells)
         ctx.save_for_backward(x, gate_weight, projection_weight, gates, cells, y, h0, c0)
-        ctx.settings = settings
+        ctx.batch_sizes, ctx.config, ctx.dtype = batch_sizes, config, dtype
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Optional[Tensor], ...]:
         x, gate_weight, projection_weight, gates, cells, y, h0, c0 = ctx.saved_tensors
-        batch_sizes, dtype = ctx.settings.batch_sizes, ctx.settings.dtype
+        batch_sizes, dtype = ctx.batch_sizes, ctx.dtype
         width, n_rows = x.shape[-1], x.shape[-2]
         weight = gate_weight.to(dtype)
         recurrent = weight[..., width:].contiguous()
@@ -214,9 +201,9 @@ class _LSTMFunction(torch.autograd.Function):
         counts = numpy.array([0, *batch_sizes[:-1]], dtype=numpy.int64)
         distance = numpy.repeat(counts, batch_sizes)
         previous = to_device((numpy.arange(n_rows) - distance)[batch_sizes[0] :], x.device)
-        factors = _derivatives(gates, cells, c0, previous, ctx.settings.config.cell_clip)
+        factors = _derivatives(gates, cells, c0, previous, ctx.config.cell_clip)
         d_out = dy.clone()
-        low = _backward_steps(ctx.settings, factors, d_out, y, recurrent, projection)
+        low = _backward_steps(ctx, factors, d_out, y, recurrent, projection)
         h_previous = torch.empty_like(y)
         h_previous[..., : batch_sizes[0], :] = 0 if h0 is None else h0
         h_previous[..., batch_sizes[0] :, :] = y[..., previous, :]
@@ -228,9 +215,9 @@ class _LSTMFunction(torch.autograd.Function):
             d_low = operand(d_out, dtype).transpose(-1, -2)
             d_projection = torch.matmul(d_low, operand(factors.hidden, dtype)).to(x.dtype)
         d_x = None
-        if ctx.needs_input_grad[1]:  # That of x.
+        if ctx.needs_input_grad[0]:
             d_x = torch.matmul(d_gates, weight[..., :width])[..., :n_rows, :].to(x.dtype)
-        return None, d_x, d_weight, factors.gates.sum(-2), d_projection
+        return d_x, d_weight, factors.gates.sum(-2), d_projection, None, None, None
 
 
 class _Derivatives(NamedTuple):
@@ -274,7 +261,12 @@ def _derivatives(
 
 
 def _backward_steps(
-    settings: _Settings, factors: _Derivatives, d_out: Tensor, y: Tensor, *weights: Any
+    ctx: Any,
+    factors: _Derivatives,
+    d_out: Tensor,
+    y: Tensor,
+    recurrent: Tensor,
+    projection: Optional[Tensor],
 ) -> Tensor:
     """Go back through time. Turns `factors.gates` into the gradients of the gates, and `d_out` into
     those of the outputs before the clipping.
@@ -282,8 +274,7 @@ def _backward_steps(
     RETURNS (Tensor): The gradients of the gates in `dtype`, as operands of products: in a type that
         rounds the number of rows up, with rows of zeros behind them.
     """
-    batch_sizes, config, _, dtype = settings
-    recurrent, projection = weights
+    batch_sizes, config, dtype = ctx.batch_sizes, ctx.config, ctx.dtype
     d_gates = low = factors.gates
     device, n_rows, first = y.device, y.shape[-2], batch_sizes[0]
     if dtype != y.dtype:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from .characters import BOS, EOS
 from .config import BiLMConfig
-from .forking import FORK_GATE
+from .forking import no_fork
 from .lstm import BiLSTM
 from .mixed_precision import autocast
 from .packing import pack_sentences, to_device
@@ -28,7 +28,7 @@ class BiLM(nn.Module):
     vocabulary (Optional[Sequence[str]]): The words by row, for word input only.
     """
 
-    @FORK_GATE  # In a forked process, this comes before the weights are read.
+    @no_fork()  # In a forked process, this comes before the weights are read.
     def __init__(self, config: BiLMConfig, vocabulary: Optional[Sequence[str]] = None) -> None:
         super().__init__()
         self.config = config
@@ -67,17 +67,16 @@ class BiLM(nn.Module):
             the call: thinc's shim switches it off.
         RETURNS (Tensor): Shape (L+1, tokens, 2P). Layer 0 is the token encoder, twice.
         """
-        with FORK_GATE, autocast(self.device, mixed_precision):
-            if torch.is_grad_enabled():
-                self.n_invalidations += (
-                    1  # Whoever computes gradients is about to change the weights.
-                )
-            vectors = self.token_encoder([*types, BOS, EOS]).to(next(self.parameters()).dtype)
+        weight = next(self.parameters())
+        with no_fork(), autocast(weight.device, mixed_precision):
+            if torch.is_grad_enabled():  # Whoever computes gradients is about to change weights.
+                self.n_invalidations += 1
+            vectors = self.token_encoder([*types, BOS, EOS]).to(weight.dtype)
             sizes = numpy.asarray(lengths, dtype=int)
             starts = numpy.cumsum(sizes) - sizes
             batch = pack_sentences(index, starts, sizes, len(types), len(types) + 1)
-            x = F.embedding(to_device(batch.inputs, vectors.device), vectors)
-            rows = to_device(batch.token_rows, vectors.device)
+            x = F.embedding(to_device(batch.inputs, weight.device), vectors)
+            rows = to_device(batch.token_rows, weight.device)
             layers = [x, *self.lstm(x, batch.batch_sizes)]
             # Both directions of a token side by side.
             sides = [[F.embedding(*pair) for pair in zip(rows, layer)] for layer in layers]

@@ -25,23 +25,15 @@ _TYPES_PER_CHUNK = {"cpu": 128, "cuda": 8192}
 Product = Callable[[Tensor], Tensor]
 
 
-class Highway(nn.Module):
+def _highway(width: int) -> nn.ModuleDict:
     """Weights of `g * relu(transform(x)) + (1 - g) * x` with `g = sigmoid(carry(x))` (Srivastava et
-    al. 2015), which `CharCNN.encode` computes.
-
-    The names are bilm-tf's, where "carry" gates the transformed input.
-
-    width (int): Width of input and output.
-    """
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.carry = nn.Linear(width, width)
-        self.transform = nn.Linear(width, width)
-        for linear in (self.carry, self.transform):
-            nn.init.normal_(linear.weight, std=width**-0.5)
-        nn.init.constant_(self.carry.bias, -2.0)
-        nn.init.zeros_(self.transform.bias)
+    al. 2015). The names are bilm-tf's, where "carry" gates the transformed input."""
+    carry, transform = nn.Linear(width, width), nn.Linear(width, width)
+    for linear in (carry, transform):
+        nn.init.normal_(linear.weight, std=width**-0.5)
+    nn.init.constant_(carry.bias, -2.0)
+    nn.init.zeros_(transform.bias)
+    return nn.ModuleDict({"carry": carry, "transform": transform})
 
 
 class CharCNN(nn.Module):
@@ -66,8 +58,8 @@ class CharCNN(nn.Module):
         self.char_embedding = nn.Embedding(N_CHARACTERS, config.embedding_dim, padding_idx=0)
         convolutions = (nn.Conv1d(config.embedding_dim, n, width) for width, n in config.filters)
         self.convolutions = cast("list[nn.Conv1d]", nn.ModuleList(convolutions))
-        highways = (Highway(config.n_filters) for _ in range(config.n_highway))
-        self.highways = cast("list[Highway]", nn.ModuleList(highways))
+        highways = (_highway(config.n_filters) for _ in range(config.n_highway))
+        self.highways = cast("list[nn.ModuleDict]", nn.ModuleList(highways))
         self.projection = nn.Linear(config.n_filters, output_dim) if has_projection else None
         self.reset_parameters()
         self._max_width = config.max_width
@@ -94,20 +86,7 @@ class CharCNN(nn.Module):
         products (Optional[Sequence]): What to compute `linears` with. None: with autograd.
         RETURNS (Tensor): Shape (types, P).
         """
-        spelled = character_ids(types, self.config.max_characters_per_token)
-        return self.encode(*spelled, products)
-
-    def encode(
-        self,
-        ids: numpy.ndarray,
-        lengths: numpy.ndarray,
-        products: Optional[Sequence[Product]] = None,
-    ) -> Tensor:
-        """The same for types that are spelled already.
-
-        ids, lengths (ndarray): See `character_ids`.
-        products (Optional[Sequence]): See `forward`.
-        """
+        ids, lengths = character_ids(types, self.config.max_characters_per_token)
         weight = self.char_embedding.weight
         size = _TYPES_PER_CHUNK.get(weight.device.type, 8192)
         few_sizes = products is None and compiles_per_size(weight.device, product_dtype(weight))
@@ -146,7 +125,7 @@ class CharCNN(nn.Module):
     def linears(self) -> list[tuple[Tensor, Optional[Tensor]]]:
         """RETURNS (list): Weight, shape (out, in), and bias of each matrix product of a forward
         pass, in the order of use. The convolutions come first, without a bias."""
-        linears = [linear for one in self.highways for linear in (one.carry, one.transform)]
+        linears = [cast(nn.Linear, linear) for one in self.highways for linear in one.values()]
         if self.projection is not None:
             linears.append(self.projection)
         return [

@@ -21,10 +21,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from . import lstm_function
 from .config import LSTMConfig
 from .kernels import mean_error
-from .lstm_function import FORGET_BIAS, LayerState, _split_steps
+from .lstm_function import FORGET_BIAS, LayerState, LSTMFunction, _split_steps
 from .mixed_precision import product_dtype
 from .packing import to_device
 from .triton_cell import ROWS, cell_backward, cell_forward
@@ -168,7 +167,7 @@ def train_layer(
     config: LSTMConfig,
     state: Optional[LayerState] = None,
 ) -> Tensor:
-    """`lstm_function.train_layer` for both directions.
+    """`LSTMFunction` for both directions.
 
     x (Tensor): Packed inputs, shape (2, rows, in).
     weights (Sequence): See `Weights.cast`.
@@ -269,7 +268,6 @@ class _LSTMFunction(torch.autograd.Function):
 def max_error(device: torch.device, dtype: torch.dtype, config: LSTMConfig) -> float:
     """RETURNS (float): How much the results for a small batch differ from those of the plain path,
     forward, backward and in inference; see `mean_error`."""
-    plain_layer: Any = lstm_function.train_layer
     generator = torch.Generator().manual_seed(0)
     sizes, p, dim = [5, 5, 5], config.projection_dim, config.dim
 
@@ -290,7 +288,7 @@ def max_error(device: torch.device, dtype: torch.dtype, config: LSTMConfig) -> f
         return [y.detach(), *torch.autograd.grad(y, copies, dy), *after]
 
     def plain(x: Tensor, weights: Any, after: LayerState) -> Tensor:
-        return plain_layer(x, sizes, *weights, config, after)
+        return LSTMFunction.apply(x, *weights, sizes, config, after)
 
     def ours(x: Tensor, weights: Any, after: LayerState) -> Tensor:
         return train_layer(x, sizes, _by_direction(weights), config, after)

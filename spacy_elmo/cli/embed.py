@@ -36,7 +36,9 @@ def embed_cli(
         False, "--whitespace", "-w", help="The tokens are separated by spaces already"
     ),
     precision: Optional[str] = typer.Option(
-        None, "--precision", help="float32, float16 or int8 (CPU); float32, tf32, bfloat16 (GPU)"
+        None,
+        "--precision",
+        help="float32, float16, int8, bfloat16 (CPU); float32, tf32, bfloat16 (GPU); auto",
     ),
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for the CPU"),
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite the file, start afresh"),

@@ -12,7 +12,9 @@ from wasabi import msg
 
 from ..bilm import BiLM
 from ..bilm.formats import find_format, fits_half
+from ..component import Elmo
 from ..files import sha256
+from ..layers.encoder import get_session
 from ..weights import FOLDER, find_source, is_pipeline, load_bilm, load_pipeline, source_language
 from .util import exit_on_error, list_components
 
@@ -67,10 +69,17 @@ def describe(source: str) -> dict[str, dict[str, Any]]:
             **_file(path / name / "model"),
             "mix": " ".join([elmo.mix.name, *mix_settings]),
             "segmenter": str(elmo.model.attrs["segmenter"]),
-            "precision": settings.precision,
+            "precision": _describe_precision(elmo),
             "type cache": f"{settings.type_cache_mb:g} MiB",
         }
     return report
+
+
+def _describe_precision(elmo: Elmo) -> str:
+    """RETURNS (str): What the settings say, and what the biLM runs in."""
+    asked = elmo.model.attrs["settings"].precision
+    precision = get_session(elmo.model).settings.precision
+    return precision if asked == precision else f"{precision} (asked for: {asked})"
 
 
 def _file(path: Path) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Matrix products with weights packed once for inference.
+"""Matrix products with weights prepared once for inference.
 
 A plain float32 product with the few rows of one LSTM step reads its weights in an order that
 wastes most of the machine. PyTorch ships operators that keep the weights in the order the kernels
-want: oneDNN's for float32, FBGEMM's for half-precision and 8-bit weights.
+want: oneDNN's for float32 and bfloat16, FBGEMM's for half-precision and 8-bit weights.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import contextlib
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, Optional, Protocol
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from ..bilm.forking import FORK_GATE
+from ..bilm.forking import no_fork
+from ..bilm.lstm_function import Linear
 from ..bilm.packing import round_up
 from .settings import Precision
 
@@ -26,17 +26,10 @@ from .settings import Precision
 _PACKING_ROWS = 64
 
 
-class PackedLinear(Protocol):
-    """Computes `x @ weight.T + bias (+ addend)`; x and addend have as many leading dimensions as
-    the weight that was packed. The result is a new float32 tensor that the caller may overwrite."""
-
-    def __call__(self, x: Tensor, addend: Optional[Tensor] = None) -> Tensor: ...
-
-
 def pack_linear(
     weight: Tensor, bias: Optional[Tensor], precision: Precision, *, many_rows: bool = False
-) -> PackedLinear:
-    """Prepare a weight for many products.
+) -> Linear:
+    """Prepare a weight for many products `x @ weight.T + bias (+ addend)`.
 
     weight (Tensor): Shape (out, in), or (directions, out, in) for a batched product (GPU).
     bias (Optional[Tensor]): Shape (out,) or (directions, out).
@@ -44,34 +37,34 @@ def pack_linear(
     many_rows (bool): The product will mostly see hundreds of rows. In float32 on a CPU, such a
         product gains little by packing, and uses the weight as it is: a second copy of all
         weights would cost more than it brings.
+    RETURNS (Callable): Maps x, and an addend or None, to a new float32 tensor that the caller may
+        overwrite. x and addend have as many leading dimensions as the weight.
     """
     weight = weight.detach()
     bias = None if bias is None else bias.detach()
+    dtype = torch.bfloat16 if precision == "bfloat16" else weight.dtype
     if weight.dim() == 3 or weight.device.type != "cpu":
-        return _dense(weight, bias, torch.bfloat16 if precision == "bfloat16" else torch.float32)
+        return _dense(weight, bias, dtype)
     if precision == "float16":
         packed = _prepack("float16", torch.ops.quantized.linear_prepack_fp16, weight, bias)
         return _with_addend(lambda x: torch.ops.quantized.linear_dynamic_fp16(x, packed))
     if precision == "int8":
         return _int8(weight, bias)
-    if many_rows:
-        return _with_addend(lambda x: F.linear(x, weight, bias))
     if weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
-        return _onednn(weight, bias)
-    return _dense(weight, bias, weight.dtype)
+        return _onednn(weight, bias, dtype, pack=precision == "bfloat16" or not many_rows)
+    return _dense(weight, bias, dtype)
 
 
-def _with_addend(linear: Callable[[Tensor], Tensor]) -> PackedLinear:
+def _with_addend(linear: Callable[[Tensor], Tensor]) -> Linear:
     return lambda x, addend=None: linear(x) if addend is None else linear(x).add_(addend)
 
 
-def _dense(weight: Tensor, bias: Optional[Tensor], dtype: torch.dtype) -> PackedLinear:
-    result = torch.float32 if dtype == torch.bfloat16 else dtype
+def _dense(weight: Tensor, bias: Optional[Tensor], dtype: torch.dtype) -> Linear:
     transposed = weight.to(dtype).transpose(-1, -2).contiguous()
-    row = None if bias is None else bias.to(result).unsqueeze(-2)
+    row = None if bias is None else bias.unsqueeze(-2)
 
     def product(x: Tensor, addend: Optional[Tensor] = None) -> Tensor:
-        y = torch.matmul(x.to(dtype), transposed).to(result)
+        y = torch.matmul(x.to(dtype), transposed).to(weight.dtype)
         for term in (row, addend):
             if term is not None:
                 y += term
@@ -80,36 +73,41 @@ def _dense(weight: Tensor, bias: Optional[Tensor], dtype: torch.dtype) -> Packed
     return product
 
 
-def _onednn(weight: Tensor, bias: Optional[Tensor]) -> PackedLinear:
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _PACKING_ROWS)
+def _onednn(weight: Tensor, bias: Optional[Tensor], dtype: torch.dtype, pack: bool) -> Linear:
+    """In bfloat16, results are rounded to it before the addend is added."""
+    weight = weight.to(dtype).contiguous()
+    if pack:
+        weight = torch.ops.mkldnn._reorder_linear_weight(weight, _PACKING_ROWS)
     linear = torch.ops.mkldnn._linear_pointwise
 
     def product(x: Tensor, addend: Optional[Tensor] = None) -> Tensor:
         n = len(x)
-        if addend is None:
-            return linear(_pad_rows(x), packed, bias, "none", [], "")[:n]
-        return linear(_pad_rows(x), _pad_rows(addend), packed, bias, "add")[:n]
+        rows = _pad_rows(x, dtype)
+        if addend is None or dtype != x.dtype:
+            y = linear(rows, weight, bias, "none", [], "")[:n].to(x.dtype)
+            return y if addend is None else y.add_(addend)
+        return linear(rows, _pad_rows(addend, dtype), weight, bias, "add")[:n]
 
     return product
 
 
-def _pad_rows(x: Tensor) -> Tensor:
+def _pad_rows(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Add rows, whatever they hold, up to one of the few sizes for which oneDNN keeps kernels: the
     memory behind x if there is enough, else a copy."""
     n, width = x.shape
     rows = round_up(n)
     if rows == n:
-        return x
+        return x.to(dtype)
     stride = x.stride(0)
     available = x.untyped_storage().nbytes() // x.element_size() - x.storage_offset()
-    if (rows - 1) * stride + width <= available:
+    if dtype == x.dtype and (rows - 1) * stride + width <= available:
         return x.as_strided((rows, width), (stride, 1))
-    longer = x.new_zeros(rows, width)
+    longer = x.new_zeros(rows, width, dtype=dtype)
     longer[:n] = x
     return longer
 
 
-def _int8(weight: Tensor, bias: Optional[Tensor]) -> PackedLinear:
+def _int8(weight: Tensor, bias: Optional[Tensor]) -> Linear:
     # One scale per output row. Symmetric, so that a zero weight stays zero.
     scales = weight.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny) / 127
     zeros = torch.zeros_like(scales, dtype=torch.int64)
@@ -185,5 +183,5 @@ def inference(precision: Precision, device: torch.device) -> Iterator[None]:
     if torch.amp.is_autocast_available(device.type):  # Not on PyTorch's meta device.
         autocast = torch.autocast(device.type, enabled=False)
     tf32: Any = _TF32_PRODUCTS if precision == "tf32" and device.type != "cpu" else no_context
-    with FORK_GATE, torch.inference_mode(), autocast, tf32:
+    with no_fork(), torch.inference_mode(), autocast, tf32:
         yield

@@ -11,15 +11,15 @@ from torch import Tensor
 
 from ..bilm.kernels import load_kernels
 from ..bilm.lstm import TRITON_LSTM, BiLSTM, LSTMLayer
-from ..bilm.lstm_function import FORGET_BIAS, LayerProducts, run_layer
+from ..bilm.lstm_function import FORGET_BIAS, LayerProducts, Linear, run_layer
 from ..bilm.token_encoder import CharCNN, WordEmbedding
-from .linear import PackedLinear, pack_linear
+from .linear import pack_linear
 from .settings import Precision, Settings
 
 # Bytes of gate pre-activations computed at once: enough rows for a fast product, and little enough
 # memory for the allocator to use again. FBGEMM is fastest at about 64 rows; int8 also allocates an
 # int32 accumulator of the same size.
-_GATE_BYTES = {"float32": 8 << 20, "float16": 4 << 20, "int8": 4 << 20}
+_GATE_BYTES = {"float32": 8 << 20, "bfloat16": 8 << 20, "float16": 4 << 20, "int8": 4 << 20}
 _GATE_BYTES_UNPACKED = 16 << 20
 _GATE_BYTES_GPU = 1 << 30
 
@@ -35,7 +35,7 @@ class PackedBiLM(NamedTuple):
         arguments `products` and `config`.
     """
 
-    token_encoder: list[PackedLinear]
+    token_encoder: list[Linear]
     lstm: list[list[Callable[..., None]]]
 
 
@@ -44,13 +44,10 @@ def pack_bilm(
 ) -> PackedBiLM:
     """Pack the present weights."""
     precision, config = settings.precision, lstm.config
-    # 8-bit products quantise all rows of a call with one scale: a type's vector, which the type
-    # cache keeps, would depend on the types that are computed with it. Products with half-precision
-    # weights are as fast here.
-    char_precision: Precision = "float16" if precision == "int8" else precision
     linears = token_encoder.linears() if isinstance(token_encoder, CharCNN) else []
     char_products = [
-        pack_linear(weight, bias, char_precision, many_rows=True) for weight, bias in linears
+        pack_linear(weight, bias, _char_precision(precision, weight), many_rows=True)
+        for weight, bias in linears
     ]
     layers: list[list[Callable[..., None]]] = []
     for pair in zip(lstm.forward_layers, lstm.backward_layers):
@@ -69,6 +66,20 @@ def pack_bilm(
             products = [_pack_layer(group, precision) for group in groups]
             layers.append([partial(run_layer, products=one, config=config) for one in products])
     return PackedBiLM(char_products, layers)
+
+
+def _char_precision(precision: Precision, weight: Tensor) -> Precision:
+    """RETURNS (Precision): That of one of `CharCNN.linears`."""
+    if precision == "int8":
+        # 8-bit products quantise all rows of a call with one scale: a type's vector, which the type
+        # cache keeps, would depend on the types that are computed with it. Products with
+        # half-precision weights are as fast here.
+        return "float16"
+    is_highway = weight.shape[0] == weight.shape[1]
+    if precision == "bfloat16" and weight.device.type == "cpu" and not is_highway:
+        # Convolutions and projection are a small part of the work, but most of the error.
+        return "float32"
+    return precision
 
 
 def _pack_layer(layers: Sequence[LSTMLayer], precision: Precision) -> LayerProducts:

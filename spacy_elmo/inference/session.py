@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import threading
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, cast
+from typing import TYPE_CHECKING, Any, Optional, cast
 from weakref import WeakKeyDictionary
 
 import numpy
@@ -16,28 +17,25 @@ from torch.nn import functional as F
 from torch.utils.weak import WeakIdRef
 
 from ..bilm.characters import BOS, EOS
-from ..bilm.forking import FORK_GATE
+from ..bilm.forking import no_fork
 from ..bilm.lstm_function import LayerState
 from ..bilm.packing import PackedBatch, pack_sentences, split_sentences, to_device
 from ..bilm.token_encoder import CharCNN
+from .auto import choose_precision
 from .linear import inference
 from .packed import PackedBiLM, pack_bilm
 from .settings import Settings, check_precision
+from .threads import count_threads, start
+from .type_cache import LOCK, TypeCache
 
 if TYPE_CHECKING:
     from ..bilm import BiLM
 
-# Word types that are encoded at once. In between, other threads may fork.
-_TYPES_PER_CALL = 2048
+# Word types that are encoded at once, by device.
+_TYPES_PER_TASK = {"cpu": 256}
 
 # Numbers of each weight tensor that go into a checksum.
 _CHECKSUM_SAMPLE = 1024
-
-# Of an entry: a dictionary entry and a row number; the header of a text; one of its characters.
-# The present size of a text would not do: it grows when somebody asks for its UTF-8.
-_ENTRY_BYTES = 120
-_TEXT_BYTES = 76
-_CHARACTER_BYTES = 4
 
 
 class Session:
@@ -51,13 +49,14 @@ class Session:
 
     def __init__(self, bilm: BiLM, settings: Settings) -> None:
         check_precision(settings.precision, bilm.device)
+        if settings.precision == "auto":
+            settings = replace(settings, precision=choose_precision(bilm))
         self.settings = settings
         self.device, self.dtype = bilm.device, bilm.dtype
         self.n_layers, self.width = bilm.config.n_activations, bilm.config.output_dim
         self.type_cache = TypeCache(int(settings.type_cache_mb * 2**20))
         self._token_encoder, self._lstm = bilm.token_encoder, bilm.lstm
         self._max_tokens = 0 if settings.stateful else settings.max_tokens(bilm.device)
-        self._lock = threading.Lock()
         self._packed: Optional[PackedBiLM] = None
         self._states: Optional[list[LayerState]] = None
         self._checksum: Optional[str] = None
@@ -65,7 +64,8 @@ class Session:
     def batches(
         self, types: Sequence[str], index: numpy.ndarray, lengths: Sequence[int] | numpy.ndarray
     ) -> Iterator[tuple[numpy.ndarray, Tensor]]:
-        """Run the biLM over sentences of similar length, one batch after the other.
+        """Run the biLM over sentences of similar length, one batch after the other. On a CPU, both
+        directions of some batches run side by side (see `threads`).
 
         types (Sequence[str]): Distinct word types.
         index (ndarray): The type of each token, all sentences concatenated, shape (tokens,).
@@ -77,9 +77,18 @@ class Session:
         starts = numpy.cumsum(sizes) - sizes
         vectors = self._encode_types([*types, BOS, EOS])
         boundaries = len(types), len(types) + 1
+        # While the caller uses a batch, and one direction is slower than the other, the threads
+        # have another one to run.
+        n_threads = count_threads(self.device)
+        n_ahead = n_threads // 2 + 1 if n_threads > 1 else 0
+        running: deque[Callable[[], tuple[numpy.ndarray, Tensor]]] = deque()
         for numbers in split_sentences(sizes, self._max_tokens):
             batch = pack_sentences(index, starts[numbers], sizes[numbers], *boundaries)
-            yield batch.tokens, self._run(batch, vectors, numbers)
+            running.append(self._run(batch, vectors, numbers))
+            if len(running) > n_ahead:
+                yield running.popleft()()
+        while running:
+            yield running.popleft()()
 
     def embed(self, sentences: Iterable[Iterable[str]]) -> list[Tensor]:
         """Tokens in, activations out.
@@ -104,9 +113,9 @@ class Session:
             shape = (self.n_layers, len(index), self.width)
             layers = torch.empty(shape, device=self.device, dtype=self.dtype)
             for numbers, part in self.batches(list(types), numpy.array(index, dtype=int), lengths):
-                with FORK_GATE:
+                with no_fork():
                     layers.index_copy_(1, to_device(numbers, self.device), part)
-            with FORK_GATE:
+            with no_fork():
                 copies = layers.split(lengths, dim=1)
                 return [part.clone(memory_format=torch.contiguous_format) for part in copies]
 
@@ -118,7 +127,7 @@ class Session:
     def checksum(self) -> str:
         """A checksum of evenly spaced samples of all weights, the same in every process. Whatever
         trains a biLM changes nearly all weights, and reading all would take as long as a batch."""
-        with FORK_GATE, self._lock:
+        with no_fork(), LOCK:
             if self._checksum is None:
                 self._checksum = self._compute_checksum()
             return self._checksum
@@ -134,56 +143,86 @@ class Session:
 
     def _encode_types(self, types: Sequence[str]) -> Tensor:
         """RETURNS (Tensor): Shape (types, P)."""
-        encoder, products = self._token_encoder, (self._packed or self._pack()).token_encoder
-        parts = []
-        for start in range(0, len(types), _TYPES_PER_CALL):
-            chunk = types[start : start + _TYPES_PER_CALL]
-            with inference(self.settings.precision, self.device):
-                if isinstance(encoder, CharCNN):
-                    encode = partial(encoder.forward, products=products)
-                    parts.append(self.type_cache.lookup(chunk, encode))
-                else:
-                    parts.append(encoder(chunk))
-                if len(parts) > 1:
-                    parts = [torch.cat(parts)]
-        return parts[0]
+        if isinstance(self._token_encoder, CharCNN):
+            return self.type_cache.lookup(types, self._encode_characters)
+        with inference(self.settings.precision, self.device):
+            return self._token_encoder(types)
 
-    def _run(self, batch: PackedBatch, vectors: Tensor, sentences: numpy.ndarray) -> Tensor:
-        """Run one batch.
+    def _encode_characters(self, types: list[str]) -> Tensor:
+        products = self._pack().token_encoder
+
+        def encode(chunk: list[str]) -> Tensor:
+            with inference(self.settings.precision, self.device):
+                return self._token_encoder(chunk, products)
+
+        size = _TYPES_PER_TASK.get(self.device.type, 2048)
+        chunks = (types[i : i + size] for i in range(0, len(types), size))
+        parts = [start(partial(encode, chunk), self.device) for chunk in chunks]
+        with torch.inference_mode():
+            return torch.cat([wait() for wait in parts])
+
+    def _run(
+        self, batch: PackedBatch, vectors: Tensor, sentences: numpy.ndarray
+    ) -> Callable[[], tuple[numpy.ndarray, Tensor]]:
+        """Begin to run one batch.
 
         vectors (Tensor): The encodings of all types, shape (types, P).
         sentences (ndarray): The numbers of the batch's sentences, for `stateful`.
-        RETURNS (Tensor): All layers of the batch's tokens, shape (L+1, tokens, 2P).
+        RETURNS (Callable): Waits for the batch, and returns what `batches` yields.
         """
-        config = self._lstm.config
+        rows, states = sentences[batch.order], None
         with inference(self.settings.precision, self.device):
-            x = F.embedding(to_device(batch.inputs, self.device), vectors)
-            rows = sentences[batch.order]
-            states = self._take_states(rows) if self.settings.stateful else None
-            layers = [x]
-            for number, runs in enumerate((self._packed or self._pack()).lstm):
-                y = torch.empty_like(x)
-                # Batched products serve both directions at once; else each has its own.
-                directions: list[Any] = [slice(None)] if len(runs) == 1 else [0, 1]
-                for direction, run in zip(directions, runs):
+            if self.settings.stateful:
+                states = self._take_states(rows)
+            with torch.inference_mode(False):  # The caller may compute gradients of a mix.
+                layers = vectors.new_empty(self.n_layers, len(batch.tokens), self.width)
+        packed = self._pack().lstm
+        # Batched products serve both directions at once; else each has its own.
+        groups = [[0, 1]] if len(packed[0]) == 1 else [[0], [1]]
+        run = partial(self._run_directions, batch, vectors, layers, states)
+        sides = [
+            start(partial(run, directions, [products[i] for products in packed]), self.device)
+            for i, directions in enumerate(groups)
+        ]
+
+        def wait() -> tuple[numpy.ndarray, Tensor]:
+            for side in sides:
+                side()
+            if states is not None:
+                with inference(self.settings.precision, self.device):
+                    self._put_states(rows, states)
+            return batch.tokens, layers
+
+        return wait
+
+    def _run_directions(
+        self,
+        batch: PackedBatch,
+        vectors: Tensor,
+        result: Tensor,
+        states: Optional[list[LayerState]],
+        directions: list[int],
+        packed: list[Callable[..., None]],
+    ) -> None:
+        """Write all layers of one direction, or of both by batched products, to their half of the
+        result. The directions never see each other."""
+        config = self._lstm.config
+        which: Any = directions[0] if len(directions) == 1 else slice(None)
+        with inference(self.settings.precision, self.device):
+            x = F.embedding(to_device(batch.inputs[which], self.device), vectors)
+            rows = to_device(batch.token_rows, self.device)
+            for number, both in enumerate(result):
+                if number > 0:
                     state = None
                     if states is not None:
-                        h, c = states[number]
-                        state = h[direction], c[direction]
-                    run(x[direction], batch.batch_sizes, y=y[direction], state=state)
-                if number > 0 and config.use_skip_connections:
-                    y += x
-                layers.append(y)
-                x = y
-            if states is not None:
-                self._put_states(rows, states)
-            token_rows = to_device(batch.token_rows, self.device)
-            with torch.inference_mode(False):  # The caller may compute gradients of a mix.
-                result = x.new_empty(self.n_layers, len(batch.tokens), self.width)
-            for layer, both in zip(layers, result):
-                for direction, side in enumerate(both.chunk(2, dim=1)):
-                    torch.index_select(layer[direction], 0, token_rows[direction], out=side)
-            return result
+                        h, c = states[number - 1]
+                        state = h[which], c[which]
+                    y = torch.empty_like(x)
+                    packed[number - 1](x, batch.batch_sizes, y=y, state=state)
+                    x = y.add_(x) if number > 1 and config.use_skip_connections else y
+                halves = both.chunk(2, dim=1)
+                for direction, layer in zip(directions, x.view(len(directions), *x.shape[-2:])):
+                    torch.index_select(layer, 0, rows[direction], out=halves[direction])
 
     def _take_states(self, rows: numpy.ndarray) -> list[LayerState]:
         """RETURNS (list): Copies of some rows of the last call's states; zeros for new rows."""
@@ -208,96 +247,14 @@ class Session:
                 all_rows[:, index] = values
 
     def _pack(self) -> PackedBiLM:
-        with FORK_GATE, self._lock:
+        with no_fork(), LOCK:
             if self._packed is None:
                 self._packed = pack_bilm(self._token_encoder, self._lstm, self.settings)
             return self._packed
 
 
-class TypeCache:
-    """Encodings of word types, bounded in bytes. Without context a token's encoding depends on its
-    text alone, and in running text most tokens are repeats: the character CNN has to read a type
-    only once. A full cache starts again: the frequent types are back after a few sentences.
-
-    Threads may share it, within `FORK_GATE`.
-
-    max_bytes (int): Bound on vectors, texts and book-keeping together. 0: never keep anything.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self._lock = threading.RLock()
-        self.clear()
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def clear(self) -> None:
-        """Forget all types."""
-        with self._lock:
-            self._rows: dict[str, int] = {}
-            # Rows are only appended, so that a thread may read older ones without the lock.
-            self._table: Optional[Tensor] = None
-            self.n_bytes = 0
-
-    def lookup(self, types: Sequence[str], encode: Callable[[list[str]], Tensor]) -> Tensor:
-        """Encode types, computing only those that are not in the cache.
-
-        types (Sequence[str]): Texts.
-        encode (Callable): Maps a list of texts, shorter ones first, to their encodings, shape
-            (texts, width).
-        RETURNS (Tensor): A new tensor, shape (types, width).
-        """
-        with self._lock:
-            rows = numpy.array([self._rows.get(text, -1) for text in types], dtype=numpy.int64)
-            table = self._table
-        if table is not None and (rows >= 0).all():
-            return table[to_device(rows, table.device)]
-        hits, misses = numpy.flatnonzero(rows >= 0), numpy.flatnonzero(rows < 0)
-        missing = sorted(dict.fromkeys(types[i] for i in misses.tolist()), key=len)
-        new = encode(missing)
-        with self._lock:
-            self._store(missing, new)
-        position = {text: i for i, text in enumerate(missing)}
-        rows[misses] = [position[types[i]] for i in misses.tolist()]
-        result = new.new_empty(len(types), new.shape[1])
-        for numbers, source in ((hits, table), (misses, new)):
-            if source is not None:
-                index, source_rows = (to_device(x, new.device) for x in (numbers, rows[numbers]))
-                result[index] = source[source_rows]
-        return result
-
-    def _store(self, texts: Sequence[str], vectors: Tensor) -> None:
-        row_bytes = vectors.shape[1] * vectors.element_size() + _ENTRY_BYTES + _TEXT_BYTES
-        # Another thread may have added some meanwhile.
-        new = {text: i for i, text in enumerate(texts) if text not in self._rows}
-        n_bytes = numpy.cumsum([row_bytes + _CHARACTER_BYTES * len(text) for text in new])
-        n_new = int(numpy.searchsorted(n_bytes, self.max_bytes, side="right"))
-        if not n_new:
-            return
-        if self.n_bytes + n_bytes[n_new - 1] > self.max_bytes:
-            self.clear()
-        first, last = len(self._rows), len(self._rows) + n_new
-        if self._table is None or last > len(self._table):
-            # Twice the rows, so that few copies are made, but no more than there is room for.
-            size = max(last, min(2 * last, self.max_bytes // row_bytes))
-            table = vectors.new_empty(size, vectors.shape[1])
-            if self._table is not None:
-                table[:first] = self._table[:first]
-            self._table = table
-        kept = numpy.array(list(new.values())[:n_new], dtype=numpy.int64)
-        self._table[first:last] = vectors[to_device(kept, vectors.device)]
-        self._rows.update(zip(new, range(first, last)))
-        self.n_bytes += int(n_bytes[n_new - 1])
-
-
-class _Sessions(NamedTuple):
-    version: Hashable
-    by_settings: dict[Settings, Session]
-
-
-_SESSIONS: WeakKeyDictionary[BiLM, _Sessions] = WeakKeyDictionary()
-_SESSIONS_LOCK = threading.Lock()
+# The version of the weights, and the sessions by settings.
+_SESSIONS: WeakKeyDictionary[BiLM, tuple[Hashable, dict[tuple, Session]]] = WeakKeyDictionary()
 
 
 def current_session(bilm: BiLM, settings: Settings = Settings()) -> Session:
@@ -311,19 +268,25 @@ def current_session(bilm: BiLM, settings: Settings = Settings()) -> Session:
 
     bilm (BiLM): The network.
     settings (Settings): How to run it.
-    RETURNS (Session): The same one until the weights change.
+    RETURNS (Session): The same one until the weights change. Sessions of other settings are kept
+        beside it until then.
     RAISES (ValueError): If the precision is not for the device of the weights.
     """
+    if settings.precision == "auto":  # Which runs the biLM: not within `no_fork`.
+        settings = replace(settings, precision=choose_precision(bilm))
     weights = tuple(
         (WeakIdRef(p), p.data_ptr(), object() if p.is_inference() else p._version)
         for p in bilm.parameters()
     )
     version = bilm.n_invalidations, weights
-    with FORK_GATE, _SESSIONS_LOCK:
-        sessions = _SESSIONS.get(bilm)
-        if sessions is None or sessions.version != version:
+    # A sub-class may have settings that are not those of a session.
+    key = tuple(getattr(settings, field.name) for field in fields(Settings))
+    with no_fork(), LOCK:
+        last_version, sessions = _SESSIONS.get(bilm, (None, {}))
+        if last_version != version:
             # Free the old ones before the new one packs its weights.
-            sessions = _SESSIONS[bilm] = _Sessions(version, {})
-        if settings not in sessions.by_settings:
-            sessions.by_settings[settings] = Session(bilm, settings)
-        return sessions.by_settings[settings]
+            sessions.clear()
+            _SESSIONS[bilm] = version, sessions
+        if key not in sessions:
+            sessions[key] = Session(bilm, settings)
+        return sessions[key]

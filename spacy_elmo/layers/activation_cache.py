@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple, Optional, Union
 import numpy
 from spacy.util import registry
 
-from ..bilm.forking import FORK_GATE
+from ..bilm.forking import no_fork
 
 
 @registry.misc("spacy-elmo.ActivationCache.v1")
@@ -102,7 +102,7 @@ class ActivationCache:
 
     def clear(self) -> None:
         """Forget everything, and free memory and disk."""
-        with FORK_GATE, self._lock:
+        with no_fork(), self._lock:
             if self._file is not None:
                 self._file.close()
             self._forget()
@@ -166,7 +166,7 @@ class ActivationCache:
     def _exclusive(self) -> Iterator[None]:
         """Hold the lock. A forked process starts without the file, whose position it would share
         with its parent."""
-        with FORK_GATE, self._lock:
+        with no_fork(), self._lock:
             if self._process != os.getpid():
                 self._process, self._file = os.getpid(), None
                 self._on_disk, self.bytes_on_disk = {}, 0

@@ -252,7 +252,9 @@ def set_precision(model: Model[list[Doc], BatchLayers], precision: Precision) ->
     RAISES (ValueError): If its device does not have it."""
     shim = cast(ElmoShim, model.layers[0].shims[0])
     settings = replace(shim.settings, precision=precision)
-    check_precision(precision, get_bilm(model).device)
+    bilm = get_bilm(model)
+    check_precision(precision, bilm.device)
+    bilm.invalidate()  # Frees what is packed in the other precision.
     shim.settings = shim.usable_settings = settings
 
 

@@ -15,7 +15,7 @@ from thinc.api import Optimizer, PyTorchShim
 
 from .. import inference
 from ..bilm import BiLM
-from ..bilm.forking import FORK_GATE
+from ..bilm.forking import no_fork
 from ..bilm.formats import native
 from ..inference.settings import check_precision
 from .not_serialized import NotSerialized
@@ -74,7 +74,7 @@ class LazyBiLM(torch.nn.Module):
                 '(nlp.add_pipe("elmo", config={"model": {"weights": "path/to/folder"}})), '
                 "call load_weights() on the component, or load a pipeline that holds them"
             )
-        with FORK_GATE, _LOADING:
+        with no_fork(), _LOADING:
             if not self._loaded:
                 with _ordinary_tensors():
                     # Random weights are of the default dtype, which may be float64.

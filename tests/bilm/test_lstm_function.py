@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from spacy_elmo.bilm.config import LSTMConfig
-from spacy_elmo.bilm.lstm_function import FORGET_BIAS, train_layer
+from spacy_elmo.bilm.lstm_function import FORGET_BIAS, LSTMFunction
 
 from ..conftest import max_difference
 
@@ -63,7 +63,7 @@ every_size = pytest.mark.parametrize("sizes", [[3, 3, 2, 1], [2], [1, 1, 1]], id
 def test_equals_autograd(config, sizes):
     tensors = inputs(sizes, config, scale=1.5)
     copies = [None if t is None else t.detach().clone().requires_grad_() for t in tensors]
-    y = train_layer(tensors[0], sizes, *tensors[1:], config)
+    y = LSTMFunction.apply(*tensors, sizes, config)
     expected = plain(copies[0], sizes, *copies[1:], config)
     assert max_difference(y.detach(), expected.detach()) < 1e-12
     if config.proj_clip is not None and config.has_projection and sum(sizes) > 3:
@@ -82,7 +82,7 @@ def test_equals_numerical_gradients(config):
     sizes = [3, 2, 2, 1]
     tensors = inputs(sizes, config, seed=3)
     assert torch.autograd.gradcheck(
-        lambda x, *rest: train_layer(x, sizes, *rest, config), tuple(tensors)
+        lambda x, *rest: LSTMFunction.apply(x, *rest, sizes, config), tuple(tensors)
     )
 
 
@@ -91,11 +91,11 @@ def test_both_directions_in_one_product(config):
     """As on a GPU."""
     sizes = [3, 2, 1]
     both = inputs(sizes, config, directions=(2,))
-    y = train_layer(both[0], sizes, *both[1:], config)
+    y = LSTMFunction.apply(*both, sizes, config)
     y.sum().backward()
     for direction in (0, 1):
         one = [None if t is None else t.detach()[direction].requires_grad_() for t in both]
-        alone = train_layer(one[0], sizes, *one[1:], config)
+        alone = LSTMFunction.apply(*one, sizes, config)
         alone.sum().backward()
         assert max_difference(y[direction].detach(), alone.detach()) < 1e-12
         for found, reference in zip(both, one):
@@ -111,7 +111,7 @@ def test_states_go_on(config):
     sizes = [n] * steps
     tensors = inputs(sizes, config, scale=1.5)
     x, *rest = tensors
-    whole = train_layer(x, sizes, *rest, config)
+    whole = LSTMFunction.apply(x, *rest, sizes, config)
     state = (
         torch.zeros(n, config.projection_dim, dtype=torch.float64),
         torch.zeros(n, DIM, dtype=torch.float64),
@@ -119,7 +119,7 @@ def test_states_go_on(config):
     half = n * steps // 2
     parts = []
     for part in (x[:half], x[half:]):
-        parts.append(train_layer(part, sizes[: steps // 2], *rest, config, state))
+        parts.append(LSTMFunction.apply(part, *rest, sizes[: steps // 2], config, state))
     assert max_difference(torch.cat(parts).detach(), whole.detach()) < 1e-12
     assert max_difference(state[0], whole[-n:].detach()) < 1e-12
 
@@ -127,7 +127,7 @@ def test_states_go_on(config):
     start = tuple(torch.randn_like(part) * 0.3 for part in state)
 
     def run(*tensors):
-        return train_layer(tensors[0], sizes, *tensors[1:], config, tuple(t.clone() for t in start))
+        return LSTMFunction.apply(*tensors, sizes, config, tuple(t.clone() for t in start))
 
     assert torch.autograd.gradcheck(run, tuple(tensors))
 
@@ -136,7 +136,7 @@ def test_nothing_needs_a_gradient_of_the_input():
     config = CONFIGS["projection"]
     tensors = inputs([2, 1], config)
     x = tensors[0].detach()
-    train_layer(x, [2, 1], *tensors[1:], config).sum().backward()
+    LSTMFunction.apply(x, *tensors[1:], [2, 1], config).sum().backward()
     assert x.grad is None and tensors[1].grad is not None
 
 
@@ -144,9 +144,9 @@ def test_autocast():
     """bfloat16 products, float32 everything else."""
     config = CONFIGS["clipping"]
     tensors = [t.detach().float().requires_grad_() for t in inputs([3, 2], config)]
-    exact = train_layer(tensors[0], [3, 2], *tensors[1:], config)
+    exact = LSTMFunction.apply(*tensors, [3, 2], config)
     with torch.autocast("cpu", torch.bfloat16):
-        rounded = train_layer(tensors[0], [3, 2], *tensors[1:], config)
+        rounded = LSTMFunction.apply(*tensors, [3, 2], config)
     assert rounded.dtype == torch.float32
     assert 0 < max_difference(exact.detach(), rounded.detach()) < 0.05
     rounded.sum().backward()
@@ -166,7 +166,7 @@ def test_autocast_gradients(carried):
             tensors = [t.detach().float().requires_grad_() for t in inputs(sizes, config)]
             start = tuple(part.clone() for part in state) if carried else None
             with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-                y = train_layer(tensors[0], sizes, *tensors[1:], config, start)
+                y = LSTMFunction.apply(*tensors, sizes, config, start)
             y.square().sum().backward()
             found.append([y.detach(), *(tensor.grad for tensor in tensors)])
     finally:

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from spacy_elmo.bilm.config import LSTMConfig
-from spacy_elmo.bilm.lstm_function import FORGET_BIAS, LayerProducts, train_layer
+from spacy_elmo.bilm.lstm_function import FORGET_BIAS, LayerProducts, LSTMFunction
 from spacy_elmo.bilm.lstm_function import run_layer as run_plain_layer
 from spacy_elmo.inference import Session, Settings
 
@@ -88,7 +88,7 @@ def random_tensors(config, sizes, *, carried=False, seed=0):
 
 
 def run_plain(x, weights, sizes, config, state):
-    return train_layer(x, sizes, *weights, config, state)
+    return LSTMFunction.apply(x, *weights, sizes, config, state)
 
 
 def run_triton(x, weights, sizes, config, state):

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from spacy_elmo.inference.linear import pack_linear
 
 # Relative to values of about 4.
-TOLERANCE = {"float32": 1e-5, "float16": 1e-2, "int8": 0.3}
+TOLERANCE = {"float32": 1e-5, "float16": 1e-2, "int8": 0.3, "bfloat16": 0.05}
 ROWS = (1, 2, 3, 15, 16, 17, 33, 64, 65, 100, 130)
 
 

@@ -5,13 +5,18 @@ import dataclasses
 import gc
 import pickle
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 import pytest
 import torch
 
 from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
-from spacy_elmo.inference import Session, Settings, current_session
+from spacy_elmo.inference import Session, Settings, auto, current_session
+from spacy_elmo.inference.settings import cpu_has_bfloat16
+from spacy_elmo.layers.encoder import ElmoEncoder, get_session, set_precision
+from spacy_elmo.layers.shim import Settings as EncoderSettings
+from spacy_elmo.segmenters import sentences as by_sentence
 
 from ..bilm.test_model import SEEDS, SENTENCES, arguments, random_case
 from ..conftest import TINY, TINY_WORDS, max_difference, random_bilm
@@ -158,6 +163,9 @@ def test_the_stateless_model_has_no_memory():
 
 # ---------------------------------------------------------------------------------------- precision
 
+needs_bfloat16 = pytest.mark.skipif(
+    not cpu_has_bfloat16(), reason="the processor has no instructions for bfloat16"
+)
 WIDER = BiLMConfig(
     LSTMConfig(dim=64, projection_dim=32),
     CharCNNConfig(filters=((1, 8), (2, 16), (3, 32)), n_highway=1, embedding_dim=8),
@@ -256,10 +264,105 @@ def test_unknown_precisions_are_refused_with_the_known_ones(precision):
         Settings(precision=precision)
 
 
-@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
-def test_precisions_of_a_gpu_are_refused_on_a_cpu(precision):
-    with pytest.raises(ValueError, match=rf"{precision}.*'cpu'.*float32, float16, int8"):
-        embed(random_bilm(), [["the"]], precision=precision)
+def test_precisions_of_a_gpu_are_refused_on_a_cpu():
+    with pytest.raises(ValueError, match=r"tf32.*'cpu'.*auto, float32, float16, int8, bfloat16"):
+        embed(random_bilm(), [["the"]], precision="tf32")
+
+
+def test_bfloat16_is_refused_where_it_is_slow(without_bfloat16):
+    with pytest.raises(ValueError, match=r"no instructions.*choose one of auto, float32, float16"):
+        embed(random_bilm(), [["the"]], precision="bfloat16")
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("config", [TINY, TINY_WORDS, None], ids=["tiny", "words", "wider"])
+def test_bfloat16_is_close(config):
+    bilm = random_bilm(config or WIDER)
+    sentences = [*SENTENCES, ["a", "longer", "sentence"] * 15]
+    exact = bilm.embed(sentences)
+    for layers, other in zip(exact, embed(bilm, sentences, precision="bfloat16")):
+        assert other.dtype == torch.float32
+        assert max_difference(layers, other) <= 0.05
+        assert (torch.cosine_similarity(layers, other, dim=-1) >= 0.999).all()
+        assert not len(layers[0]) or not torch.equal(layers, other)
+
+
+@needs_bfloat16
+def test_states_are_carried_in_bfloat16(bilm):
+    exact, rounded = (Session(bilm, Settings(p, stateful=True)) for p in ("float32", "bfloat16"))
+    for sentences in CALLS:
+        for one, other in zip(exact.embed(sentences), rounded.embed(sentences)):
+            assert (torch.cosine_similarity(one, other, dim=-1) >= 0.99).all()
+
+
+@needs_bfloat16
+def test_auto_is_bfloat16_where_that_is_fast(caplog):
+    bilm = random_bilm(WIDER)
+    with caplog.at_level("INFO", "spacy.elmo"):
+        session = current_session(bilm, Settings("auto"))
+        assert session is current_session(bilm, Settings("auto"))
+    assert session.settings.precision == "bfloat16"
+    assert [record.getMessage() for record in caplog.records] == [
+        "precision 'auto': the biLM runs in bfloat16 on cpu"
+    ]
+
+
+def test_auto_is_float16_elsewhere(without_bfloat16):
+    assert Session(random_bilm(WIDER), Settings("auto")).settings.precision == "float16"
+
+
+def test_auto_is_float32_where_others_are_not_close(monkeypatch):
+    monkeypatch.setattr(auto, "MIN_COSINE", 1.1)
+    assert Session(random_bilm(WIDER), Settings("auto")).settings.precision == "float32"
+
+
+# ------------------------------------------------------------------------------------------ threads
+
+
+@pytest.fixture
+def n_threads():
+    """Set the number of PyTorch's threads. Afterwards it is what it was."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8", "auto"])
+@pytest.mark.parametrize("stateful", [False, True])
+def test_vectors_do_not_depend_on_the_number_of_threads(n_threads, precision, stateful):
+    sentences = [[f"w{i * j % 97}" for j in range(i % 30)] for i in range(120)]
+    expected = None
+    for number in (1, 2, 5):
+        n_threads(number)
+        session = Session(random_bilm(WIDER), Settings(precision, 200, stateful=stateful))
+        embedded = session.embed(sentences) + session.embed(sentences)
+        expected = expected or embedded
+        assert all(torch.equal(*pair) for pair in zip(embedded, expected))
+
+
+def test_the_number_of_threads_is_left_alone(n_threads):
+    n_threads(3)
+    random_bilm().embed(SENTENCES)
+    with ThreadPoolExecutor(1) as new:
+        assert [torch.get_num_threads(), new.submit(torch.get_num_threads).result()] == [3, 3]
+
+
+def test_threads_that_share_the_pool(n_threads):
+    """Many callers, more than there are threads, and an error in one of them."""
+    n_threads(2)
+    bilm = random_bilm()
+    sentences = [[f"w{i}"] * (1 + i % 7) for i in range(40)]
+    expected = bilm.embed(sentences)
+
+    def call(number):
+        if number == 3:
+            with pytest.raises(AttributeError):
+                Session(bilm, Settings()).embed([[("no", "text")]])
+        return current_session(bilm, Settings(max_tokens_per_batch=20)).embed(sentences)
+
+    with ThreadPoolExecutor(8) as callers:
+        for embedded in callers.map(call, range(16)):
+            assert all(max_difference(*pair) <= 1e-6 for pair in zip(embedded, expected))
 
 
 # ----------------------------------------------------------------------------------- weight changes
@@ -386,6 +489,21 @@ def test_a_session_lasts_until_the_weights_change():
     assert current_session(bilm) is session
     write_in_place(bilm)
     assert current_session(bilm) is not session
+
+
+def test_an_encoder_shares_the_session_of_its_network():
+    bilm = random_bilm()
+    encoder = ElmoEncoder(bilm, by_sentence(), EncoderSettings(mixed_precision=True))
+    assert get_session(encoder) is current_session(bilm)
+
+
+def test_set_precision_frees_what_was_packed_before():
+    encoder = ElmoEncoder(random_bilm(), by_sentence(), EncoderSettings())
+    before = weakref.ref(get_session(encoder))
+    set_precision(encoder, "float16")
+    assert get_session(encoder).settings.precision == "float16"
+    gc.collect()
+    assert before() is None
 
 
 def test_sessions_do_not_keep_a_network_alive():

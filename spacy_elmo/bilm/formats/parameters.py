@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..config import BiLMConfig
-from ..forking import FORK_GATE
+from ..forking import no_fork
 from ..model import BiLM
 
 # Types that are read, as float32. Others (integers, 8 or 80 bits) are not of weights.
@@ -70,7 +70,7 @@ def to_float32(source: object, name: str, tensor: Tensor) -> Tensor:
     return tensor
 
 
-@FORK_GATE
+@no_fork()
 def stored_tensors(model: BiLM, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
     """RETURNS (dict): The weights by parameter name, on the CPU.
     RAISES (ValueError): If a weight is not finite in this type."""

@@ -1,0 +1,70 @@
+"""The fastest precision of a device whose vectors are almost those of float32."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.nn import functional as F
+
+from .settings import Precision, Settings, cpu_has_bfloat16
+
+if TYPE_CHECKING:
+    from ..bilm import BiLM
+
+logger = logging.getLogger("spacy.elmo")  # spaCy's commands show what loggers of spaCy say.
+
+# Of each token and layer, with float32.
+MIN_COSINE = 0.9999
+
+_SAMPLE = [
+    text.split()
+    for text in (
+        "Yes .",
+        "The river bank was closed on 3 May 2019 , because of the flood .",
+        "“ It 's one of the strangest things I 've ever seen , ” she told http://example.org/news "
+        "after a long , tiring and altogether unsuccessful day in Kraków , where nobody - not even "
+        "the mayor himself - had wanted to talk to her about money , time or the weather .",
+        "WE NEED MORE INTERNATIONALIZATION !!!",
+    )
+]
+_CHOSEN: WeakKeyDictionary[BiLM, dict[torch.device, Precision]] = WeakKeyDictionary()
+
+
+def choose_precision(bilm: BiLM) -> Precision:
+    """Choose by the kind of device, and compare with float32 on a small sample. The times are not
+    measured, so that the same machine always chooses the same.
+
+    bilm (BiLM): The network.
+    RETURNS (Precision): The same one for later weights of this network on this device.
+    """
+    from .session import Session  # It imports this file.
+
+    chosen = _CHOSEN.setdefault(bilm, {})
+    if bilm.device not in chosen:
+        precision: Precision = "float32"
+        exact = None
+        for candidate in _candidates(bilm.device):
+            exact = exact or Session(bilm, Settings(type_cache_mb=0)).embed(_SAMPLE)
+            vectors = Session(bilm, Settings(candidate, type_cache_mb=0)).embed(_SAMPLE)
+            cosines = [F.cosine_similarity(*pair, dim=-1).min() for pair in zip(exact, vectors)]
+            if min(cosines) >= MIN_COSINE:
+                precision = candidate
+                break
+        logger.info("precision 'auto': the biLM runs in %s on %s", precision, bilm.device)
+        chosen[bilm.device] = precision
+    return chosen[bilm.device]
+
+
+def _candidates(device: torch.device) -> list[Precision]:
+    """RETURNS (list): What may be faster than float32, the fastest first. int8 does not reach
+    `MIN_COSINE`."""
+    if device.type == "cpu" and cpu_has_bfloat16():
+        return ["bfloat16"]
+    if device.type == "cpu" and "fbgemm" in torch.backends.quantized.supported_engines:
+        return ["float16"]
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0):
+        return ["bfloat16", "tf32"]
+    return []

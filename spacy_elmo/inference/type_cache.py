@@ -1,0 +1,107 @@
+"""Encodings of word types, kept from call to call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Optional
+
+import numpy
+import torch
+from torch import Tensor
+
+from ..bilm.forking import no_fork
+from ..bilm.packing import to_device
+
+# Guards what all threads share: type caches, sessions, packed weights. Held within `no_fork`.
+LOCK = threading.RLock()
+
+# Of an entry: a dictionary entry and a row number; the header of a text; one of its characters.
+# The present size of a text would not do: it grows when somebody asks for its UTF-8.
+_ENTRY_BYTES = 120
+_TEXT_BYTES = 76
+_CHARACTER_BYTES = 4
+
+
+@contextmanager
+def _ordinary_tensors() -> Iterator[None]:
+    """Tensors that are made here may be changed outside of `torch.inference_mode` as well."""
+    with no_fork(), torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+class TypeCache:
+    """Encodings of word types, bounded in bytes. Without context a token's encoding depends on its
+    text alone, and in running text most tokens are repeats: the character CNN has to read a type
+    only once. A full cache starts again: the frequent types are back after a few sentences.
+
+    Threads may share it.
+
+    max_bytes (int): Bound on vectors, texts and book-keeping together. 0: never keep anything.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.clear()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def clear(self) -> None:
+        """Forget all types."""
+        with no_fork(), LOCK:
+            self._rows: dict[str, int] = {}
+            # Rows are only appended, so that a thread may read older ones without the lock.
+            self._table: Optional[Tensor] = None
+            self.n_bytes = 0
+
+    def lookup(self, types: Sequence[str], encode: Callable[[list[str]], Tensor]) -> Tensor:
+        """Encode types, computing only those that are not in the cache.
+
+        types (Sequence[str]): Texts.
+        encode (Callable): Maps a list of texts, shorter ones first, to their encodings, shape
+            (texts, width).
+        RETURNS (Tensor): A new tensor, shape (types, width).
+        """
+        with _ordinary_tensors(), LOCK:
+            rows = numpy.array([self._rows.get(text, -1) for text in types], dtype=numpy.int64)
+            table = self._table
+            if table is not None and (rows >= 0).all():
+                return table[to_device(rows, table.device)]
+        hits, misses = numpy.flatnonzero(rows >= 0), numpy.flatnonzero(rows < 0)
+        missing = sorted(dict.fromkeys(types[i] for i in misses.tolist()), key=len)
+        new = encode(missing)
+        with _ordinary_tensors(), LOCK:
+            self._store(missing, new)
+            position = {text: i for i, text in enumerate(missing)}
+            rows[misses] = [position[types[i]] for i in misses.tolist()]
+            result = new.new_empty(len(types), new.shape[1])
+            for numbers, source in ((hits, table), (misses, new)):
+                if source is not None:
+                    source_rows = to_device(rows[numbers], new.device)
+                    result[to_device(numbers, new.device)] = source[source_rows]
+            return result
+
+    def _store(self, texts: Sequence[str], vectors: Tensor) -> None:
+        row_bytes = vectors.shape[1] * vectors.element_size() + _ENTRY_BYTES + _TEXT_BYTES
+        # Another thread may have added some meanwhile.
+        new = {text: i for i, text in enumerate(texts) if text not in self._rows}
+        n_bytes = numpy.cumsum([row_bytes + _CHARACTER_BYTES * len(text) for text in new])
+        n_new = int(numpy.searchsorted(n_bytes, self.max_bytes, side="right"))
+        if not n_new:
+            return
+        if self.n_bytes + n_bytes[n_new - 1] > self.max_bytes:
+            self.clear()
+        first, last = len(self._rows), len(self._rows) + n_new
+        if self._table is None or last > len(self._table):
+            # Twice the rows, so that few copies are made, but no more than there is room for.
+            size = max(last, min(2 * last, self.max_bytes // row_bytes))
+            table = vectors.new_empty(size, vectors.shape[1])
+            if self._table is not None:
+                table[:first] = self._table[:first]
+            self._table = table
+        kept = numpy.array(list(new.values())[:n_new], dtype=numpy.int64)
+        self._table[first:last] = vectors[to_device(kept, vectors.device)]
+        self._rows.update(zip(new, range(first, last)))
+        self.n_bytes += int(n_bytes[n_new - 1])
