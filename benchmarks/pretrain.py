@@ -41,7 +41,6 @@ from spacy_elmo.pretraining.init_model import build_model
 from spacy_elmo.pretraining.language_model import LanguageModel
 from spacy_elmo.pretraining.tokenize import TokenizationConfig
 from spacy_elmo.pretraining.updater import Updater
-from spacy_elmo.pretraining.vocabulary import VocabularyConfig
 
 TINY = BiLMConfig(
     LSTMConfig(256, 64), CharCNNConfig(((1, 32), (2, 32), (3, 64), (4, 128), (5, 128)), n_highway=1)
@@ -174,7 +173,7 @@ def print_vocabulary(batch_words: int, n_steps: int, mixed_precision: bool, fold
         path = folder / str(n_words)
         lines = (" ".join(sentence) for sentence in sentences)
         tokenization = TokenizationConfig(whitespace=True, one_per_line=True)
-        prepare(lines, path, tokenization, VocabularyConfig(words=words[:n_words]))
+        prepare(lines, path, tokenization, vocabulary=words[:n_words])
         settings = PretrainingConfig(batch_words=batch_words, mixed_precision=mixed_precision)
         run = RunConfig(PathsConfig(path), bilm=TINY, pretraining=settings)
         updater, epoch = new_updater(run)
@@ -226,7 +225,7 @@ def main() -> None:
         source, sentences = texts.sentences(12_000)
         tokenization = TokenizationConfig(whitespace=True, one_per_line=True)
         lines = (" ".join(sentence) for sentence in sentences)
-        prepare(lines, path, tokenization, VocabularyConfig(VOCABULARY))
+        prepare(lines, path, tokenization, vocab_size=VOCABULARY)
         corpus = open_corpus(path)
         plan = plan_epoch(corpus.train.lengths, args.batch_words, 0, 0)
         start = time.perf_counter()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import InitVar
 from typing import Annotated, Any, Literal, Optional
 
 from pydantic import Field, PlainValidator
@@ -16,8 +16,8 @@ N_CHARACTERS = 262
 # Two of these frame every token (begin-word, end-word).
 DEFAULT_MAX_CHARACTERS = 50
 
-# Upper bounds, far above every published biLM, so that damaged options cannot ask for a model that
-# takes forever to build or whose sizes overflow.
+# Upper bounds, far above every published biLM, so that damaged options cannot describe a model that
+# takes hours to build or whose sizes overflow.
 MAX_WIDTH = 2**16  # Cells, projections, embeddings, all filters together, characters per token.
 MAX_LAYERS = 256  # LSTM layers per direction, highway layers, kinds of filters.
 MAX_WORDS = 10**8
@@ -60,17 +60,19 @@ class CharCNNConfig:
     embedding_dim: Width = 16
     max_characters_per_token: Width = DEFAULT_MAX_CHARACTERS
     projection: Optional[Bool] = None
+    # As options.json has it: without the masking row in training, with it for inference.
+    n_characters: InitVar[Literal[261, 262]] = N_CHARACTERS
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, n_characters: int) -> None:
         if not self.filters:
-            raise ValueError("char_cnn.filters is empty: give at least one [width, number] pair")
+            raise ValueError("filters is empty: give at least one [width, number] pair")
         if self.n_filters > MAX_WIDTH:
             raise ValueError(
-                f"char_cnn.filters: the total must be at most {MAX_WIDTH}, found {self.n_filters}"
+                f"filters: the total must be at most {MAX_WIDTH}, found {self.n_filters}"
             )
         if self.max_characters_per_token < max(self.max_width, 3):
             raise ValueError(
-                f"char_cnn.max_characters_per_token is {self.max_characters_per_token}, but the "
+                f"max_characters_per_token is {self.max_characters_per_token}, but the "
                 f"widest filter needs {self.max_width} characters and a framed character needs 3"
             )
 
@@ -107,8 +109,8 @@ class LSTMConfig:
     def __post_init__(self) -> None:
         if self.projection_dim > self.dim:
             raise ValueError(
-                f"lstm.projection_dim is {self.projection_dim}, more than lstm.dim ({self.dim}): "
-                "a projection only narrows; set it to lstm.dim for none"
+                f"projection_dim is {self.projection_dim}, more than dim ({self.dim}): "
+                "a projection only narrows; set it to dim for none"
             )
 
     @property
@@ -134,8 +136,7 @@ class BiLMConfig:
     def __post_init__(self) -> None:
         if self.char_cnn is None and self.n_tokens_vocab is None:
             raise ValueError(
-                "a biLM needs char_cnn (character input) or n_tokens_vocab (word input), and both "
-                "are missing"
+                "char_cnn (character input) and n_tokens_vocab (word input) are both missing"
             )
 
     @property
@@ -172,33 +173,11 @@ class BiLMConfig:
         """
         if not isinstance(options, Mapping):
             raise ValueError(f"options must be a JSON object, found {type(options).__name__}")
-        settings = _known_settings(cls, options)
-        if isinstance(lstm := options.get("lstm"), Mapping):
-            # bilm-tf's defaults for absent settings.
-            settings["lstm"] = {
-                "n_layers": 1, "cell_clip": None, "proj_clip": None, "use_skip_connections": False,
-                **({"projection_dim": lstm["dim"]} if "dim" in lstm else {}),
-                **_known_settings(LSTMConfig, lstm),
-            }  # fmt: skip
-        if isinstance(char_cnn := options.get("char_cnn"), Mapping):
-            n_characters = char_cnn.get("n_characters", N_CHARACTERS)
-            if n_characters not in (N_CHARACTERS - 1, N_CHARACTERS):
-                raise ValueError(
-                    f"char_cnn.n_characters is {n_characters!r}: expected 261 (training) or "
-                    "262 (inference, with the masking row)"
-                )
-            embedding = char_cnn.get("embedding")
-            if not isinstance(embedding, Mapping) or "dim" not in embedding:
-                raise ValueError("the setting char_cnn.embedding.dim is missing")
-            settings["char_cnn"] = {
-                **_known_settings(CharCNNConfig, char_cnn),
-                "embedding_dim": embedding["dim"],
-            }
-            settings["n_tokens_vocab"] = None
-        try:
-            return validate(cls, settings)
-        except ValueError as error:
-            raise ValueError(str(error).replace("embedding_dim", "embedding.dim")) from error
+        settings = _select_fields(cls, settings_from_options(options))
+        for name, kind in (("lstm", LSTMConfig), ("char_cnn", CharCNNConfig)):
+            if isinstance(settings.get(name), Mapping):
+                settings[name] = _select_fields(kind, settings[name])
+        return validate(cls, settings)
 
     def to_options(self) -> dict[str, Any]:
         """RETURNS (dict): The contents of an `options.json` for inference (262 characters)."""
@@ -220,5 +199,27 @@ class BiLMConfig:
         return options
 
 
-def _known_settings(kind: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    return {f.name: options[f.name] for f in fields(kind) if f.name in options}
+def settings_from_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """RETURNS (dict): The contents of an `options.json` under the names of `BiLMConfig` and with
+    bilm-tf's defaults. Nothing is checked."""
+    settings = dict(options)
+    if isinstance(lstm := options.get("lstm"), Mapping):
+        settings["lstm"] = {
+            "n_layers": 1, "cell_clip": None, "proj_clip": None, "use_skip_connections": False,
+            **({"projection_dim": lstm["dim"]} if "dim" in lstm else {}),
+            **lstm,
+        }  # fmt: skip
+    if isinstance(char_cnn := options.get("char_cnn"), Mapping):
+        embedding = char_cnn.get("embedding")
+        embedding = {"dim": None, **(embedding if isinstance(embedding, Mapping) else {})}
+        settings["char_cnn"] = {
+            **{name: value for name, value in char_cnn.items() if name != "embedding"},
+            **{f"embedding_{name}": value for name, value in embedding.items()},
+        }
+        settings["n_tokens_vocab"] = None
+    return settings
+
+
+def _select_fields(kind: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what only bilm-tf's training uses."""
+    return {name: settings[name] for name in kind.__dataclass_fields__ if name in settings}

@@ -45,8 +45,9 @@ def validate(kind: type[T], values: Any, prefix: str = "") -> T:
     try:
         return TypeAdapter(kind).validate_python(values)
     except ValidationError as error:
-        lines = [_describe(kind, prefix, details) for details in error.errors()]
-        raise ValueError("\n".join(lines)) from error
+        message = "\n".join(_describe(kind, prefix, details) for details in error.errors())
+        # In files, the embedding is a section.
+        raise ValueError(message.replace("embedding_", "embedding.")) from error
 
 
 def _describe(kind: Any, prefix: str, error: Any) -> str:
@@ -66,5 +67,6 @@ def _describe(kind: Any, prefix: str, error: Any) -> str:
     if error["type"] in _MESSAGES:
         message = _MESSAGES[error["type"]].format(**error.get("ctx", {}))
     if error["type"] == "value_error" and not message.startswith("must be"):
-        return message  # It names the settings, and their values.
+        # Of a section, which names the settings and their values.
+        return f"{name}.{message}" if error["loc"] else prefix + message
     return f"{name or prefix.rstrip('.')} {message}, found {error['input']!r:.80}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
 from pathlib import Path
 from typing import Optional
 
@@ -12,8 +12,8 @@ from wasabi import msg
 
 from ..files import atomic_file
 from ..pretraining.corpus import Sentences
-from ..pretraining.head import head_folder, load_language_model
-from ..pretraining.perplexity import perplexity
+from ..pretraining.export import head_folder, load_language_model
+from ..pretraining.perplexity import finite, perplexity
 from ..pretraining.tokenize import tokenize
 from ..tools.texts import find_files, read_texts
 from ..weights import bundled_names, find_source, load_bilm
@@ -51,29 +51,19 @@ def perplexity_cli(
         language_model, head = load_language_model(load_bilm(model), folder)
         language_model.to(device)
         stream = read_texts(find_files(texts), encoding, errors)
-
-        def sentences() -> Iterator[list[str]]:
-            for _, chunk in tokenize(stream, head.tokenization):
-                end = 0
-                for length in chunk.lengths.tolist():
-                    yield [chunk.words[i] for i in chunk.ids[end : end + length].tolist()]
-                    end += length
-
-        text = Sentences.from_tokens(sentences(), head.words)
-        result = perplexity(language_model, text, carry_state=carry_state)
+        tokenized = tokenize(stream, head.tokenization)
+        sentences = itertools.chain.from_iterable(sentences for _, sentences in tokenized)
+        text = Sentences.from_tokens(sentences, head.words)
+        scores = perplexity(language_model, text, carry_state=carry_state)
+        assert scores is not None
         if out is not None:
             with atomic_file(out) as temporary:
-                srsly.write_json(temporary, result.to_dict())
+                srsly.write_json(temporary, finite(scores))
         if as_json:
-            print(srsly.json_dumps(result.to_dict(), indent=2))
+            print(srsly.json_dumps(finite(scores), indent=2))
             return
-        msg.table(
-            {
-                "forward": f"{result.forward:.2f}",
-                "backward": f"{result.backward:.2f}",
-                "average": f"{result.average:.2f}",
-                "words": f"{result.n_words:,}",
-                "sentences": f"{result.n_sentences:,}",
-                "unknown words": f"{result.unknown:.2%}, predicted as <UNK>",
-            }
-        )
+        rows = {name: f"{scores[name]:.2f}" for name in ("forward", "backward", "average")}
+        rows["words"] = f"{scores['n_words']:,}"
+        rows["sentences"] = f"{scores['n_sentences']:,}"
+        rows["unknown words"] = f"{scores['unknown']:.2%}, predicted as <UNK>"
+        msg.table(rows)

@@ -41,7 +41,7 @@ def pretrain_cli(
         if not draw_curves(state.history, output / "curves.png"):
             msg.info("No curves.png: it needs matplotlib, pip install spacy-elmo[viz]")
         if trainer.interrupted:
-            # An error code: half a training is no success.
+            # An error code, so that a workflow does not continue with half a training.
             msg.warn(f"Stopped at step {state.step}; continue with --resume", exits=130)
         if state.step == trainer.start.step:
             msg.info(

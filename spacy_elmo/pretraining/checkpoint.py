@@ -21,10 +21,9 @@ import shutil
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -43,20 +42,6 @@ _LEFTOVER = re.compile(
     r"|step-\d{8,}\.old"
     r"|(step-\d{8,}|model-(best|last)(\.head)?)\.[a-z0-9_]{8})"
 )
-
-
-class Checkpoint(NamedTuple):
-    """The contents of a checkpoint.
-
-    model, optimizer (dict): Tensors by name.
-    carried (list[LayerState]): The LSTMs' states, of all rows.
-    state (dict): Everything else.
-    """
-
-    model: dict[str, Tensor]
-    optimizer: dict[str, Tensor]
-    carried: list[LayerState]
-    state: dict[str, Any]
 
 
 def save(
@@ -105,31 +90,24 @@ def update_state(folder: Path, state: dict[str, Any]) -> None:
         _write_json({**sums, _STATE: sha256(new / _STATE)}, new / _CHECKSUMS)
 
 
-def load(folder: Path) -> Checkpoint:
-    """RAISES (ValueError): If the checkpoint is not complete."""
-    try:
-        for name, expected in _read_json(folder / _CHECKSUMS).items():
-            if sha256(folder / name) != expected:
-                raise ValueError(f"{name} is damaged")
-        model, optimizer, carried = (
-            load_file(folder / f"{name}.safetensors") for name in ("model", "optimizer", "carried")
-        )
-        layers = range(len(carried) // 2)
-        states = [(carried[f"{layer}/output"], carried[f"{layer}/cell"]) for layer in layers]
-        return Checkpoint(model, optimizer, states, _read_json(folder / _STATE))
-    except (OSError, ValueError, SafetensorError) as error:
-        raise ValueError(f"the checkpoint {folder} cannot be used: {error}") from error
+def read_state(folder: Path) -> dict[str, Any]:
+    return _read_json(folder / _STATE)
 
 
-def load_last(output: Path) -> Optional[Checkpoint]:
-    """RETURNS (Optional[Checkpoint]): The last one that can be used; None if there is no folder.
-    RAISES (ValueError): If no folder can be used."""
+def find_last(output: Path) -> Optional[Path]:
+    """RETURNS (Optional[Path]): The last complete checkpoint; None if there is no folder.
+    RAISES (ValueError): If no folder is complete."""
     paths = all_checkpoints(output)
     for path in reversed(paths):
         try:
-            return load(path)
-        except ValueError as error:
-            warnings.warn(f"{error}; using the one before", stacklevel=3)
+            for name, expected in _read_json(path / _CHECKSUMS).items():
+                if sha256(path / name) != expected:
+                    raise ValueError(f"{name} is damaged")
+            return path
+        except (OSError, ValueError) as error:
+            warnings.warn(
+                f"the checkpoint {path} cannot be used: {error}; using the one before", stacklevel=3
+            )
     if paths:
         raise ValueError(f"no checkpoint in {output} can be used")
     return None
@@ -176,33 +154,34 @@ def clear(output: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> list[LayerState]:
     """Copy a checkpoint's tensors into a model and its optimizer.
 
+    RETURNS (list): The LSTMs' states, of all rows.
     RAISES (ValueError): If they are those of another model.
     """
-    weights = _weights(model)
-    shapes, expected = (
-        {name: value.shape for name, value in x.items()} for x in (checkpoint.model, weights)
-    )
-    if shapes != expected:
+    saved, weights = load_file(folder / "model.safetensors"), _weights(model)
+    if {k: v.shape for k, v in saved.items()} != {k: v.shape for k, v in weights.items()}:
         raise ValueError("the checkpoint's weights are those of another model")
     with torch.no_grad():
         for name, value in weights.items():
-            value.copy_(checkpoint.model[name])
+            value.copy_(saved[name])
     parameters = dict(model.named_parameters())
-    for full, value in checkpoint.optimizer.items():
+    for full, value in load_file(folder / "optimizer.safetensors").items():
         name, key = full.rsplit("/", 1)
         # The step counts of torch's optimizers stay on the CPU.
         device = "cpu" if key == "step" else parameters[name].device
         optimizer.state[parameters[name]][key] = value.to(device)
+    carried = load_file(folder / "carried.safetensors")
+    layers = range(len(carried) // 2)
+    return [(carried[f"{layer}/output"], carried[f"{layer}/cell"]) for layer in layers]
 
 
-def check_same_training(checkpoint: Checkpoint, config: RunConfig, corpus: Corpus) -> None:
-    """RAISES (ValueError): If a checkpoint is of another config or corpus."""
-    if changes := diff_configs(checkpoint.state["config"], config.to_dict()):
+def check_same_training(state: dict[str, Any], config: RunConfig, corpus: Corpus) -> None:
+    """RAISES (ValueError): If the state of a checkpoint is of another config or corpus."""
+    if changes := diff_configs(state["config"], config.to_dict()):
         raise ValueError("cannot resume with another config. It differs in " + "; ".join(changes))
-    if checkpoint.state["corpus"] != corpus.manifest["sha256"]:
+    if state["corpus"] != corpus.manifest["sha256"]:
         raise ValueError(
             f"cannot resume: the corpus {corpus.folder} is not the one the run began with"
         )

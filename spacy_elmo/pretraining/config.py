@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import asdict, field
 from pathlib import Path
@@ -12,7 +11,8 @@ from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 from thinc.api import Config
 
-from ..bilm import BiLMConfig, CharCNNConfig, LSTMConfig
+from ..bilm import BiLMConfig
+from ..bilm.config import settings_from_options
 from ..bilm.kernels import Kernel
 from ..bilm.validation import SETTINGS, Bool, Number, Text, Whole, validate
 from .losses import LOSSES
@@ -40,12 +40,6 @@ _OPTIMIZER_SETTINGS = {
     "pretraining.optimizer.beta1": "adamw",
     "pretraining.optimizer.beta2": "adamw",
     "pretraining.optimizer.initial_accumulator": "adagrad",
-}
-# The settings that [bilm] can hold: those of an options.json that describe an architecture. Other
-# published settings, such as dropout, would have no effect there.
-_ARCHITECTURE = {
-    **BiLMConfig(LSTMConfig(1, 1), CharCNNConfig(((1, 1),), projection=True)).to_options(),
-    "n_tokens_vocab": 0,
 }
 
 
@@ -75,8 +69,7 @@ class LossConfig:
     def __post_init__(self) -> None:
         if self.tied and self.name == "adaptive":
             raise ValueError(
-                "pretraining.loss.tied is true, but an adaptive softmax cannot be tied to the word "
-                "embeddings"
+                "tied is true, but an adaptive softmax cannot be tied to the word embeddings"
             )
 
 
@@ -89,8 +82,9 @@ class OptimizerConfig:
     learn_rate (float): The highest rate.
     schedule (str): "constant", "cosine" or "inverse_sqrt", after the warm-up.
     warmup_steps (int): Steps in which the rate rises from 0.
-    total_steps (int): Where a cosine schedule ends, at a hundredth of the rate; 0 for where the
-        training does, by max_steps or max_epochs as they were when it began.
+    total_steps (int): Where a cosine schedule ends, at a hundredth of the rate; 0 for the end of
+        the training, by max_steps or max_epochs as they were when it began. One of them must then
+        be set: max_minutes does not tell the number of steps.
     grad_clip (float): Bound of the global norm of the gradient; 0 for none.
     weight_decay, beta1, beta2 (float): Of AdamW.
     initial_accumulator (float): Of Adagrad. bilm-tf has 1.0 and a clip of 10.0, but for a loss that
@@ -111,7 +105,7 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         if self.schedule == "cosine" and 0 < self.total_steps < self.warmup_steps:
             raise ValueError(
-                f"pretraining.optimizer.warmup_steps ({self.warmup_steps}) must be at most "
+                f"warmup_steps ({self.warmup_steps}) must be at most "
                 f"total_steps ({self.total_steps}), where the schedule ends"
             )
 
@@ -160,7 +154,7 @@ class PretrainingConfig:
     def __post_init__(self) -> None:
         if self.carry_state and self.batch_words < self.unroll_steps:
             raise ValueError(
-                f"pretraining.batch_words ({self.batch_words}) must be unroll_steps "
+                f"batch_words ({self.batch_words}) must be unroll_steps "
                 f"({self.unroll_steps}) or more: a batch has batch_words // unroll_steps rows"
             )
 
@@ -191,21 +185,12 @@ class SystemConfig:
 
 
 def _read_architecture(options: Any) -> Any:
-    if isinstance(options, Mapping):
-        _check_names(options, _ARCHITECTURE, "bilm.")
-        options = copy.deepcopy(dict(options))
-        if options and "char_cnn" not in options:
-            options.setdefault("n_tokens_vocab", 3)  # The corpus decides; see `build_model`.
-        return BiLMConfig.from_options(options) if options else None
-    return options  # A BiLMConfig, or pydantic reports what it is.
-
-
-def _check_names(values: Mapping[str, Any], allowed: Mapping[str, Any], prefix: str) -> None:
-    for name, value in values.items():
-        if name not in allowed:
-            raise ValueError(f"no setting {prefix + name!r}, only {', '.join(allowed)}")
-        if isinstance(value, Mapping) and isinstance(allowed[name], Mapping):
-            _check_names(value, allowed[name], f"{prefix}{name}.")
+    if not isinstance(options, Mapping):
+        return options  # A BiLMConfig, or pydantic reports what it is.
+    settings = settings_from_options(options)
+    if settings and "char_cnn" not in settings:
+        settings.setdefault("n_tokens_vocab", 3)  # The corpus decides; see `build_model`.
+    return settings or None
 
 
 @dataclass(frozen=True, config=SETTINGS)

@@ -17,21 +17,24 @@ Version 1 also has the types' character ids (characters.bin, lengths.bin), which
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import json
 import warnings
 from array import array
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import numpy
+from pydantic import ValidationError
 
-from ..bilm.validation import validate
 from ..files import atomic_folder, sha256
 from .tokenize import TokenizationConfig, tokenize
-from .vocabulary import BOS_ID, EOS_ID, SPECIALS, UNK_ID, VocabularyConfig, order_types
+from .vocabulary import BOS_ID, EOS_ID, SPECIALS, UNK_ID, order_types
 
 VERSION = 2
 MANIFEST = "manifest.json"
@@ -117,8 +120,10 @@ def prepare(
     texts: Iterable[str],
     folder: Path,
     tokenization: TokenizationConfig,
-    vocabulary: VocabularyConfig,
     *,
+    vocabulary: Optional[Sequence[str]] = None,
+    vocab_size: Optional[int] = None,
+    min_count: int = 1,
     dev_fraction: float = 0.01,
     n_process: int = 1,
 ) -> dict[str, Any]:
@@ -127,49 +132,39 @@ def prepare(
     texts (Iterable[str]): The texts.
     folder (Path): The output; an existing one is replaced when the new one is complete.
     tokenization (TokenizationConfig): How texts become sentences.
-    vocabulary (VocabularyConfig): Which words are predicted.
+    vocabulary (Optional[Sequence[str]]): The words to predict, special ones first.
+    vocab_size (Optional[int]): Or: the number of words, the most frequent ones.
+    min_count (int): Or: the minimum count of a word.
     dev_fraction (float): Fraction of the texts that is held out. A text's contents decide, so that
         a text that occurs twice is never in both parts.
     n_process (int): Processes that tokenise.
     RETURNS (dict): The manifest.
     RAISES (ValueError): If there is no text, or too little for both parts.
     """
-    if not 0 < dev_fraction < 1:
-        raise ValueError(f"dev_fraction must be between 0 and 1, found {dev_fraction}")
     with atomic_folder(folder) as new:
-        splits = {split: _Split(new, split) for split in SPLITS}
-        ids: dict[str, int] = {word: i for i, word in enumerate(SPECIALS)}
-        counts = array("q", [0] * len(SPECIALS))
-        n_texts = 0
-        for chunk_texts, chunk in tokenize(texts, tokenization, n_process):
-            n_texts += len(chunk_texts)
-            provisional = [ids.setdefault(word, len(ids)) for word in chunk.words]
-            counts.extend([0] * (len(ids) - len(counts)))
-            tokens = numpy.array(provisional, dtype=numpy.uint32)[chunk.ids]
-            held_out = numpy.array([_is_held_out(t, dev_fraction) for t in chunk_texts], dtype=bool)
-            in_dev = held_out[chunk.texts]
-            splits["dev"].write(tokens, chunk.lengths, in_dev)
-            train_tokens = splits["train"].write(tokens, chunk.lengths, ~in_dev)
-            for word, count in zip(*numpy.unique(train_tokens, return_counts=True)):
-                counts[word] += count
-        _check_sizes(n_texts, splits)
-        types, final_ids, n_vocabulary = order_types(list(ids), counts, vocabulary)
-        for split in splits.values():
-            split.finish(final_ids)
-        counts_by_type = numpy.zeros(len(types), dtype=numpy.int64)
+        # The generator is closed here, so that its processes end with an error or a signal.
+        with contextlib.closing(tokenize(texts, tokenization, n_process)) as sentences:
+            words, lengths, n_texts = _write_tokens(new, sentences, dev_fraction)
+        counts = _count_types(new / "train.ids.bin", len(words))
+        types, final_ids, n_vocabulary = order_types(
+            words, counts.tolist(), vocabulary, vocab_size, min_count
+        )
+        for split in SPLITS:
+            _renumber(new / f"{split}.ids.bin", final_ids)
+            numpy.cumsum(lengths[split], dtype="int64").tofile(new / f"{split}.ends.bin")
+        counts_by_type = numpy.zeros(len(types), dtype="int64")
         counts_by_type[final_ids] = counts
         counts_by_type.tofile(new / "counts.bin")
         _warn_if_unsorted(counts_by_type[len(SPECIALS) : n_vocabulary])
-        path = new / "types.txt"
-        with path.open("w", encoding="utf8", errors="replace", newline="\n") as file:
+        with (new / "types.txt").open("w", encoding="utf8", errors="replace", newline="\n") as file:
             file.writelines(f"{word}\n" for word in types)
         manifest = {
             "version": VERSION,
             "n_texts": n_texts,
             "n_types": len(types),
             "n_vocabulary": n_vocabulary,
-            "n_tokens": {name: split.n_tokens for name, split in splits.items()},
-            "n_sentences": {name: len(split.ends) for name, split in splits.items()},
+            "n_tokens": {split: sum(lengths[split]) for split in SPLITS},
+            "n_sentences": {split: len(lengths[split]) for split in SPLITS},
             "n_unknown": int(counts_by_type[n_vocabulary:].sum()),
             "tokenization": asdict(tokenization),
             "dev_fraction": dev_fraction,
@@ -180,35 +175,75 @@ def prepare(
     return manifest
 
 
-class _Split:
-    """One part of a corpus while it is written, with provisional ids of types."""
+def _write_tokens(
+    folder: Path, texts: Iterable[tuple[str, list[list[str]]]], dev_fraction: float
+) -> tuple[list[str], dict[str, array[int]], int]:
+    """Write the word types of all tokens, numbered as they occur first.
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self.path = folder / f"{name}.ids.bin"
-        self.ends_path = folder / f"{name}.ends.bin"
-        self.raw_path = folder / f"{name}.raw"
-        self.raw = self.raw_path.open("wb")
-        self.ends = array("q")
-        self.n_tokens = 0
+    texts (Iterable): Texts, and their sentences.
+    RETURNS (tuple): The types, the lengths of the sentences of each split, and the number of texts.
+    RAISES (ValueError): If a split has no sentence.
+    """
+    next_id = itertools.count(len(SPECIALS)).__next__
+    ids = defaultdict(next_id, {word: i for i, word in enumerate(SPECIALS)})
+    lengths = {split: array("q") for split in SPLITS}
+    n_texts = 0
+    with (folder / "train.ids.bin").open("wb") as train, (folder / "dev.ids.bin").open("wb") as dev:
+        for text, sentences in texts:
+            n_texts += 1
+            split, file = ("dev", dev) if _is_held_out(text, dev_fraction) else ("train", train)
+            for sentence in sentences:
+                array("I", map(ids.__getitem__, sentence)).tofile(file)
+                lengths[split].append(len(sentence))
+    if not any(lengths.values()):
+        raise ValueError("the corpus is empty: no text in the input")
+    for split in SPLITS:
+        if not lengths[split]:
+            raise ValueError(
+                f"no sentence of {n_texts} texts is in the part {split!r}: the corpus is too "
+                "small, or --dev-fraction too near to 0 or 1"
+            )
+    return list(ids), lengths, n_texts
 
-    def write(
-        self, tokens: numpy.ndarray, lengths: numpy.ndarray, chosen: numpy.ndarray
-    ) -> numpy.ndarray:
-        """Write the chosen ones of some sentences. RETURNS (ndarray): Their tokens."""
-        tokens = tokens[numpy.repeat(chosen, lengths)]
-        self.raw.write(tokens.tobytes())
-        self.ends.extend((numpy.cumsum(lengths[chosen]) + self.n_tokens).tolist())
-        self.n_tokens += len(tokens)
-        return tokens
 
-    def finish(self, final_ids: numpy.ndarray) -> None:
-        """Replace provisional ids by final ones."""
-        self.raw.close()
-        with self.raw_path.open("rb") as reader, self.path.open("wb") as writer:
-            while block := reader.read(1 << 24):
-                writer.write(final_ids[numpy.frombuffer(block, dtype=numpy.uint32)].tobytes())
-        self.raw_path.unlink()
-        numpy.frombuffer(self.ends, dtype=numpy.int64).tofile(self.ends_path)
+def _is_held_out(text: str, fraction: float) -> bool:
+    digest = hashlib.blake2b(text.encode("utf8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") < fraction * 2**64
+
+
+def _count_types(path: Path, n_types: int) -> numpy.ndarray:
+    counts = numpy.zeros(n_types, dtype="int64")
+    for ids in _map_blocks(path):
+        counts += numpy.bincount(ids, minlength=n_types)
+    return counts
+
+
+def _renumber(path: Path, final_ids: numpy.ndarray) -> None:
+    for ids in _map_blocks(path):
+        ids[:] = final_ids[ids]
+
+
+def _map_blocks(path: Path) -> Iterator[numpy.ndarray]:
+    """YIELDS (ndarray): The word types in a file, some millions at a time. Changes are written."""
+    ids = numpy.memmap(path, dtype="uint32", mode="r+")
+    for start in range(0, len(ids), 1 << 22):
+        yield ids[start : start + (1 << 22)]
+    ids.flush()
+
+
+def _warn_if_unsorted(counts: numpy.ndarray) -> None:
+    """Warn if counts hardly fall with the rank, as in an alphabetical vocabulary. A vocabulary that
+    is sorted by the frequencies in another text is accepted."""
+    counts = counts[counts > 0]
+    if len(counts) < 20:  # Too few for a correlation.
+        return
+    ranks = numpy.argsort(numpy.argsort(-counts, kind="stable"), kind="stable")
+    if numpy.corrcoef(ranks, numpy.arange(len(counts)))[0, 1] <= 0.2:
+        warnings.warn(
+            "the words of the vocabulary are not sorted by falling frequency, as a sampled or "
+            "adaptive softmax requires: sort them",
+            stacklevel=3,
+        )
 
 
 def open_corpus(folder: Path) -> Corpus:
@@ -219,44 +254,38 @@ def open_corpus(folder: Path) -> Corpus:
     """
     manifest = _read_manifest(folder)
     try:
-        tokenization = validate(TokenizationConfig, manifest["tokenization"], "tokenization.")
-    except (KeyError, ValueError) as error:
-        raise _changed(folder / MANIFEST, str(error)) from error
-    try:
-        return _open(folder, manifest, tokenization)
-    except (KeyError, TypeError) as error:  # Only with a manifest without a checksum.
+        return _open(folder, manifest)
+    except (KeyError, TypeError, ValidationError) as error:  # Early manifests have no checksum.
         raise _changed(folder / MANIFEST, repr(error)) from error
 
 
-def _open(folder: Path, manifest: dict[str, Any], tokenization: TokenizationConfig) -> Corpus:
+def _open(folder: Path, manifest: dict[str, Any]) -> Corpus:
+    tokenization = TokenizationConfig(**manifest["tokenization"])
     for name in FILES:
-        expected, path = manifest["sha256"][name], folder / name
-        if not path.is_file() or sha256(path) != expected:
-            raise _changed(path)
+        path = folder / name
+        _check(path.is_file() and sha256(path) == manifest["sha256"][name], path)
     # All that is not mapped is read here: a training continues even if the folder is replaced.
     path = folder / "types.txt"
     with path.open(encoding="utf8", newline="\n") as file:
         types = [line.rstrip("\n") for line in file]
     n_types, n_vocabulary = manifest["n_types"], manifest["n_vocabulary"]
-    if tuple(types[:3]) != SPECIALS or not 3 <= n_vocabulary <= len(types) == n_types:
-        raise _changed(path, f"it should have {n_types} types")
+    is_right = tuple(types[:3]) == SPECIALS and 3 <= n_vocabulary <= len(types) == n_types
+    _check(is_right, path, f"it should have {n_types} types")
     counts = numpy.fromfile(folder / "counts.bin", dtype="int64")
-    if len(counts) != n_types or counts[n_vocabulary:].sum() != manifest["n_unknown"]:
-        raise _changed(folder / "counts.bin", "it does not fit the vocabulary")
-    parts = {}
+    is_right = len(counts) == n_types and counts[n_vocabulary:].sum() == manifest["n_unknown"]
+    _check(is_right, folder / "counts.bin", "it does not fit the vocabulary")
+    splits = {}
     for split in SPLITS:
         path, n_tokens = folder / f"{split}.ids.bin", manifest["n_tokens"][split]
-        if path.stat().st_size != 4 * n_tokens:
-            raise _changed(path, f"it should have {n_tokens} words")
+        _check(path.stat().st_size == 4 * n_tokens, path, f"it should have {n_tokens} words")
         ids = numpy.memmap(path, dtype="uint32", mode="r")
-        if ids.max() >= n_types:
-            raise _changed(path, f"it has words that are none of the {n_types} types")
+        _check(ids.max() < n_types, path, f"it has words that are none of the {n_types} types")
         path = folder / f"{split}.ends.bin"
         ends = numpy.fromfile(path, dtype="int64")
-        if not len(ends) or ends[-1] != n_tokens or numpy.diff(ends, prepend=0).min() < 1:
-            raise _changed(path, f"it should end with {n_tokens}")
-        parts[split] = Sentences(ids, ends, types, n_vocabulary)
-    return Corpus(folder, manifest, tokenization, **parts, counts=counts)
+        is_right = len(ends) > 0 and ends[-1] == n_tokens and numpy.diff(ends, prepend=0).min() > 0
+        _check(is_right, path, f"it should end with {n_tokens}")
+        splits[split] = Sentences(ids, ends, types, n_vocabulary)
+    return Corpus(folder, manifest, tokenization, **splits, counts=counts)
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
@@ -273,10 +302,14 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
             f"the corpus {folder} is of version {version}, this software reads 1 to {VERSION}: "
             "prepare it again"
         )
-    # Early manifests of version 1 have no checksum.
-    if manifest.get("checksum", _checksum(manifest)) != _checksum(manifest):
-        raise _changed(path)
+    checksum = _checksum(manifest)
+    _check(manifest.get("checksum", checksum) == checksum, path)
     return manifest
+
+
+def _check(is_right: bool, path: Path, why: str = "") -> None:
+    if not is_right:
+        raise _changed(path, why)
 
 
 def _changed(path: Path, why: str = "") -> ValueError:
@@ -290,34 +323,3 @@ def _checksum(manifest: dict[str, Any]) -> str:
     """RETURNS (str): The checksum of a manifest, without the one in it."""
     others = {name: value for name, value in manifest.items() if name != "checksum"}
     return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
-
-
-def _warn_if_unsorted(counts: numpy.ndarray) -> None:
-    """Warn if counts do not fall with the rank, by and large. Those of a vocabulary that is sorted
-    by the frequencies in another text do; those of an alphabetical one do not."""
-    counts = counts[counts > 0]
-    if len(counts) < 20:  # Too few to tell.
-        return
-    ranks = numpy.argsort(numpy.argsort(-counts, kind="stable"), kind="stable")
-    if numpy.corrcoef(ranks, numpy.arange(len(counts)))[0, 1] <= 0.2:
-        warnings.warn(
-            "the words of the vocabulary are not sorted by falling frequency, which a sampled or "
-            "adaptive softmax takes for granted: sort them",
-            stacklevel=3,
-        )
-
-
-def _is_held_out(text: str, fraction: float) -> bool:
-    digest = hashlib.blake2b(text.encode("utf8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "little") < fraction * 2**64
-
-
-def _check_sizes(n_texts: int, splits: dict[str, _Split]) -> None:
-    if not any(split.ends for split in splits.values()):
-        raise ValueError("the corpus is empty: no text in the input")
-    for name, split in splits.items():
-        if not split.ends:
-            raise ValueError(
-                f"no sentence of {n_texts} texts is in the part {name!r}: the corpus is too "
-                "small, or --dev-fraction too near to 0 or 1"
-            )

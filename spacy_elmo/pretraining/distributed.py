@@ -86,13 +86,13 @@ def all_gather(value: torch.Tensor, dim: int) -> torch.Tensor:
     """RETURNS (Tensor): The tensors of all processes, of one size, concatenated."""
     if world_size() == 1:
         return value
-    parts = [torch.empty_like(value) for _ in range(world_size())]
-    distributed.all_gather(parts, value.contiguous())
-    return torch.cat(parts, dim)
+    tensors = [torch.empty_like(value) for _ in range(world_size())]
+    distributed.all_gather(tensors, value.contiguous())
+    return torch.cat(tensors, dim)
 
 
 def all_gather_unique(values: numpy.ndarray) -> numpy.ndarray:
-    """RETURNS (ndarray): The distinct values of all processes, rising. The GPU need not wait."""
+    """RETURNS (ndarray): The distinct values of all processes, rising. Does not wait for GPUs."""
     values = numpy.unique(values)
     if world_size() == 1:
         return values
@@ -100,9 +100,9 @@ def all_gather_unique(values: numpy.ndarray) -> numpy.ndarray:
     distributed.all_reduce(size, distributed.ReduceOp.MAX, group=_host_group)
     # All tensors must be of one size.
     mine = torch.from_numpy(numpy.resize(values, int(size)))
-    parts = [torch.empty_like(mine) for _ in range(world_size())]
-    distributed.all_gather(parts, mine, group=_host_group)
-    return numpy.unique(torch.cat(parts).numpy())
+    tensors = [torch.empty_like(mine) for _ in range(world_size())]
+    distributed.all_gather(tensors, mine, group=_host_group)
+    return numpy.unique(torch.cat(tensors).numpy())
 
 
 def barrier() -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from ..bilm import BiLM, BiLMConfig
 from ..weights import find_source, load_bilm
 from .config import RunConfig
 from .corpus import Corpus
-from .head import Head, head_folder, load_head
+from .export import Head, head_folder, load_head
 from .language_model import LanguageModel
 from .losses import Softmax
 
@@ -43,17 +41,6 @@ def build_model(config: RunConfig, corpus: Corpus) -> tuple[LanguageModel, str]:
     folder = head_folder(find_source(source))
     output = _load_matching_rows(load_head(folder), model, words) if folder.is_dir() else ""
     return model, f"weights of {source}, {output or 'a new output layer'}"
-
-
-def build_saved_model(config: RunConfig, corpus: Corpus, options: dict) -> LanguageModel:
-    """RETURNS (LanguageModel): A model for the weights of a checkpoint; the model that the training
-        started from is not needed.
-
-    options (dict): The biLM's configuration, as in options.json.
-    """
-    paths = replace(config.paths, init_from=None)
-    config = replace(config, paths=paths, bilm=BiLMConfig.from_options(options))
-    return build_model(config, corpus)[0]
 
 
 def _load_matching_rows(head: Head, model: LanguageModel, words: list[str]) -> str:

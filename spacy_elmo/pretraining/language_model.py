@@ -14,7 +14,7 @@ from ..bilm.packing import to_device
 from ..bilm.token_encoder import CharCNN
 from .batches import Batch
 from .config import LossConfig
-from .losses import LOSSES, Rows, Samples
+from .losses import LOSSES, Samples
 
 
 class LanguageModel(nn.Module):
@@ -47,7 +47,6 @@ class LanguageModel(nn.Module):
         batch: Batch,
         samples: Optional[Samples] = None,
         states: Optional[list[LayerState]] = None,
-        rows: Optional[Rows] = None,
     ) -> Tensor:
         """The loss that training minimises.
 
@@ -55,12 +54,11 @@ class LanguageModel(nn.Module):
         samples (Optional[Samples]): Of the output layer's `draw`.
         states (Optional[list]): The LSTMs' states before the batch, replaced in place by those
             after it; see `BiLSTM.forward`.
-        rows (Optional[Rows]): See `Softmax.forward`.
         RETURNS (Tensor): The sum over both directions, in nats.
         """
         # Both directions in one product.
         targets = torch.from_numpy(batch.targets).flatten()
-        return self.output(self.top(batch, states).flatten(0, 1), targets, samples, rows)
+        return self.output(self.top(batch, states).flatten(0, 1), targets, samples)
 
     @torch.no_grad()
     def log_likelihood(self, batch: Batch, states: Optional[list[LayerState]] = None) -> Tensor:

@@ -14,7 +14,7 @@ from .corpus import Corpus
 from .init_model import build_model
 
 _FLOAT = 4  # Bytes.
-# Numbers that wait for the backward pass, per word, layer and direction: the gates, the cell before
+# Numbers kept for the backward pass, per word, layer and direction: the gates, the cell before
 # and after clipping, and the output of the nonlinearity; projections before and after clipping.
 _CELLS, _PROJECTIONS = 8, 4
 # Those of a character CNN: windows of characters per word type and filter, vectors per highway, and
@@ -60,7 +60,7 @@ def _per_type(config: Optional[CharCNNConfig]) -> int:
 
 
 def check_memory(config: RunConfig, corpus: Corpus, device: str, n_processes: int = 1) -> None:
-    """RAISES (ValueError): If a training of new weights will hardly fit into the free memory."""
+    """RAISES (ValueError): If a training of new weights needs more than the free memory."""
     free = free_memory(device)
     if free is None or config.paths.init_from is not None:
         return

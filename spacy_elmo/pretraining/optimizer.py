@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim.adagrad import adagrad
 
 from .config import OptimizerConfig
-from .losses import Rows
+from .losses import Samples
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
@@ -45,8 +45,8 @@ def set_learn_rate(optimizer: torch.optim.Optimizer, config: OptimizerConfig, st
 
 
 @torch.no_grad()
-def update_rows(optimizer: torch.optim.Optimizer, rows: Rows) -> None:
-    """Update some rows of an output layer by their gradients.
+def update_rows(optimizer: torch.optim.Optimizer, samples: Samples) -> None:
+    """Update some rows of an output layer by the gradients of their copies.
 
     Adagrad (Duchi et al. 2011) changes neither a row whose gradient is zero nor its accumulator, so
     the other rows need not be touched. Given the same clipped gradient, the result is that of
@@ -54,15 +54,16 @@ def update_rows(optimizer: torch.optim.Optimizer, rows: Rows) -> None:
     may differ: the norm is summed in another order.)
 
     optimizer (Adagrad): Has the layer's parameters in its only group.
-    rows (Rows): The rows, with gradients. Changed in place.
+    samples (Samples): Has the copies, which are changed in place.
     """
     [group] = optimizer.param_groups
     names = ("lr", "weight_decay", "lr_decay", "eps", "maximize")
     settings = {name: group[name] for name in names}
-    for parameter, part in rows.parts.items():
+    assert samples.rows is not None
+    for parameter, copy in samples.copies.items():
         state = optimizer.state[parameter]
-        sums = state["sum"][rows.words]
-        assert part.grad is not None
-        adagrad([part], [part.grad], [sums], [state["step"]], **settings)
-        parameter.index_copy_(0, rows.words, part)
-        state["sum"].index_copy_(0, rows.words, sums)
+        sums = state["sum"][samples.rows]
+        assert copy.grad is not None
+        adagrad([copy], [copy.grad], [sums], [state["step"]], **settings)
+        parameter.index_copy_(0, samples.rows, copy)
+        state["sum"].index_copy_(0, samples.rows, sums)

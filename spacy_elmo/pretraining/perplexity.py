@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from typing import Any, Optional
 
 import numpy
@@ -19,38 +18,9 @@ from .vocabulary import UNK_ID
 
 # Of the sample of a text: the same for all runs, or their perplexities could not be compared.
 _SAMPLE_SEED = 0
-# Predictions per row of a stream, or more. Each row begins with zero states, which a model that was
-# trained with carried ones predicts badly from: rows must be long for that not to count.
+# Predictions per row of a stream, or more. Each row begins with zero states, from which a model
+# that was trained with carried ones predicts badly: rows are long, so that this hardly counts.
 _ROW_LENGTH = 1000
-
-
-@dataclass(frozen=True)
-class Perplexity:
-    """Perplexities over all predictions of a text: every word, and in each direction one sentence
-    boundary. A word outside the vocabulary counts as a prediction of `<UNK>`, so that figures for
-    other vocabularies are not comparable.
-
-    forward, backward (float): exp of the mean negative log probability in nats.
-    average (float): exp of the mean of both.
-    unigram (Optional[float]): Of the words' frequencies in the training text; None if they are
-        unknown.
-    n_words (int): Words, boundaries not counted.
-    n_sentences (int): Sentences.
-    unknown (float): The fraction of the words that are outside the vocabulary.
-    """
-
-    forward: float
-    backward: float
-    average: float
-    unigram: Optional[float]
-    n_words: int
-    n_sentences: int
-    unknown: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """RETURNS (dict): As JSON can hold it: infinite perplexities are None."""
-        values = asdict(self).items()
-        return {name: None if value == math.inf else value for name, value in values}
 
 
 def perplexity(
@@ -61,9 +31,13 @@ def perplexity(
     max_words: int = 0,
     carry_state: bool = False,
     unigram: Optional[numpy.ndarray] = None,
-    before_batch: Callable[[], None] = lambda: None,
-) -> Perplexity:
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Optional[dict[str, Any]]:
     """Evaluate with exact probabilities: of a full softmax, however it was trained.
+
+    Perplexities are over all predictions of a text: every word, and in each direction one sentence
+    boundary. A word outside the vocabulary counts as a prediction of `<UNK>`, so that figures for
+    other vocabularies are not comparable.
 
     model (LanguageModel): The model.
     sentences (Sentences): The text.
@@ -74,20 +48,17 @@ def perplexity(
         that continue from batch to batch with the LSTMs' states, as a training with
         `pretraining.carry_state` does. Less than one word per row is left out at the end.
     unigram (Optional[ndarray]): See `Corpus.unigram_log_probabilities`.
-    before_batch (Callable): Called before every batch, equally often in all processes. What it
-        raises ends the evaluation.
-    RETURNS (Perplexity): Of all processes together, each of which must call it.
+    should_stop (Callable): Called before every batch, equally often in all processes.
+    RETURNS (Optional[dict]): Of all processes together, each of which must call it. None if it was
+        stopped. "forward", "backward": exp of the mean negative log probability in nats. "average":
+        exp of the mean of both. "unigram": of the words' frequencies in the training text, or None.
+        "n_words": words, boundaries not counted. "n_sentences". "unknown": the fraction of the
+        words that are outside the vocabulary.
     RAISES (ValueError): If there is no sentence.
     """
     if not len(sentences):
         raise ValueError("no sentence to evaluate on")
-    chosen = numpy.arange(len(sentences))
-    if max_words or carry_state:
-        # Not the beginning: a corpus is in the order of its files.
-        chosen = numpy.random.default_rng(_SAMPLE_SEED).permutation(len(sentences))
-    if max_words:
-        n_before = numpy.cumsum(sentences.lengths[chosen])
-        chosen = chosen[: int(numpy.searchsorted(n_before, max_words, side="left")) + 1]
+    chosen = _choose(sentences, max_words, carry_state)
     if carry_state:
         batches, states = _contiguous(model, sentences, chosen, batch_words)
     else:
@@ -96,30 +67,47 @@ def perplexity(
     sums = numpy.zeros(6)
     was_training = model.training
     model.eval()
-    try:
-        for batch in batches:
-            before_batch()
-            if batch is None:
-                continue
-            targets = batch.targets[0]
-            likelihoods = model.log_likelihood(batch, states)
-            sums[:2] += likelihoods.double().sum(1).cpu().numpy()
-            sums[2] += 0 if unigram is None else unigram[targets].sum()
-            sums[3:] += (targets == UNK_ID).sum(), batch.n_words, batch.n_targets
-    finally:
-        model.train(was_training)
+    for batch in batches:
+        if should_stop():
+            model.train(was_training)
+            return None
+        if batch is None:
+            continue
+        targets = batch.targets[0]
+        likelihoods = model.log_likelihood(batch, states)
+        sums[:2] += likelihoods.double().sum(1).cpu().numpy()
+        sums[2] += 0 if unigram is None else unigram[targets].sum()
+        sums[3:] += (targets == UNK_ID).sum(), batch.n_words, batch.n_targets
+    model.train(was_training)
     total = all_reduce_sum(torch.from_numpy(sums).to(model.bilm.device)).tolist()
     *log_probabilities, n_unknown, n_words, n_targets = total
     forward, backward, of_unigram = (-value / n_targets for value in log_probabilities)
-    return Perplexity(
-        forward=_exp(forward),
-        backward=_exp(backward),
-        average=_exp((forward + backward) / 2),
-        unigram=None if unigram is None else _exp(of_unigram),
-        n_words=int(n_words),
-        n_sentences=len(chosen),
-        unknown=n_unknown / n_words,
-    )
+    return {
+        "forward": _exp(forward),
+        "backward": _exp(backward),
+        "average": _exp((forward + backward) / 2),
+        "unigram": None if unigram is None else _exp(of_unigram),
+        "n_words": int(n_words),
+        "n_sentences": len(chosen),
+        "unknown": n_unknown / n_words,
+    }
+
+
+def finite(scores: dict[str, Any]) -> dict[str, Any]:
+    """RETURNS (dict): As JSON can hold it: infinite perplexities are None."""
+    return {name: None if value == math.inf else value for name, value in scores.items()}
+
+
+def _choose(sentences: Sentences, max_words: int, carry_state: bool) -> numpy.ndarray:
+    """RETURNS (ndarray): The sentences to read."""
+    if not max_words and not carry_state:
+        return numpy.arange(len(sentences))
+    # Not the beginning: a corpus is in the order of its files.
+    chosen = numpy.random.default_rng(_SAMPLE_SEED).permutation(len(sentences))
+    if max_words:
+        n_before = numpy.cumsum(sentences.lengths[chosen])
+        chosen = chosen[: int(numpy.searchsorted(n_before, max_words, side="left")) + 1]
+    return chosen
 
 
 def _whole_sentences(

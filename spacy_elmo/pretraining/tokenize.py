@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import itertools
 import multiprocessing
 import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from itertools import islice
+from collections.abc import Generator, Iterable, Iterator
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
-from typing import Annotated, Any, NamedTuple, Union
+from typing import Annotated, Union
 
-import numpy
+import spacy
 from pydantic import Field
 from pydantic.dataclasses import dataclass
+from spacy.language import Language
+from spacy.tokens import Doc
 
 from ..bilm.validation import SETTINGS, Bool, Text, Whole
 
@@ -39,121 +41,44 @@ class TokenizationConfig:
     max_length: Annotated[Whole, Field(ge=1)] = 200
 
 
-class Chunk(NamedTuple):
-    """Some texts' sentences.
-
-    words (list[str]): Word types in the order in which they occur first.
-    ids (ndarray): Tokens as indices into words.
-    lengths (ndarray): Tokens per sentence.
-    texts (ndarray): The text of each sentence, by number.
-    """
-
-    words: list[str]
-    ids: numpy.ndarray
-    lengths: numpy.ndarray
-    texts: numpy.ndarray
-
-
 def tokenize(
     texts: Iterable[str], settings: TokenizationConfig, n_process: int = 1
-) -> Iterator[tuple[list[str], Chunk]]:
+) -> Generator[tuple[str, list[list[str]]], None, None]:
     """Tokenise a stream. The result does not depend on the number of processes.
 
-    YIELDS (tuple): Some texts and their sentences, in order.
+    YIELDS (tuple): A text and its sentences, in order.
     RAISES (ValueError): If spaCy does not know the language, or a process dies.
     """
-    work = partial(_tokenize_chunk, settings)
     if n_process == 1:
         for chunk in _chunks(texts):
-            yield chunk, work(chunk)
+            yield from zip(chunk, _tokenize_chunk(settings, chunk))
         return
-    workers: list[_Worker] = []
+    # Not a pool: its processes outlive a parent that is killed, and finish their chunks when it is
+    # interrupted.
+    context = multiprocessing.get_context("spawn")
+    workers = []
     try:
-        workers += (_Worker(work) for _ in range(n_process))
-        # Each worker has one chunk; the workers take turns, so that the results are in order.
-        pending: deque[tuple[_Worker, list[str]]] = deque()
-        for number, chunk in enumerate(_chunks(texts)):
-            worker = workers[number % n_process]
-            done = None
-            if len(pending) == n_process:
-                done = pending.popleft()[1], worker.result()
-            worker.send(chunk)
-            pending.append((worker, chunk))
-            if done is not None:
-                yield done
-        for worker, chunk in pending:
-            yield chunk, worker.result()
+        for _ in range(n_process):
+            connection, other_end = context.Pipe()
+            process = context.Process(target=_work, args=(other_end, settings), daemon=True)
+            process.start()
+            other_end.close()  # So that it is closed when the process dies.
+            workers.append((process, connection))
+        # Each worker has one chunk. They take turns, so that the results are in order.
+        pending: deque[tuple[list[str], Connection]] = deque()
+        for chunk, (_, connection) in zip(_chunks(texts), itertools.cycle(workers)):
+            results = _receive(*pending.popleft()) if len(pending) == n_process else ()
+            with contextlib.suppress(OSError):  # `_receive` reports that the process has died.
+                connection.send(chunk)
+            pending.append((chunk, connection))
+            yield from results
+        for chunk, connection in pending:
+            yield from _receive(chunk, connection)
     finally:
-        for worker in workers:
-            worker.kill()
-
-
-class _Worker:
-    """A process that tokenises one chunk at a time.
-
-    It is not one of a pool: a pool's processes outlive a parent that is killed, and finish their
-    chunks when it is interrupted.
-    """
-
-    def __init__(self, work: Callable[[list[str]], Chunk]) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
-        self._process: BaseProcess = context.Process(
-            target=_tokenize_chunks, args=(theirs, work), daemon=True
-        )
-        self._process.start()
-        theirs.close()  # So that it is closed when the process dies.
-
-    def send(self, texts: list[str]) -> None:
-        """RAISES (ValueError): If the process has died."""
-        try:
-            self._connection.send(texts)
-        except OSError as error:
-            raise self._death() from error
-
-    def result(self) -> Chunk:
-        """RAISES (ValueError): If the texts cannot be tokenised, or the process has died."""
-        try:
-            result: Union[Chunk, Exception] = self._connection.recv()
-        except (EOFError, OSError) as error:
-            raise self._death() from error
-        if isinstance(result, Exception):
-            raise result
-        return result
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.join()
-        self._connection.close()
-
-    def _death(self) -> ValueError:
-        return ValueError(
-            "a process that tokenises has died, perhaps for want of memory: use fewer (--n-process)"
-        )
-
-
-def _tokenize_chunks(connection: Connection, work: Callable[[list[str]], Chunk]) -> None:
-    """Tokenise chunks until the process is killed or its parent ends."""
-    # At a terminal, the parent gets the signal, too, and kills its workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    while True:
-        try:
-            texts = connection.recv()
-        except EOFError:
-            return
-        try:
-            result: Union[Chunk, Exception] = work(texts)
-        except Exception as error:
-            result = error
-        connection.send(result)
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+        for process, connection in workers:
+            process.kill()
+            process.join()
+            connection.close()
 
 
 def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
@@ -169,55 +94,69 @@ def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
         yield chunk
 
 
-_pipelines: dict[TokenizationConfig, Any] = {}
+def _receive(texts: list[str], connection: Connection) -> Iterable[tuple[str, list[list[str]]]]:
+    """RETURNS (Iterable): The texts of a chunk, and the sentences that a worker sends."""
+    try:
+        result: Union[list[list[list[str]]], Exception] = connection.recv()
+    except (EOFError, OSError) as error:
+        raise ValueError(
+            "a process that tokenises has died, perhaps for want of memory: use fewer (--n-process)"
+        ) from error
+    if isinstance(result, Exception):
+        raise result
+    return zip(texts, result)
 
 
-def _tokenize_chunk(settings: TokenizationConfig, texts: list[str]) -> Chunk:
-    words: dict[str, int] = {}
-    ids: list[int] = []
-    lengths: list[int] = []
-    numbers: list[int] = []
-    for number, sentence in _sentences(settings, texts):
-        tokens = iter(sentence)
-        while piece := list(islice(tokens, settings.max_length)):
-            ids += (words.setdefault(word, len(words)) for word in piece)
-            lengths.append(len(piece))
-            numbers.append(number)
-    arrays = (numpy.array(values, dtype=numpy.int64) for values in (ids, lengths, numbers))
-    return Chunk(list(words), *arrays)
+def _work(connection: Connection, settings: TokenizationConfig) -> None:
+    """Tokenise chunks until the process is killed or its parent ends."""
+    # At a terminal, the parent gets the signal, too, and kills its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with contextlib.suppress(EOFError):
+        while True:
+            texts = connection.recv()
+            try:
+                result: Union[list[list[list[str]]], Exception] = _tokenize_chunk(settings, texts)
+            except Exception as error:
+                result = error
+            connection.send(result)
 
 
-def _sentences(settings: TokenizationConfig, texts: list[str]) -> Iterator[tuple[int, list[str]]]:
-    if settings.whitespace and settings.one_per_line:
-        for number, text in enumerate(texts):
-            yield number, text.split()
-        return
-    from spacy.tokens import Doc
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
-    if settings not in _pipelines:
-        _pipelines[settings] = make_pipeline(settings)
-    nlp = _pipelines[settings]
+
+def _tokenize_chunk(settings: TokenizationConfig, texts: list[str]) -> list[list[list[str]]]:
+    """RETURNS (list): The sentences of each text."""
+    nlp = _make_pipeline(settings)
     # The zone frees the strings of the texts: the vocabulary must not grow with the corpus.
     with nlp.memory_zone():
-        docs = (
-            (Doc(nlp.vocab, words=text.split()) for text in texts)
-            if settings.whitespace
-            else (nlp.make_doc(text) for text in texts)
-        )
-        for number, doc in enumerate(docs):
-            for _, component in nlp.pipeline:
-                doc = component(doc)
-            sentences = [doc] if settings.one_per_line else doc.sents
-            for sentence in sentences:
-                if tokens := [token.text for token in sentence if not token.is_space]:
-                    yield number, tokens
+        return [
+            [
+                sentence[start : start + settings.max_length]
+                for sentence in _split_sentences(nlp, settings, text)
+                for start in range(0, len(sentence), settings.max_length)
+            ]
+            for text in texts
+        ]
 
 
-def make_pipeline(settings: TokenizationConfig) -> Any:
+def _split_sentences(nlp: Language, settings: TokenizationConfig, text: str) -> Iterator[list[str]]:
+    if settings.whitespace and settings.one_per_line:
+        yield text.split()
+        return
+    doc = nlp(Doc(nlp.vocab, words=text.split()) if settings.whitespace else text)
+    for sentence in [doc] if settings.one_per_line else doc.sents:
+        yield [token.text for token in sentence if not token.is_space]
+
+
+@functools.cache
+def _make_pipeline(settings: TokenizationConfig) -> Language:
     """RETURNS (Language): A pipeline that tokenises, and splits sentences if the settings say so.
     RAISES (ValueError): If the language is unknown."""
-    import spacy
-
     try:
         nlp = spacy.blank(settings.lang)
     except ImportError as error:

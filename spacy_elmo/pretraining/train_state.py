@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from .config import PretrainingConfig
-from .perplexity import Perplexity
 
 
 @dataclass
@@ -68,7 +67,7 @@ class TrainState:
 
     def describe(
         self,
-        result: Perplexity,
+        scores: dict[str, Any],
         loss: Optional[float],
         start: TrainState,
         settings: PretrainingConfig,
@@ -76,7 +75,7 @@ class TrainState:
     ) -> dict[str, Any]:
         """RETURNS (dict): What loggers get after an evaluation; see `loggers`.
 
-        result (Perplexity): The evaluation.
+        scores (dict): What `perplexity` returned.
         loss (Optional[float]): The loss of this step, in nats per word.
         start (TrainState): The state at the start of this run.
         epoch_words (int): Words per epoch.
@@ -88,8 +87,8 @@ class TrainState:
             "words": self.n_words,
             "seconds": int(self.seconds),
             "losses": {} if loss is None else {"elmo": loss},
-            "score": result.average,
-            "other_scores": {name: getattr(result, name) for name in names},
+            "score": scores["average"],
+            "other_scores": {name: scores[name] for name in names},
             "checkpoints": [],
             "words_per_second": (self.n_words - start.n_words)
             / max(self.seconds - start.seconds, 1e-9),
@@ -100,11 +99,11 @@ class TrainState:
         """RETURNS (Optional[float]): The estimated time until the first limit, if there is one."""
         estimates = []
         if settings.max_steps:
-            left = settings.max_steps - self.step
-            estimates.append(left * self.seconds / max(self.step, 1))
+            remaining = settings.max_steps - self.step
+            estimates.append(remaining * self.seconds / max(self.step, 1))
         if settings.max_epochs:
-            left = max(0, settings.max_epochs * epoch_words - self.n_words)
-            estimates.append(left * self.seconds / max(self.n_words, 1))
+            remaining = max(0, settings.max_epochs * epoch_words - self.n_words)
+            estimates.append(remaining * self.seconds / max(self.n_words, 1))
         if settings.max_minutes:
             estimates.append(60 * settings.max_minutes - self.seconds)
         return max(0.0, min(estimates)) if estimates else None
@@ -117,8 +116,8 @@ def count_steps(settings: PretrainingConfig, n_batches: int) -> int:
     limits = [n for n in (settings.max_steps, settings.max_epochs * per_epoch) if n]
     if not limits and settings.optimizer.schedule == "cosine":
         raise ValueError(
-            "pretraining.optimizer.total_steps = 0 needs max_steps or max_epochs, to know where "
-            "the cosine schedule ends: set one of the three"
+            "pretraining.optimizer.total_steps = 0 needs max_steps or max_epochs: max_minutes does "
+            "not tell at which step the cosine schedule ends. Set one of the three"
         )
     # A training that is shorter than its warm-up ends within it.
     return max(min(limits), settings.optimizer.warmup_steps) if limits else 0

@@ -6,7 +6,6 @@ import contextlib
 import json
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,6 +17,7 @@ import torch
 from thinc.api import Config
 from wasabi import msg
 
+from ..bilm import BiLMConfig
 from ..bilm.lstm_function import LayerState
 from ..files import atomic_file, exclusive_lock
 from . import checkpoint as checkpoints
@@ -26,10 +26,11 @@ from .config import RunConfig
 from .corpus import Corpus, open_corpus
 from .distributed import all_gather, all_reduce_sum, any_rank, barrier, broadcast, rank, world_size
 from .export import write_model
-from .init_model import build_model, build_saved_model
+from .init_model import build_model
 from .loggers import Log, resolve_logger
 from .memory import check_memory
-from .perplexity import Perplexity, perplexity
+from .perplexity import finite, perplexity
+from .signals import handle_signals
 from .train_state import TrainState, count_steps
 from .updater import Updater
 
@@ -68,11 +69,10 @@ def pretrain(
                     f"{output} holds a run already ({paths[-1].name}): continue it with --resume, "
                     "or give another folder"
                 )
-            checkpoint = checkpoints.load_last(output)
+            checkpoint = checkpoints.find_last(output)
             corpus = open_corpus(config.paths.corpus)
             check_memory(config, corpus, device, world_size())
             trainer = Trainer(config, output, corpus, torch.device(device), checkpoint)
-            del checkpoint  # It holds all weights a second time.
             if rank() > 0:
                 trainer.train(lambda info: None)
                 return trainer
@@ -99,7 +99,7 @@ class Trainer:
     output (Path): The folder of the run, which no other process uses.
     corpus (Corpus): The corpus.
     device (torch.device): The device.
-    checkpoint (Optional[Checkpoint]): What to continue from; None for a new training.
+    checkpoint (Optional[Path]): What to continue from; None for a new training.
     RAISES (ValueError): If config, corpus and checkpoint do not fit together.
     """
 
@@ -109,7 +109,7 @@ class Trainer:
         output: Path,
         corpus: Corpus,
         device: torch.device,
-        checkpoint: Optional[checkpoints.Checkpoint] = None,
+        checkpoint: Optional[Path] = None,
     ) -> None:
         self.config = config
         self.settings = config.pretraining
@@ -122,39 +122,39 @@ class Trainer:
         self._stop_requested = False
         self._data_ends = False
         self._carried: list[LayerState] = []
-        if checkpoint is not None:
-            checkpoints.check_same_training(checkpoint, config, corpus)
+        saved = {} if checkpoint is None else checkpoints.read_state(checkpoint)
+        if saved:
+            checkpoints.check_same_training(saved, config, corpus)
         n_batches = len(self._epoch(0))  # Raises if there are too many rows for the corpus.
         torch.manual_seed(config.system.seed)
-        if checkpoint is not None and "bilm" in checkpoint.state:
-            self.model = build_saved_model(config, corpus, checkpoint.state["bilm"])
-        else:
-            self.model, self.origin = build_model(config, corpus)
+        if "bilm" in saved:
+            # The model that the training started from is not needed.
+            paths = replace(config.paths, init_from=None)
+            config = replace(config, paths=paths, bilm=BiLMConfig.from_options(saved["bilm"]))
+        self.model, self.origin = build_model(config, corpus)
         self.model.to(device)
         self.model.bilm.lstm.kernel = self.model.output.kernel = config.system.kernel
         self.updater = Updater(self.model, self.settings, config.system.seed)
-        total_steps = self.settings.optimizer.total_steps or count_steps(self.settings, n_batches)
         if checkpoint is not None:
-            total_steps = self._restore(checkpoint, total_steps)
-        self.updater.schedule = replace(self.settings.optimizer, total_steps=total_steps)
+            self._restore(checkpoint, saved)
+        optimizer = self.settings.optimizer
+        # A resumed run keeps the schedule's length, even if the limits have changed since.
+        total_steps = optimizer.total_steps or saved.get("total_steps", 0)
+        total_steps = total_steps or count_steps(self.settings, n_batches)
+        self.updater.schedule = replace(optimizer, total_steps=total_steps)
         # Where this run begins.
         self._is_new, self.start = checkpoint is None, replace(self.state)
         # The last good checkpoint; there may be later ones, which are damaged.
         self._saved_step = self.state.step
 
-    def _restore(self, checkpoint: checkpoints.Checkpoint, total_steps: int) -> int:
-        """RETURNS (int): Where the schedule ends."""
-        checkpoints.restore(checkpoint, self.model, self.updater.optimizer)
-        self.state = TrainState.from_dict(checkpoint.state["progress"])
+    def _restore(self, checkpoint: Path, saved: dict[str, Any]) -> None:
+        carried = checkpoints.restore(checkpoint, self.model, self.updater.optimizer)
+        self.state = TrainState.from_dict(saved["progress"])
         self.origin = f"resumed at step {self.state.step}"
-        own_rows = [[x.chunk(world_size(), 1)[rank()] for x in pair] for pair in checkpoint.carried]
+        own_rows = [[x.chunk(world_size(), 1)[rank()] for x in pair] for pair in carried]
         self._carried = [
             (h.to(self.device).contiguous(), c.to(self.device).contiguous()) for h, c in own_rows
         ]
-        if self.settings.optimizer.total_steps:
-            return total_steps
-        # Keep the schedule's length, even if max_steps or max_epochs have changed since.
-        return checkpoint.state.get("total_steps", total_steps)
 
     @property
     def description(self) -> str:
@@ -167,14 +167,14 @@ class Trainer:
 
         log (Callable): The logger, called after every step as spaCy's trainer calls its loggers.
         """
-        with self._stopping_on_signals():
+        with handle_signals(self._request_stop, signal.SIGTERM, signal.SIGINT):
             if self._is_new:
                 self._save()
             # A kill may have come between a checkpoint and the log.
             self._write_history()
             barrier()
             if self.state.pending is not None:
-                # A kill or a signal has kept an earlier run from it.
+                # An earlier run was stopped before it.
                 self._evaluate(log)
             self.interrupted = self._must_stop()
             if not self.interrupted:
@@ -183,7 +183,7 @@ class Trainer:
                 # A resumed run that had reached its limits.
                 at_limit = not self.state.is_due(self.settings)
                 self.state.pending = {"loss": None, "at_limit": at_limit}
-                self.interrupted = self._evaluate(log) is None
+                self.interrupted = not self._evaluate(log)
             self._write_model("last")
             barrier()
 
@@ -213,7 +213,7 @@ class Trainer:
                 # Before the evaluation: after a signal, this process may be killed at any moment.
                 self._save()
             if state.pending is not None and not stop:
-                if self._evaluate(log) is not None:
+                if self._evaluate(log):
                     limit = limit or state.is_out_of_patience(self.settings)
                 stop = self._must_stop()
             elif rank() == 0:
@@ -254,31 +254,30 @@ class Trainer:
                 "last good checkpoint"
             )
 
-    def _evaluate(self, log: Log) -> Optional[Perplexity]:
+    def _evaluate(self, log: Log) -> bool:
         """Make the evaluation that is pending, and write it into the checkpoint of this step.
 
-        RETURNS (Optional[Perplexity]): None if a signal came first: then it stays pending.
+        RETURNS (bool): False if a signal came first: then it stays pending.
         """
         state = self.state
-        try:
-            result = perplexity(
-                self.model,
-                self.corpus.dev,
-                batch_words=self.settings.batch_words,
-                max_words=self.settings.eval_words,
-                carry_state=self.settings.carry_state,
-                unigram=self._unigram,
-                before_batch=self._raise_if_stopped,
-            )
-        except _StoppedError:
-            return None
+        scores = perplexity(
+            self.model,
+            self.corpus.dev,
+            batch_words=self.settings.batch_words,
+            max_words=self.settings.eval_words,
+            carry_state=self.settings.carry_state,
+            unigram=self._unigram,
+            should_stop=self._must_stop,
+        )
+        if scores is None:
+            return False
         assert state.pending is not None
         loss = state.pending["loss"]
         counts = {"step": state.step, "epoch": state.epoch, "words": state.n_words}
         seconds = round(state.seconds, 1)
-        state.history.append({**counts, "seconds": seconds, **state.pending, **result.to_dict()})
-        if result.average < state.best or not state.best_step:
-            state.best, state.best_step = result.average, state.step
+        state.history.append({**counts, "seconds": seconds, **state.pending, **finite(scores)})
+        if scores["average"] < state.best or not state.best_step:
+            state.best, state.best_step = scores["average"], state.step
             self._write_model("best")
         state.pending = None
         if rank() == 0:
@@ -287,8 +286,8 @@ class Trainer:
             self._write_history()
             # After saving: a logger may fail, such as one that needs a network.
             epoch_words = self.corpus.manifest["n_tokens"]["train"]
-            log(state.describe(result, loss, self.start, self.settings, epoch_words))
-        return result
+            log(state.describe(scores, loss, self.start, self.settings, epoch_words))
+        return True
 
     def _save(self) -> None:
         """Write a checkpoint and remove old ones. All processes must call it."""
@@ -326,25 +325,5 @@ class Trainer:
         """RETURNS (bool): Whether a signal has reached any process."""
         return any_rank(self._stop_requested, self.device)
 
-    def _raise_if_stopped(self) -> None:
-        if self._must_stop():
-            raise _StoppedError
-
-    @contextlib.contextmanager
-    def _stopping_on_signals(self) -> Iterator[None]:
-        def stop(number: int, frame: Any) -> None:
-            self._stop_requested = True
-
-        # Only the main thread may install handlers.
-        is_main = threading.current_thread() is threading.main_thread()
-        numbers = (signal.SIGTERM, signal.SIGINT) if is_main else ()
-        before = {number: signal.signal(number, stop) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-class _StoppedError(Exception):
-    """A signal came during an evaluation."""
+    def _request_stop(self, number: int, frame: Any) -> None:
+        self._stop_requested = True

@@ -18,7 +18,7 @@ from .batches import Batch, EpochBatches
 from .config import OptimizerConfig, PretrainingConfig
 from .distributed import all_gather_unique, all_reduce_sum, rank, world_size
 from .language_model import LanguageModel
-from .losses import Rows, Samples
+from .losses import Samples
 from .optimizer import build_optimizer, set_learn_rate, update_rows
 
 TRITON_ADAGRAD = f"{__package__}.triton_adagrad"
@@ -78,23 +78,25 @@ class Updater:
         self.optimizer.zero_grad(set_to_none=True)
         batches = [self._read(epoch, number) for number in numbers]
         samples = self.model.output.draw(random)
-        rows = None
         if self._has_rows:
             words = [samples.words, *(batch.targets.ravel() for batch, _ in batches)]
-            rows = self.model.output.gather(all_gather_unique(numpy.concatenate(words)))
-        total = self._accumulate(batches, n_targets, samples, states, rows)
-        parts = {} if rows is None else rows.parts
+            rows = all_gather_unique(numpy.concatenate(words))
+            samples = self.model.output.copy_rows(samples, rows)
+        total = self._accumulate(batches, n_targets, samples, states)
+        copies = {} if samples is None else samples.copies
         if world_size() > 1:
-            for part in parts.values():
-                assert part.grad is not None
-                all_reduce_sum(part.grad).div_(world_size())
-        norm = self._step(parts, rows)
+            for copy in copies.values():
+                assert copy.grad is not None
+                all_reduce_sum(copy.grad).div_(world_size())
+        norm = self._step(samples, copies)
         is_bad = ~torch.isfinite(total + norm) & (self.first_bad_step < 0)
         self.first_bad_step.masked_fill_(is_bad, step + 1)
         self.model.bilm.invalidate()
         return total, n_words
 
-    def _step(self, parts: dict[nn.Parameter, torch.Tensor], rows: Optional[Rows]) -> torch.Tensor:
+    def _step(
+        self, samples: Optional[Samples], copies: dict[nn.Parameter, torch.Tensor]
+    ) -> torch.Tensor:
         """Clip the gradients and update. RETURNS (Tensor): Their norm before it was clipped."""
         config, device = self.settings.optimizer, self.model.bilm.device
         limit = config.grad_clip or math.inf
@@ -102,13 +104,13 @@ class Updater:
             kernel = self.model.bilm.lstm.kernel
             kernels = load_kernels(TRITON_ADAGRAD, kernel, device, torch.float32)
             if kernels is not None:
-                words = None if rows is None else rows.words
-                return kernels.clip_and_step(self.optimizer, limit, parts, words)
-        trained = [parts.get(p, p) for p in self.model.parameters()]
+                rows = None if samples is None else samples.rows
+                return kernels.clip_and_step(self.optimizer, limit, copies, rows)
+        trained = [copies.get(p, p) for p in self.model.parameters()]
         norm = nn.utils.clip_grad_norm_(trained, limit)
         self.optimizer.step()
-        if rows is not None:
-            update_rows(self.optimizer, rows)
+        if samples is not None and self._has_rows:
+            update_rows(self.optimizer, samples)
         return norm
 
     def _read(self, epoch: EpochBatches, number: int) -> tuple[Batch, int]:
@@ -127,7 +129,6 @@ class Updater:
         n_targets: int,
         samples: Optional[Samples],
         states: Optional[list[LayerState]],
-        rows: Optional[Rows],
     ) -> torch.Tensor:
         """Add up the gradients. RETURNS (Tensor): The loss."""
         device = self.model.bilm.device
@@ -137,7 +138,7 @@ class Updater:
             skips_sum = number < len(batches) and world_size() > 1
             no_sum = self._parallel.no_sync() if skips_sum else contextlib.nullcontext()
             with no_sum, autocast(device, self.settings.mixed_precision):
-                loss = self._parallel(batch, samples, states or None, rows) / (2 * n_targets)
+                loss = self._parallel(batch, samples, states or None) / (2 * n_targets)
             (loss * factor).backward()
             total += loss.detach() * bool(factor)
         return total

@@ -38,8 +38,8 @@ def changed(path, value):
     options = copy.deepcopy(OPTIONS)
     *sections, name = path.split(".")
     section = options
-    for part in sections:
-        section = section[part]
+    for key in sections:
+        section = section[key]
     section[name] = value
     if value is ...:
         del section[name]
@@ -112,8 +112,8 @@ def test_counts_of_filters():
         ("lstm.proj_clip", float("nan"), ["lstm.proj_clip", "nan"]),
         ("char_cnn", ..., ["n_tokens_vocab", "missing"]),
         ("char_cnn", "yes", ["char_cnn", "must be a section", "'yes'"]),
-        ("char_cnn.embedding", ..., ["char_cnn.embedding.dim", "missing"]),
-        ("char_cnn.embedding", {}, ["char_cnn.embedding.dim", "missing"]),
+        ("char_cnn.embedding", ..., ["char_cnn.embedding.dim must be a whole number", "None"]),
+        ("char_cnn.embedding", {}, ["char_cnn.embedding.dim must be a whole number", "None"]),
         ("char_cnn.embedding.dim", 0, ["char_cnn.embedding.dim", "1 or more"]),
         ("char_cnn.filters", ..., ["char_cnn.filters", "missing"]),
         ("char_cnn.filters", [], ["char_cnn.filters", "empty"]),

@@ -61,20 +61,20 @@ def test_the_curves(run):
 def test_perplexity(run, monkeypatch):
     model = run / "out" / "model-last"
     out = run / "perplexity.json"
-    found = json.loads(succeed("perplexity", model, run / "text.txt", "--json", "--out", out))
-    assert json.loads(out.read_text(encoding="utf8")) == found
-    assert found["n_words"] == sum(len(line.split()) for line in sentences())
+    scores = json.loads(succeed("perplexity", model, run / "text.txt", "--json", "--out", out))
+    assert json.loads(out.read_text(encoding="utf8")) == scores
+    assert scores["n_words"] == sum(len(line.split()) for line in sentences())
     record = json.loads((run / "out" / "log.jsonl").read_text().splitlines()[-1])
-    assert found["average"] == pytest.approx(record["average"], rel=0.2)
+    assert scores["average"] == pytest.approx(record["average"], rel=0.2)
     assert "predicted as <UNK>" in succeed("perplexity", model, run / "text.txt")
     carried = json.loads(succeed("perplexity", model, run / "text.txt", "--json", "--carry-state"))
-    assert carried["average"] != pytest.approx(found["average"], rel=1e-4)
-    assert found["n_words"] - carried["n_words"] < 5 and carried["unknown"] > 0
+    assert carried["average"] != pytest.approx(scores["average"], rel=1e-4)
+    assert scores["n_words"] - carried["n_words"] < 5 and carried["unknown"] > 0
     monkeypatch.chdir(model)
-    assert json.loads(succeed("perplexity", ".", run / "text.txt", "--json")) == found
+    assert json.loads(succeed("perplexity", ".", run / "text.txt", "--json")) == scores
 
 
-def test_going_on(run):
+def test_resume(run):
     output = fail("pretrain", run / "config.cfg", run / "out")
     assert "holds a run already" in output
     output = succeed(
@@ -85,7 +85,7 @@ def test_going_on(run):
 
 
 def test_an_interrupted_run_is_no_success(run, monkeypatch):
-    """Or a workflow would go on with half a training."""
+    """Or a workflow would continue with half a training."""
     monkeypatch.setattr(
         "spacy_elmo.pretraining.trainer.write_model",
         lambda *_: signal.raise_signal(signal.SIGTERM),
@@ -99,7 +99,7 @@ def test_an_interrupted_run_is_no_success(run, monkeypatch):
     succeed(*command, "--resume", "--pretraining.max_steps", "10")
 
 
-def test_what_was_said(run, tmp_path, monkeypatch):
+def test_messages(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     command = ("pretrain", run / "config.cfg", tmp_path / "out", "--pretraining.max_steps", 4)
     output = " ".join(succeed(*command).split())
@@ -126,10 +126,10 @@ def test_a_limit_before_the_first_evaluation(run, tmp_path, monkeypatch):
     output = " ".join(succeed(*command, "--resume", "--pretraining.max_steps", 6).split())
     assert "Step 6 was the last one already" in output
     assert (tmp_path / "out" / "model-best" / "config.cfg").is_file()
-    found = json.loads(
+    scores = json.loads(
         succeed("perplexity", tmp_path / "out" / "model-best", run / "text.txt", "--json")
     )
-    assert found["average"] > 1
+    assert scores["average"] > 1
 
 
 def test_a_training_that_diverges(run, tmp_path):
@@ -144,7 +144,7 @@ def test_a_training_that_diverges(run, tmp_path):
 
 
 def test_the_gpu_that_is_named_is_the_current_one(run, tmp_path, monkeypatch):
-    """And no other is ever."""
+    """And no other GPU is made current."""
     chosen = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
@@ -168,8 +168,8 @@ def test_what_a_killed_command_left_is_removed(run, tmp_path):
         (half / "train.raw").write_text("half")
         shutil.copytree(half.parent, tmp_path / "copy")
         raise KeyboardInterrupt
-    left = half.parent
-    shutil.move(tmp_path / "copy", left)
+    leftover = half.parent
+    shutil.move(tmp_path / "copy", leftover)
     (tmp_path / ".corpus.notes.tmp").write_text("the user's own")
     succeed("prepare", run / "text.txt", tmp_path / "corpus", "--whitespace", "--vocab-size", 15)
     assert {path.name for path in tmp_path.iterdir()} == {"corpus", ".corpus.notes.tmp"}
@@ -201,10 +201,6 @@ def test_prepare_says_what_it_does_not_read(run, tmp_path):
         (["prepare", "{run}/text.txt", "{run}/config.cfg", "-F"], "was the output left out?"),
         (["prepare", "{run}/text.txt", "{run}/out", "-F"], "no manifest.json in it"),
         (
-            ["prepare", "{run}/text.txt", "{run}/new", "--vocab-size", "-5"],
-            "vocabulary.size must be 1 or",
-        ),
-        (
             [
                 "prepare",
                 "{run}/text.txt",
@@ -233,8 +229,18 @@ def test_bad_input(run, arguments, message):
     assert not (run / "new").exists()
 
 
+def test_numbers_out_of_range(run):
+    for option in ("--vocab-size", "--min-count", "--max-length", "--n-process"):
+        result = main("prepare", run / "text.txt", run / "new", option, 0)
+        assert result.exit_code == 2 and f"'{option}'" in " ".join(result.output.split()), option
+    assert "too near to 0 or 1" in fail(
+        "prepare", run / "text.txt", run / "new", "--dev-fraction", 2
+    )
+    assert not (run / "new").exists()
+
+
 def test_a_vocabulary_of_all_words(run, tmp_path):
-    """Nothing trains what stands for the others."""
+    """Nothing trains the vector of unknown words."""
     command = ("prepare", run / "text.txt", tmp_path / "corpus", "--whitespace", "--force")
     assert "No word is unknown" in " ".join(succeed(*command).split())
     assert "No word is unknown" not in succeed(*command, "--vocab-size", 15)

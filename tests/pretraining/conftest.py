@@ -31,7 +31,6 @@ from spacy_elmo.pretraining.language_model import LanguageModel
 from spacy_elmo.pretraining.tokenize import TokenizationConfig
 from spacy_elmo.pretraining.trainer import Trainer, pretrain
 from spacy_elmo.pretraining.updater import Updater
-from spacy_elmo.pretraining.vocabulary import VocabularyConfig
 
 SENTENCE_PER_LINE = TokenizationConfig(whitespace=True, one_per_line=True)
 WORKER = Path(__file__).with_name("worker.py")
@@ -54,7 +53,7 @@ def sentences(count: int = 400, seed: int = 0) -> list[str]:
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory) -> Corpus:
     folder = tmp_path_factory.mktemp("pretraining") / "corpus"
-    prepare(sentences(), folder, SENTENCE_PER_LINE, VocabularyConfig(size=15), dev_fraction=0.1)
+    prepare(sentences(), folder, SENTENCE_PER_LINE, vocab_size=15, dev_fraction=0.1)
     return open_corpus(folder)
 
 
@@ -152,7 +151,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def train_in_two_processes(config: RunConfig, output: Path, stops: str = "") -> None:
-    """Train with gloo on this machine, or go on where an earlier call was stopped.
+    """Train with gloo on this machine, or continue where an earlier call was stopped.
 
     stops (str): The process ("0" or "1") that gets a signal in its first evaluation.
     """

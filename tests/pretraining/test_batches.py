@@ -33,21 +33,21 @@ def test_rows_and_targets(lengths, seed):
     batch = pack(sentences, numpy.arange(len(lengths))[::-1])
     starts = numpy.cumsum(batch.batch_sizes) - batch.batch_sizes
     inputs = numpy.array(batch.types, dtype=int)[batch.inputs]
-    found = []
+    rows = []
     for row in range(batch.batch_sizes[0]):
         steps = [start + row for start, size in zip(starts, batch.batch_sizes) if row < size]
-        found.append([part[:, steps].tolist() for part in (inputs, batch.targets)])
+        rows.append([values[:, steps].tolist() for values in (inputs, batch.targets)])
     expected = []
     for start, end in zip([0, *sentences.ends], sentences.ends):
         words = sentences.ids[start:end].tolist()
-        known = [2 if word >= 30 else word for word in words]
+        targets = [2 if word >= 30 else word for word in words]
         expected.append(
             [
                 [[0, *words], [1, *words[::-1]]],
-                [[*known, 1], [*known[::-1], 0]],
+                [[*targets, 1], [*targets[::-1], 0]],
             ]
         )
-    assert sorted(found) == sorted(expected)
+    assert sorted(rows) == sorted(expected)
     assert batch.n_words == sum(lengths) and batch.n_targets == sum(lengths) + len(lengths)
     assert batch.batch_sizes == sorted(batch.batch_sizes, reverse=True)
     assert len(set(batch.types)) == len(batch.types)
@@ -102,31 +102,31 @@ def test_rows_that_continue(lengths, n_rows, unroll_steps, n_parts):
     epoch = ContiguousBatches(sentences, order, n_rows, unroll_steps)
     streams = []
     for number in range(len(epoch)):
-        parts = [epoch.read(number, part, n_parts) for part in range(n_parts)]
-        parts = [part for part in parts if part is not None]
-        assert sum(len(part.batch_sizes) and part.batch_sizes[0] for part in parts) == n_rows
-        assert all(set(part.batch_sizes) == {part.batch_sizes[0]} for part in parts)
-        found = [
-            numpy.stack((numpy.array(part.types, dtype=int)[part.inputs], part.targets)).reshape(
-                2, 2, len(part.batch_sizes), part.batch_sizes[0]
+        shares = [epoch.read(number, share, n_parts) for share in range(n_parts)]
+        shares = [share for share in shares if share is not None]
+        assert sum(len(share.batch_sizes) and share.batch_sizes[0] for share in shares) == n_rows
+        assert all(set(share.batch_sizes) == {share.batch_sizes[0]} for share in shares)
+        arrays = [
+            numpy.stack((numpy.array(share.types, dtype=int)[share.inputs], share.targets)).reshape(
+                2, 2, len(share.batch_sizes), share.batch_sizes[0]
             )
-            for part in parts
+            for share in shares
         ]
-        streams.append(numpy.concatenate(found, axis=3))
+        streams.append(numpy.concatenate(arrays, axis=3))
         n_words, n_targets = epoch.size(number)
-        assert n_words == sum(part.n_words for part in parts)
-        assert n_targets == sum(part.n_targets for part in parts)
-        assert len(parts[0].batch_sizes) == unroll_steps or number + 1 == len(epoch)
+        assert n_words == sum(share.n_words for share in shares)
+        assert n_targets == sum(share.n_targets for share in shares)
+        assert len(shares[0].batch_sizes) == unroll_steps or number + 1 == len(epoch)
     # (inputs or targets, direction, position in the stream)
     stream = numpy.concatenate(streams, axis=2).swapaxes(2, 3).reshape(2, 2, -1)
     starts = sentences.ends - lengths
     expected = [[], []]
     for number in order:
         words = sentences.ids[starts[number] : sentences.ends[number]].tolist()
-        known = [2 if word >= 30 else word for word in words]
+        targets = [2 if word >= 30 else word for word in words]
         expected[0].append([[0, *words], [1, *words[::-1]]])
-        expected[1].append([[*known, 1], [*known[::-1], 0]])
-    whole = numpy.stack([numpy.concatenate(part, axis=1) for part in expected])
+        expected[1].append([[*targets, 1], [*targets[::-1], 0]])
+    whole = numpy.stack([numpy.concatenate(direction, axis=1) for direction in expected])
     assert whole.shape[2] - stream.shape[2] < n_rows
     assert numpy.array_equal(stream, whole[..., : stream.shape[2]])
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import multiprocessing
 import re
 import shutil
-import signal
 import warnings
 from collections import Counter
 
@@ -16,27 +15,27 @@ import pytest
 import spacy
 
 from spacy_elmo.bilm.formats import allennlp
-from spacy_elmo.pretraining import tokenize
 from spacy_elmo.pretraining.corpus import open_corpus, prepare
-from spacy_elmo.pretraining.tokenize import TokenizationConfig
-from spacy_elmo.pretraining.vocabulary import VocabularyConfig
+from spacy_elmo.pretraining.tokenize import TokenizationConfig, tokenize
 from spacy_elmo.tools.texts import find_files
 
 from .conftest import SENTENCE_PER_LINE, WORDS, contents, run_config, sentences, train
 
 
-def read(corpus, part):
+def read(corpus, split):
     """The sentences of a part, as texts."""
     types = (corpus.folder / "types.txt").read_text(encoding="utf8").split("\n")[:-1]
-    ends = part.ends.tolist()
-    return [" ".join(types[i] for i in part.ids[start:end]) for start, end in zip([0, *ends], ends)]
+    ends = split.ends.tolist()
+    return [
+        " ".join(types[i] for i in split.ids[start:end]) for start, end in zip([0, *ends], ends)
+    ]
 
 
 def test_every_sentence_is_in_one_part(corpus):
-    found = read(corpus, corpus.train) + read(corpus, corpus.dev)
-    assert Counter(found) == Counter(sentences())
+    texts = read(corpus, corpus.train) + read(corpus, corpus.dev)
+    assert Counter(texts) == Counter(sentences())
     assert not set(read(corpus, corpus.train)) & set(read(corpus, corpus.dev))
-    assert 0.02 < len(corpus.dev) / len(found) < 0.3
+    assert 0.02 < len(corpus.dev) / len(texts) < 0.3
 
 
 def test_types_are_sorted_by_frequency(corpus):
@@ -56,20 +55,20 @@ def test_types_are_sorted_by_frequency(corpus):
 def test_processes_do_not_matter(tmp_path, monkeypatch, settings):
     """Byte by byte. The chunks are small, so that several processes get some."""
     monkeypatch.setattr("spacy_elmo.pretraining.tokenize.CHUNK_CHARACTERS", 500)
-    found = []
+    corpora = []
     for n_process in (1, 2):
         folder = tmp_path / str(n_process)
         prepare(
-            sentences(), folder, settings, VocabularyConfig(), dev_fraction=0.1,
+            sentences(), folder, settings, dev_fraction=0.1,
             n_process=n_process,
         )  # fmt: skip
-        found.append(contents(folder))
-    assert found[0] == found[1]
+        corpora.append(contents(folder))
+    assert corpora[0] == corpora[1]
 
 
 def test_spacy_tokenises_and_splits(tmp_path):
     texts = [f"Don't go {i}. It's late!\tReally? Ich gehe." for i in range(20)]
-    prepare(texts, tmp_path / "c", TokenizationConfig(), VocabularyConfig(), dev_fraction=0.5)
+    prepare(texts, tmp_path / "c", TokenizationConfig(), dev_fraction=0.5)
     corpus = open_corpus(tmp_path / "c")
     nlp = spacy.blank("en")
     nlp.add_pipe("sentencizer")
@@ -84,7 +83,7 @@ def test_spacy_tokenises_and_splits(tmp_path):
 def test_long_sentences_are_cut(tmp_path):
     settings = TokenizationConfig(whitespace=True, one_per_line=True, max_length=4)
     lines = [" ".join(f"w{i}" for i in range(n)) for n in range(1, 40)]
-    prepare(lines, tmp_path / "c", settings, VocabularyConfig(), dev_fraction=0.3)
+    prepare(lines, tmp_path / "c", settings, dev_fraction=0.3)
     corpus = open_corpus(tmp_path / "c")
     assert max(corpus.train.lengths.max(), corpus.dev.lengths.max()) == 4
     assert sum(corpus.manifest["n_tokens"].values()) == sum(range(1, 40))
@@ -92,19 +91,17 @@ def test_long_sentences_are_cut(tmp_path):
 
 def test_given_vocabulary(tmp_path):
     words = ["<S>", "</S>", "<UNK>", "money", "absent", "Anna"]
-    settings = VocabularyConfig(words=words)
-    prepare(sentences(), tmp_path / "c", SENTENCE_PER_LINE, settings, dev_fraction=0.1)
+    prepare(sentences(), tmp_path / "c", SENTENCE_PER_LINE, vocabulary=words, dev_fraction=0.1)
     corpus = open_corpus(tmp_path / "c")
     assert corpus.words == words
     assert corpus.counts[4] == 0
-    found = read(corpus, corpus.train) + read(corpus, corpus.dev)
-    assert Counter(found) == Counter(sentences())
+    texts = read(corpus, corpus.train) + read(corpus, corpus.dev)
+    assert Counter(texts) == Counter(sentences())
 
 
 def test_min_count(tmp_path):
     lines = [f"a a b {i}" for i in range(30)] + [f"a b c {i}" for i in range(9)]
-    settings = VocabularyConfig(min_count=10)
-    prepare(lines, tmp_path / "c", SENTENCE_PER_LINE, settings, dev_fraction=0.5)
+    prepare(lines, tmp_path / "c", SENTENCE_PER_LINE, min_count=10, dev_fraction=0.5)
     corpus = open_corpus(tmp_path / "c")
     counts = corpus.counts
     assert all(count >= 10 for count in counts[3 : len(corpus.words)])
@@ -112,14 +109,17 @@ def test_min_count(tmp_path):
 
 
 def test_a_process_that_dies(monkeypatch):
-    """Its pool raises, rather than wait for ever."""
-    monkeypatch.setattr(tokenize, "_tokenize_chunk", _die)
+    """The parent raises an error, rather than wait for ever."""
+    monkeypatch.setattr("spacy_elmo.pretraining.tokenize.CHUNK_CHARACTERS", 500)
+    iterator = tokenize(sentences(), SENTENCE_PER_LINE, n_process=2)
+    next(iterator)
+    workers = multiprocessing.active_children()
+    assert len(workers) == 2
+    for worker in workers:
+        worker.kill()
     with pytest.raises(ValueError, match=r"has died.*--n-process"):
-        list(tokenize.tokenize(sentences(), SENTENCE_PER_LINE, n_process=2))
-
-
-def _die(settings, texts):
-    os.kill(os.getpid(), signal.SIGKILL)
+        list(iterator)
+    assert not multiprocessing.active_children()
 
 
 # Bad input
@@ -128,13 +128,13 @@ def _die(settings, texts):
 @pytest.mark.parametrize("texts", [[], ["", " "]])
 def test_empty_corpus(tmp_path, texts):
     with pytest.raises(ValueError, match="the corpus is empty"):
-        prepare(texts, tmp_path / "c", SENTENCE_PER_LINE, VocabularyConfig())
+        prepare(texts, tmp_path / "c", SENTENCE_PER_LINE)
     assert not (tmp_path / "c").exists() and not list(tmp_path.iterdir())
 
 
 def test_too_small_to_hold_something_out(tmp_path):
     with pytest.raises(ValueError, match="the corpus is too small"):
-        prepare(["one line"], tmp_path / "c", SENTENCE_PER_LINE, VocabularyConfig())
+        prepare(["one line"], tmp_path / "c", SENTENCE_PER_LINE)
 
 
 @pytest.mark.parametrize(
@@ -146,11 +146,11 @@ def test_too_small_to_hold_something_out(tmp_path):
 )
 def test_bad_vocabulary(tmp_path, words, message):
     with pytest.raises(ValueError, match=message):
-        prepare(sentences(), tmp_path / "c", SENTENCE_PER_LINE, VocabularyConfig(words=words))
+        prepare(sentences(), tmp_path / "c", SENTENCE_PER_LINE, vocabulary=words)
 
 
 def test_changed_corpus(tmp_path):
-    prepare(sentences(), tmp_path / "c", SENTENCE_PER_LINE, VocabularyConfig(), dev_fraction=0.1)
+    prepare(sentences(), tmp_path / "c", SENTENCE_PER_LINE, dev_fraction=0.1)
     path = tmp_path / "c" / "train.ids.bin"
     data = bytearray(path.read_bytes())
     data[8] ^= 1
@@ -241,22 +241,25 @@ def test_an_edited_manifest(corpus, tmp_path, key, value):
 
 
 def test_a_vocabulary_that_is_not_sorted_by_frequency(tmp_path):
-    """A word's row says how frequent it is, to a sampled or an adaptive softmax."""
+    """A sampled and an adaptive softmax take a word's rank for its frequency."""
     lines = [" ".join(f"w{i}" for i in range(30) if n % (i + 1) == 0) for n in range(200)]
     specials = ["<S>", "</S>", "<UNK>"]
     by_frequency = [f"w{i}" for i in range(30)]
     about = [by_frequency[i ^ 3] for i in range(28)]  # As that of another text is.
     for number, words in enumerate((by_frequency, about, sorted(by_frequency), by_frequency[::-1])):
-        settings = VocabularyConfig(words=[*specials, *words])
-        with warnings.catch_warnings(record=True) as found:
+        vocabulary = [*specials, *words]
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            prepare(lines, tmp_path / str(number), SENTENCE_PER_LINE, settings, dev_fraction=0.3)
-        told = [str(warning.message) for warning in found]
-        assert bool(told) == (number == 3) or number == 2
-        assert all("not sorted by falling frequency" in message for message in told)
+            prepare(
+                lines, tmp_path / str(number), SENTENCE_PER_LINE, vocabulary=vocabulary,
+                dev_fraction=0.3,
+            )  # fmt: skip
+        messages = [str(warning.message) for warning in caught]
+        assert bool(messages) == (number == 3) or number == 2
+        assert all("not sorted by falling frequency" in message for message in messages)
 
 
-# What is no text
+# Folders that are skipped
 
 
 def test_what_was_made_of_texts_is_not_read_as_text(tmp_path, corpus):
@@ -271,12 +274,12 @@ def test_what_was_made_of_texts_is_not_read_as_text(tmp_path, corpus):
     allennlp.write(spacy.load(tmp_path / "data/model").get_pipe("elmo").bilm, tmp_path / "data/w")
     for argument in (tmp_path / "data", tmp_path / "**" / "*.txt", tmp_path / "*" / "**" / "*.t*"):
         skipped = []
-        found = [path.name for path in find_files([argument], skipped.append)
+        names = [path.name for path in find_files([argument], skipped.append)
                  if path.suffix == ".txt"]  # fmt: skip
-        assert found == ["text.txt"], argument
+        assert names == ["text.txt"], argument
         expected = {"corpus", "run", "model.head", "w"}
         assert expected <= {path.name for path in skipped} <= {*expected, "model"}
-    # What is named is meant.
+    # A file that is named is read.
     types = tmp_path / "data" / "corpus" / "types.txt"
     assert find_files([types]) == [types]
     assert find_files([types.parent / "*.txt"]) == [types]

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from spacy_elmo.pretraining.config import read_config
 from spacy_elmo.pretraining.corpus import open_corpus
-from spacy_elmo.pretraining.head import load_head
+from spacy_elmo.pretraining.export import load_head
 from spacy_elmo.pretraining.tokenize import TokenizationConfig
 
 from ..conftest import max_difference
@@ -41,9 +41,9 @@ def test_a_run_is_resumed(tmp_path):
     config = read_config(FIXTURES / "config.cfg", overrides)
     trainer = train(config, tmp_path / "run", resume=True)
     assert trainer.start.step == 10 and trainer.start.history[0]["step"] == 10
-    found = dict(trainer.model.named_parameters())
+    parameters = dict(trainer.model.named_parameters())
     for name, value in load_file(FIXTURES / "step-25.safetensors").items():
-        assert max_difference(found[name].detach(), value) < 1e-5, name
+        assert max_difference(parameters[name].detach(), value) < 1e-5, name
 
 
 @pytest.mark.parametrize("max_characters", [5, 80])

@@ -16,7 +16,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
 from spacy_elmo.pretraining.config import LossConfig, SystemConfig
 from spacy_elmo.pretraining.corpus import open_corpus, prepare
-from spacy_elmo.pretraining.vocabulary import VocabularyConfig
 
 from .conftest import CHARACTERS, SENTENCE_PER_LINE, WORDS, run_config, train
 
@@ -33,7 +32,7 @@ def varied(tmp_path_factory):
     lengths = [1 + int(59 * draw.random() ** 2) for _ in range(6000)]
     lines = [" ".join(draw.choices(words, frequencies, k=length)) for length in lengths]
     folder = tmp_path_factory.mktemp("varied") / "corpus"
-    prepare(lines, folder, SENTENCE_PER_LINE, VocabularyConfig(), dev_fraction=0.02)
+    prepare(lines, folder, SENTENCE_PER_LINE, dev_fraction=0.02)
     return open_corpus(folder)
 
 
@@ -42,14 +41,14 @@ class Shapes(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.found = set()
+        self.shapes = set()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         tensors = [value for value in args if isinstance(value, torch.Tensor)]
         products = (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm)
         if function.overloadpacket in products and tensors[0].dtype == torch.bfloat16:
             shapes = [(tuple(value.shape), value.stride()) for value in tensors]
-            self.found.add((function, *shapes))
+            self.shapes.add((function, *shapes))
         return function(*args, **(kwargs or {}))
 
 
@@ -76,7 +75,7 @@ def test_there_are_few_shapes_of_products(tmp_path, varied, bilm, loss):
     shapes, counts = Shapes(), []
     config = small(varied, bilm, loss, 40)
     with shapes:
-        train(config, tmp_path / "run", after_update=lambda *_: counts.append(len(shapes.found)))
+        train(config, tmp_path / "run", after_update=lambda *_: counts.append(len(shapes.shapes)))
     assert counts[0] > 20
     # Half the steps later, most shapes have been there before.
     assert counts[-1] < 1.25 * counts[len(counts) // 2]

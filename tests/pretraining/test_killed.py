@@ -1,5 +1,5 @@
-"""`spacy elmo prepare` and `spacy elmo pretrain`, killed and on a full disk: what comes out is that
-of a run that nobody killed, and nothing else stays."""
+"""`spacy elmo prepare` and `spacy elmo pretrain`, killed and on a full disk: the result is that of
+a run that was not killed, and no other files stay."""
 
 from __future__ import annotations
 
@@ -151,22 +151,22 @@ def last_step(folder: Path) -> int:
 
 def result(folder: Path) -> dict[str, object]:
     """All that a run leaves, but for times."""
-    found: dict[str, object] = {}
+    files: dict[str, object] = {}
     for name, data in contents(folder).items():
         if Path(name).name in ("state.json", "checksums.json", "curves.png"):
             continue
-        found[name] = data
-    found["log.jsonl"] = [
+        files[name] = data
+    files["log.jsonl"] = [
         {**json.loads(line), "seconds": None}
         for line in (folder / "log.jsonl").read_text().splitlines()
     ]
     [*_, last] = sorted(folder.glob("step-*"))
     state = json.loads((last / "state.json").read_text())
     assert [{**record, "seconds": None} for record in state["progress"].pop("history")] == (
-        found["log.jsonl"]
+        files["log.jsonl"]
     )
-    found["progress"] = {**state["progress"], "seconds": None}
-    return found
+    files["progress"] = {**state["progress"], "seconds": None}
+    return files
 
 
 def pretrain_killed(tmp_path, config, times, spread, max_steps):
@@ -203,7 +203,7 @@ def test_pretrain_killed_twenty_times(tmp_path, config):
 
 @pytest.mark.slow
 def test_pretrain_on_a_full_disk(tmp_path, config):
-    """When there is room again, it goes on, and ends as if there had always been."""
+    """With room again, the run continues, and its result is that of a whole run."""
     command = [*SPACY, "pretrain", config]
     run_to_the_end([*command, tmp_path / "whole"])
     size = bytes_below(tmp_path / "whole")

@@ -37,8 +37,8 @@ def gradients(loss, *tensors):
     return torch.autograd.grad(loss, tensors)
 
 
-def assert_equal(found, expected):
-    for first, second in zip(found, expected, strict=True):
+def assert_equal(values, expected):
+    for first, second in zip(values, expected, strict=True):
         assert max_difference(first.detach(), second.detach()) < 1e-12
 
 
@@ -66,26 +66,28 @@ def log_uniform_counts(words, n_words: int, n_tries: int) -> numpy.ndarray:
     return 1 - (1 - p) ** n_tries
 
 
-def sampled_softmax_loss(h, weight, bias, targets, samples, n_tries) -> torch.Tensor:
+def sampled_softmax_loss(h, weight, bias, targets, samples) -> torch.Tensor:
     """tf.nn.sampled_softmax_loss as it is documented, with remove_accidental_hits = True: the log
     of the expected count is subtracted from the logits of the true class and of the samples."""
-    counts = log_uniform_counts(numpy.arange(len(bias)), len(bias), n_tries)
+    counts = log_uniform_counts(numpy.arange(len(bias)), len(bias), samples.n_tries)
     log_q = torch.from_numpy(numpy.log(counts)).to(h.dtype)
-    samples = torch.from_numpy(samples)
+    words = torch.from_numpy(samples.words)
     true = (h * weight[targets]).sum(1) + (bias - log_q)[targets]
-    others = h @ weight[samples].t() + (bias - log_q)[samples]
-    others = others.masked_fill(samples == targets[:, None], -math.inf)
+    others = h @ weight[words].t() + (bias - log_q)[words]
+    others = others.masked_fill(words == targets[:, None], -math.inf)
     logits = torch.cat((true[:, None], others), 1)
     return F.cross_entropy(logits, torch.zeros_like(targets), reduction="sum")
 
 
 def test_sampled_softmax(pieces):
     layer, (h, targets) = softmax(n_samples=12), problem()
-    samples, n_tries = layer.draw(numpy.random.default_rng(3))
-    assert 0 < numpy.isin(targets, samples).sum() < ROWS  # Accidental hits occur, not everywhere.
+    samples = layer.draw(numpy.random.default_rng(3))
+    assert (
+        0 < numpy.isin(targets, samples.words).sum() < ROWS
+    )  # Accidental hits occur, not everywhere.
     weights = (h, layer.weight, layer.bias)
-    plain = sampled_softmax_loss(*weights, targets, samples, n_tries)
-    loss = layer(h, targets, (samples, n_tries))
+    plain = sampled_softmax_loss(*weights, targets, samples)
+    loss = layer(h, targets, samples)
     for one, other in zip([loss, *gradients(loss, *weights)], [plain, *gradients(plain, *weights)]):
         assert max_difference(one.detach(), other.detach()) < 1e-5
 
@@ -115,8 +117,8 @@ def test_the_minimum_is_the_true_distribution(n_samples, n_steps):
 
 
 def test_a_markov_language():
-    """Every word has three successors, and a sample stands for 80 words: the sampled loss trains as
-    well as an independent one does, and so far that it knows the successors."""
+    """Every word has three successors, and there is one sample per 80 words: the sampled loss
+    trains as well as an independent one, and well enough to predict the successors."""
     n_words, n_samples, width = 400, 5, 24
     random = numpy.random.default_rng(1)
     successors = torch.from_numpy(random.integers(0, n_words, (n_words, 3)))
@@ -143,7 +145,7 @@ def test_a_markov_language():
         return (-(likelihood.view(-1, 3) * probabilities).sum(1).mean()).exp().item()
 
     ours = train(lambda layer, h, targets, samples: layer(h, targets, samples))
-    plain = train(lambda layer, h, t, s: sampled_softmax_loss(h, layer.weight, layer.bias, t, *s))
+    plain = train(lambda layer, h, t, s: sampled_softmax_loss(h, layer.weight, layer.bias, t, s))
     assert ours == pytest.approx(plain, rel=0.1)
     assert ours < 5  # The best possible: 2.45; word frequencies alone: 400.
 
@@ -159,9 +161,9 @@ def test_as_many_samples_as_words_is_the_full_softmax():
 def test_log_likelihood_is_exact(n_samples, pieces):
     """Also of a softmax that was trained with samples."""
     layer, (h, targets) = softmax(n_samples), problem()
-    found = layer.log_likelihood(h.detach(), targets)
+    likelihoods = layer.log_likelihood(h.detach(), targets)
     logits = F.linear(h, layer.weight, layer.bias)
-    assert_equal([found], [logits.log_softmax(1)[torch.arange(ROWS), targets]])
+    assert_equal([likelihoods], [logits.log_softmax(1)[torch.arange(ROWS), targets]])
 
 
 def test_adaptive_softmax(pieces):
@@ -180,16 +182,16 @@ def test_adaptive_softmax(pieces):
 
 def test_draws_are_distinct_and_follow_zipf():
     n_words, n_samples = 1000, 100
-    seen = numpy.zeros(n_words)
+    counts = numpy.zeros(n_words)
     expected = numpy.zeros(n_words)
     for seed in range(300):
         words, n_tries = draw_log_uniform(n_words, n_samples, numpy.random.default_rng(seed))
         assert len(words) == n_samples == len(set(words.tolist()))
         assert n_tries >= n_samples
-        seen[words] += 1
+        counts[words] += 1
         expected += log_uniform_counts(numpy.arange(n_words), n_words, n_tries)
-    for part in (slice(0, 10), slice(10, 100), slice(100, 1000)):
-        assert seen[part].sum() == pytest.approx(expected[part].sum(), rel=0.05)
+    for words_of_rank in (slice(0, 10), slice(10, 100), slice(100, 1000)):
+        assert counts[words_of_rank].sum() == pytest.approx(expected[words_of_rank].sum(), rel=0.05)
 
 
 def test_tied_weights():

@@ -8,7 +8,6 @@ from spacy_elmo.pretraining import memory
 from spacy_elmo.pretraining.config import read_config
 from spacy_elmo.pretraining.corpus import open_corpus, prepare
 from spacy_elmo.pretraining.tokenize import TokenizationConfig
-from spacy_elmo.pretraining.vocabulary import VocabularyConfig
 
 from ..project.conftest import PROJECT
 
@@ -17,7 +16,7 @@ from ..project.conftest import PROJECT
 def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("memory") / "corpus"
     texts = [f"the bank number {i} flows to the river" for i in range(60)]
-    prepare(texts, folder, TokenizationConfig("en", True), VocabularyConfig(), dev_fraction=0.1)
+    prepare(texts, folder, TokenizationConfig("en", True), dev_fraction=0.1)
     return open_corpus(folder)
 
 
@@ -54,7 +53,7 @@ def test_rows_of_the_output_layer_need_no_gradient_of_all(corpus):
 def test_a_sentence_longer_than_a_batch(corpus, tmp_path):
     texts = [" ".join([f"word{i}"] * 9000) for i in range(20)]
     tokenization = TokenizationConfig(whitespace=True, one_per_line=True, max_length=9000)
-    prepare(texts, tmp_path / "long", tokenization, VocabularyConfig(), dev_fraction=0.2)
+    prepare(texts, tmp_path / "long", tokenization, dev_fraction=0.2)
     short, long = (estimate("small", x) for x in (corpus, open_corpus(tmp_path / "long")))
     assert long[1] > 2 * short[1]
 

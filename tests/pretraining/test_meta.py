@@ -17,7 +17,6 @@ from spacy_elmo.pretraining.config import read_config
 from spacy_elmo.pretraining.corpus import open_corpus, prepare
 from spacy_elmo.pretraining.init_model import build_model
 from spacy_elmo.pretraining.updater import Updater
-from spacy_elmo.pretraining.vocabulary import VocabularyConfig
 
 from ..project.conftest import PROJECT
 from .conftest import SENTENCE_PER_LINE, sentences
@@ -37,8 +36,7 @@ def folders(tmp_path_factory):
     for name, size in (("many", N_WORDS), ("few", 99)):
         words = ["<S>", "</S>", "<UNK>", "Anna", "sees", "the", "river", "."]
         words += [f"unseen{i}" for i in range(size - len(words))]
-        vocabulary = VocabularyConfig(words=words)
-        prepare(sentences(), folder / name, SENTENCE_PER_LINE, vocabulary, dev_fraction=0.1)
+        prepare(sentences(), folder / name, SENTENCE_PER_LINE, vocabulary=words, dev_fraction=0.1)
     return folder
 
 

@@ -20,7 +20,7 @@ UNROLL_STEPS = 20
 def test_updates_are_those_of_bilm_tf(corpus):
     """bilm-tf multiplies the loss by unroll_steps, clips the global norm of the gradient at 10, and
     gives it to an Adagrad of rate 0.2 whose accumulators begin at 1. The gradients of the mean loss
-    are noted as autograd hands them to the parameters."""
+    are recorded when autograd gives them to the parameters."""
     optimizer = read_config(PAPER).pretraining.optimizer
     config = run_config(corpus, loss=LossConfig("full"), optimizer=optimizer, dropout=0.0)
     model = new_model(config, corpus)

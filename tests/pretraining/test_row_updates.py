@@ -14,7 +14,6 @@ from torch import nn
 from spacy_elmo.pretraining.batches import SentenceBatches, plan_epoch
 from spacy_elmo.pretraining.config import LossConfig, OptimizerConfig
 from spacy_elmo.pretraining.corpus import open_corpus, prepare
-from spacy_elmo.pretraining.vocabulary import VocabularyConfig
 
 from .conftest import (
     CHARACTERS,
@@ -39,8 +38,8 @@ def many_words(tmp_path_factory):
     frequencies = [1 / (i + 1) for i in range(len(words))]
     lines = [" ".join(draw(words, frequencies, k=4 + i % 9)) for i in range(600)]
     folder = tmp_path_factory.mktemp("rows") / "corpus"
-    vocabulary = VocabularyConfig(words=["<S>", "</S>", "<UNK>", *words])
-    prepare(lines, folder, SENTENCE_PER_LINE, vocabulary, dev_fraction=0.05)
+    vocabulary = ["<S>", "</S>", "<UNK>", *words]
+    prepare(lines, folder, SENTENCE_PER_LINE, vocabulary=vocabulary, dev_fraction=0.05)
     return open_corpus(folder)
 
 
@@ -70,13 +69,13 @@ def ordinary_training(config, corpus, n_processes=1):
     )
     plans = (plan_epoch(corpus.train.lengths, 60, config.system.seed, n) for n in itertools.count())
     epochs = (SentenceBatches(corpus.train, plan) for plan in plans)
-    parts = itertools.chain.from_iterable(
-        [(epoch, range(at, min(at + settings.accumulate_gradient, len(epoch))))]
+    steps = itertools.chain.from_iterable(
+        [(epoch, range(first, min(first + settings.accumulate_gradient, len(epoch))))]
         for epoch in epochs
-        for at in range(0, len(epoch), settings.accumulate_gradient)
+        for first in range(0, len(epoch), settings.accumulate_gradient)
     )
     norms, unread = [], []
-    for step, (epoch, numbers) in enumerate(itertools.islice(parts, N_STEPS)):
+    for step, (epoch, numbers) in enumerate(itertools.islice(steps, N_STEPS)):
         samples = model.output.draw(numpy.random.default_rng((config.system.seed, step)))
         n_targets = sum(epoch.size(number)[1] for number in numbers)
         sums = [torch.zeros_like(parameter) for parameter in parameters]
@@ -109,9 +108,9 @@ def clip_without_zeros(model, read, limit):
         clipped.append(nn.Parameter(torch.empty_like(rows)))
         clipped[-1].grad = rows
     norm = nn.utils.clip_grad_norm_(clipped, limit)
-    for (name, parameter), part in zip(model.named_parameters(), clipped):
+    for (name, parameter), copy in zip(model.named_parameters(), clipped):
         if name.startswith("output."):
-            parameter.grad[read] = part.grad
+            parameter.grad[read] = copy.grad
     return float(norm)
 
 

@@ -1,4 +1,4 @@
-"""Training: it learns, does not see what it predicts, and goes on where it was killed."""
+"""Training: it learns, does not see what it predicts, and continues after a kill."""
 
 from __future__ import annotations
 
@@ -23,15 +23,18 @@ from spacy_elmo.pretraining import checkpoint as checkpoints
 from spacy_elmo.pretraining.batches import ContiguousBatches, SentenceBatches, make_epoch, pack
 from spacy_elmo.pretraining.config import LossConfig, OptimizerConfig, SystemConfig, read_config
 from spacy_elmo.pretraining.corpus import Sentences, open_corpus, prepare
-from spacy_elmo.pretraining.export import write_model
-from spacy_elmo.pretraining.head import head_folder, load_head, load_language_model
+from spacy_elmo.pretraining.export import (
+    head_folder,
+    load_head,
+    load_language_model,
+    write_model,
+)
 from spacy_elmo.pretraining.init_model import build_model
 from spacy_elmo.pretraining.language_model import LanguageModel
 from spacy_elmo.pretraining.optimizer import set_learn_rate
 from spacy_elmo.pretraining.perplexity import perplexity
 from spacy_elmo.pretraining.trainer import pretrain
 from spacy_elmo.pretraining.updater import Updater
-from spacy_elmo.pretraining.vocabulary import VocabularyConfig
 
 from ..conftest import max_difference
 from .conftest import (
@@ -81,9 +84,9 @@ def test_it_learns(tmp_path, corpus, bilm, loss):
     config = run_config(corpus, bilm, max_steps=120, eval_frequency=60, loss=loss)
     start = evaluate(new_model(config, corpus), corpus)
     end = evaluate(train(config, tmp_path / "run").model, corpus)
-    # The order of the words tells more than their frequencies, in both directions.
-    assert max(end.forward, end.backward) < 0.6 * end.unigram < 0.6 * start.average
-    assert end.unigram == pytest.approx(start.unigram)
+    # It predicts better than the word frequencies, in both directions.
+    assert max(end["forward"], end["backward"]) < 0.6 * end["unigram"] < 0.6 * start["average"]
+    assert end["unigram"] == pytest.approx(start["unigram"])
 
 
 def test_tied_weights(tmp_path, corpus):
@@ -126,9 +129,9 @@ def test_the_same_activations_as_at_inference(corpus):
     expected = torch.cat([layers[-1] for layers in model.bilm.embed(texts)])
     is_boundary = numpy.isin(batch.types, ["<S>", "</S>"])
     is_word = [torch.from_numpy(~is_boundary[inputs]) for inputs in batch.inputs]
-    for direction, part in enumerate(expected.chunk(2, dim=1)):
-        found = sorted(top[direction][is_word[direction]].tolist())
-        assert max_difference(found, sorted(part.tolist())) < 1e-5
+    for direction, layer in enumerate(expected.chunk(2, dim=1)):
+        activations = sorted(top[direction][is_word[direction]].tolist())
+        assert max_difference(activations, sorted(layer.tolist())) < 1e-5
 
 
 def test_perplexity_is_that_of_single_sentences(corpus):
@@ -140,19 +143,18 @@ def test_perplexity_is_that_of_single_sentences(corpus):
         sums -= model.log_likelihood(batch).double().sum(1).numpy()
         n += batch.n_targets
     expected = numpy.exp([*(sums / n), sums.sum() / (2 * n)])
-    found = [together.forward, together.backward, together.average]
-    assert found == pytest.approx(expected, rel=1e-5)
-    assert together.n_words == len(corpus.dev.ids) and 0 < together.unknown < 0.5
+    perplexities = [together["forward"], together["backward"], together["average"]]
+    assert perplexities == pytest.approx(expected, rel=1e-5)
+    assert together["n_words"] == len(corpus.dev.ids) and 0 < together["unknown"] < 0.5
     few = perplexity(model, corpus.dev, max_words=30)
-    assert 30 <= few.n_words < 50
+    assert 30 <= few["n_words"] < 50
 
 
 @pytest.fixture(scope="module")
 def long_text(tmp_path_factory):
     """A corpus whose held-out part is several rows of a stream."""
     folder = tmp_path_factory.mktemp("long") / "corpus"
-    vocabulary = VocabularyConfig(size=15)
-    prepare(sentences(2000), folder, SENTENCE_PER_LINE, vocabulary, dev_fraction=0.4)
+    prepare(sentences(2000), folder, SENTENCE_PER_LINE, vocab_size=15, dev_fraction=0.4)
     return open_corpus(folder)
 
 
@@ -195,33 +197,33 @@ def test_perplexity_with_carried_states(long_text, max_words):
     expected = numpy.exp([*(sums / n), sums.sum() / (2 * n)])
     settings = {"max_words": max_words, "carry_state": True}
     for batch_words in (70, 4096):
-        found = perplexity(model, corpus.dev, batch_words=batch_words, **settings)
-        perplexities = [found.forward, found.backward, found.average]
+        scores = perplexity(model, corpus.dev, batch_words=batch_words, **settings)
+        perplexities = [scores["forward"], scores["backward"], scores["average"]]
         assert perplexities == pytest.approx(expected, rel=1e-5)
         n_words = sum(word > 1 for word in streams[0][1])
-        assert n_words - n_rows < found.n_words <= n_words
+        assert n_words - n_rows < scores["n_words"] <= n_words
     stateless = perplexity(model, corpus.dev, max_words=max_words)
-    assert abs(stateless.average / found.average - 1) > 1e-4
+    assert abs(stateless["average"] / scores["average"] - 1) > 1e-4
 
 
 def test_a_carried_training_is_evaluated_with_carried_states(tmp_path, corpus):
     config = run_config(corpus, carry_state=True, unroll_steps=10, max_steps=3)
     trainer = train(config, tmp_path / "run")
     expected = evaluate(trainer.model, corpus, carry_state=True)
-    assert trainer.state.record["average"] == expected.average
+    assert trainer.state.record["average"] == expected["average"]
 
 
 def test_accumulated_gradients(corpus):
     """A step of two batches changes the weights as one step on both does."""
     config = run_config(corpus, dropout=0.0, loss=LOSSES["full"])
     plan = [numpy.arange(10), numpy.arange(10, 25)]
-    found = []
+    results = []
     for batches in ([numpy.concatenate(plan)], plan):
         updater = Updater(new_model(config, corpus), config.pretraining, 0)
         updater.update(SentenceBatches(corpus.train, batches), range(len(batches)), 0)
-        found.append(weights(updater))
-    for name, value in found[0].items():
-        assert max_difference(value, found[1][name]) < 1e-5, name
+        results.append(weights(updater))
+    for name, value in results[0].items():
+        assert max_difference(value, results[1][name]) < 1e-5, name
 
 
 def test_carried_states(corpus):
@@ -244,7 +246,7 @@ def test_carried_states(corpus):
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 def test_mixed_precision(corpus, bilm, carry_state, loss):
     """Products in bfloat16, everything else in float32: the same loss and gradients, nearly."""
-    found = []
+    results = []
     for mixed_precision in (False, True):
         config = run_config(
             corpus,
@@ -264,17 +266,17 @@ def test_mixed_precision(corpus, bilm, carry_state, loss):
         losses = [updater.update(epoch, [n], i, states)[0] for i, n in enumerate(numbers)]
         assert losses[0].dtype == torch.float32
         gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
-        found.append((torch.stack(losses), gradient))
-    (exact, exact_gradient), (rounded, gradient) = found
+        results.append((torch.stack(losses), gradient))
+    (exact, exact_gradient), (rounded, gradient) = results
     assert 0 < max_difference(exact, rounded) < 0.03
     assert torch.cosine_similarity(exact_gradient, gradient, dim=0) > 0.99
 
 
 @both_inputs
-def test_it_learns_from_rows_that_go_on(tmp_path, corpus, bilm):
+def test_it_learns_with_carried_states(tmp_path, corpus, bilm):
     config = run_config(corpus, bilm, max_steps=150, carry_state=True, unroll_steps=10, dropout=0.0)
-    found = evaluate(train(config, tmp_path / "run").model, corpus, carry_state=True)
-    assert max(found.forward, found.backward) < 0.7 * found.unigram
+    scores = evaluate(train(config, tmp_path / "run").model, corpus, carry_state=True)
+    assert max(scores["forward"], scores["backward"]) < 0.7 * scores["unigram"]
 
 
 # Resuming
@@ -293,9 +295,9 @@ def test_resuming_equals_one_run(tmp_path, corpus, carry_state):
     whole = train(config, tmp_path / "whole")
     assert whole.state.epoch == 1 and whole.state.step > 20
     for limit in (3, 5, 8, 15, 0):
-        part = train(change(config, max_steps=limit), tmp_path / "parts", resume=True)
-    assert part.state.step == whole.state.step
-    assert equal(weights(whole), weights(part))
+        resumed = train(change(config, max_steps=limit), tmp_path / "parts", resume=True)
+    assert resumed.state.step == whole.state.step
+    assert equal(weights(whole), weights(resumed))
 
 
 def test_resuming_what_has_ended(tmp_path, corpus):
@@ -353,11 +355,11 @@ def test_two_processes_equal_one(tmp_path, corpus, loss, carry_state):
     )
     one = train(config, tmp_path / "one")
     train_in_two_processes(config, tmp_path / "two")
-    found = final_weights(tmp_path / "two")
+    tensors = final_weights(tmp_path / "two")
     for name, value in weights(one).items():
-        assert max_difference(found[name], value) < 1e-6, name
+        assert max_difference(tensors[name], value) < 1e-6, name
     [*_, last] = checkpoints.all_checkpoints(tmp_path / "two")
-    history = checkpoints.load(last).state["progress"]["history"]
+    history = checkpoints.read_state(last)["progress"]["history"]
     assert [record["step"] for record in history] == [10, 20, 30, 40, 50]
     for first, second in zip(one.state.history, history):
         for name in ("forward", "backward", "unigram", "n_words", "unknown"):
@@ -373,8 +375,8 @@ def test_a_signal_saves_first(tmp_path, corpus):
 
     trainer = train(run_config(corpus), tmp_path / "run", after_update=stop)
     assert trainer.interrupted and trainer.state.step == 7
-    [*_, found] = checkpoints.all_checkpoints(tmp_path / "run")
-    assert found.name == "step-00000007"
+    [*_, last] = checkpoints.all_checkpoints(tmp_path / "run")
+    assert last.name == "step-00000007"
 
 
 def test_truncated_checkpoint(tmp_path, corpus):
@@ -394,7 +396,7 @@ def test_truncated_checkpoint(tmp_path, corpus):
         train(config, tmp_path / "run", resume=True)
 
 
-def test_damaged_checkpoints_do_not_push_out_good_ones(tmp_path, corpus):
+def test_damaged_checkpoints_do_not_replace_good_ones(tmp_path, corpus):
     train(run_config(corpus, max_steps=10), tmp_path / "long")
     short = {"keep_checkpoints": 1, "checkpoint_frequency": 100}
     train(run_config(corpus, max_steps=7, **short), tmp_path / "run")
@@ -403,8 +405,8 @@ def test_damaged_checkpoints_do_not_push_out_good_ones(tmp_path, corpus):
     (later / "model.safetensors").write_bytes(b"damaged")
     with pytest.warns(UserWarning, match="step-00000010 cannot be used"):
         train(run_config(corpus, max_steps=8, **short), tmp_path / "run", resume=True)
-    [found] = checkpoints.all_checkpoints(tmp_path / "run")
-    assert checkpoints.load(found).state["progress"]["step"] == 8
+    [last] = checkpoints.all_checkpoints(tmp_path / "run")
+    assert checkpoints.read_state(last)["progress"]["step"] == 8
 
 
 def test_folders_of_the_user_are_no_checkpoints(tmp_path, corpus):
@@ -413,14 +415,14 @@ def test_folders_of_the_user_are_no_checkpoints(tmp_path, corpus):
     shutil.copytree(last, last.with_name(f"{last.name}-backup"))
     (tmp_path / "run" / "step-notes").mkdir()
     train(run_config(corpus, max_steps=20), tmp_path / "run", resume=True)
-    found = {path.name for path in (tmp_path / "run").glob("step-*")}
-    assert found == {"step-00000010-backup", "step-notes", "step-00000015", "step-00000020"}
+    names = {path.name for path in (tmp_path / "run").glob("step-*")}
+    assert names == {"step-00000010-backup", "step-notes", "step-00000015", "step-00000020"}
 
 
 def test_hidden_folders_of_the_user_stay(tmp_path, corpus):
-    """Those of killed runs go, of this version and of the one before."""
+    """Those of killed runs are removed, of this version and of the one before."""
     run = tmp_path / "run"
-    left = {
+    leftovers = {
         ".step-00000002.old", ".step-00000003.abcd_123", ".model-best.z0z0z0z0",
         ".model-last.head.abcdefgh", ".step-00000004.0123456789ab.tmp",
         ".model-best.0123456789ab.tmp", ".model-best.head.0123456789ab.tmp",
@@ -430,7 +432,7 @@ def test_hidden_folders_of_the_user_stay(tmp_path, corpus):
         ".model-mine", ".step-notes", ".model-best", ".model-last.backup-of-monday",
         ".step-00000002.older", ".model-best.head.old", ".notes.0123456789ab.tmp",
     }  # fmt: skip
-    for name in left | own:
+    for name in leftovers | own:
         (run / name).mkdir(parents=True)
         (run / name / "file.txt").write_text("x")
     train(run_config(corpus, max_steps=2), run)
@@ -464,7 +466,7 @@ def untimed(history):
 
 def test_a_signal_during_an_evaluation(tmp_path, corpus, monkeypatch):
     """The checkpoint is there already; the evaluation ends at once, and no step follows. The run
-    that continues makes up for it."""
+    that continues makes it."""
     config = run_config(corpus)
     whole = train(config, tmp_path / "whole", export=True)
     with monkeypatch.context() as patch:
@@ -472,7 +474,7 @@ def test_a_signal_during_an_evaluation(tmp_path, corpus, monkeypatch):
         trainer = train(config, tmp_path / "run", export=True)
     assert trainer.interrupted and trainer.state.step == 10 and trainer.state.history == []
     assert next(n_batches) == 3  # It read two batches.
-    assert checkpoints.load(tmp_path / "run" / "step-00000010").state["progress"]["step"] == 10
+    assert checkpoints.read_state(tmp_path / "run" / "step-00000010")["progress"]["step"] == 10
     again = train(config, tmp_path / "run", resume=True, export=True)
     assert not again.interrupted
     assert untimed(again.state.history) == untimed(whole.state.history)
@@ -501,7 +503,7 @@ def test_a_signal_after_an_evaluation(tmp_path, corpus):
 
     trainer = train(config, tmp_path / "run", on_evaluation=stop)
     assert trainer.state.step == 10 and trainer.interrupted
-    state = checkpoints.load(tmp_path / "run" / "step-00000010").state
+    state = checkpoints.read_state(tmp_path / "run" / "step-00000010")
     assert [record["step"] for record in state["progress"]["history"]] == [10]
     again = train(config, tmp_path / "run", resume=True)
     assert [record["step"] for record in again.state.history] == [10, 20]
@@ -513,15 +515,12 @@ def test_two_processes_stop_during_an_evaluation(tmp_path, corpus):
     train_in_two_processes(config, tmp_path / "whole")
     train_in_two_processes(config, tmp_path / "two", stops="1")
     [*_, last] = checkpoints.all_checkpoints(tmp_path / "two")
-    progress = checkpoints.load(last).state["progress"]
+    progress = checkpoints.read_state(last)["progress"]
     assert progress["step"] == 10 and progress["history"] == []
     train_in_two_processes(config, tmp_path / "two")
-    whole, again = (
-        checkpoints.load(checkpoints.all_checkpoints(tmp_path / name)[-1])
-        for name in ("whole", "two")
-    )
-    assert equal(whole.model, again.model)
-    histories = [untimed(saved.state["progress"]["history"]) for saved in (whole, again)]
+    assert equal(*(final_weights(tmp_path / name) for name in ("whole", "two")))
+    states = [checkpoints.read_state(checkpoints.find_last(tmp_path / x)) for x in ("whole", "two")]
+    histories = [untimed(state["progress"]["history"]) for state in states]
     assert histories[0] == histories[1]
 
 
@@ -572,7 +571,7 @@ def test_a_kill_while_the_best_model_is_written(tmp_path, corpus, monkeypatch):
     assert equal(dict(model.named_parameters()), dict(again.model.named_parameters()))
 
 
-def test_what_a_killed_run_left_goes(tmp_path, corpus, monkeypatch):
+def test_leftovers_of_a_killed_run_are_removed(tmp_path, corpus, monkeypatch):
     """Also what was half-written at the very end, and is not looked at again."""
     config = run_config(corpus, max_steps=10)
 
@@ -580,10 +579,10 @@ def test_what_a_killed_run_left_goes(tmp_path, corpus, monkeypatch):
         if path.name == "model-last":
             context = atomic_folder(path)
             (context.__enter__() / "weights").write_text("half")
-            left.append(context)
+            leftovers.append(context)
             raise KeyboardInterrupt
 
-    left = []
+    leftovers = []
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("spacy_elmo.pretraining.trainer.write_model", killed)
         train(config, tmp_path / "run", export=True)
@@ -609,11 +608,10 @@ def test_evaluations_read_a_sample_of_all(tmp_path, monkeypatch):
     """Not the beginning, which is that of the first files."""
     lines = [f"early words number {n}" for n in range(1500)]
     lines += [f"late words number {n}" for n in range(1500)]
-    settings = {"dev_fraction": 0.5}
-    prepare(lines, tmp_path / "c", SENTENCE_PER_LINE, VocabularyConfig(size=20), **settings)
+    prepare(lines, tmp_path / "c", SENTENCE_PER_LINE, vocab_size=20, dev_fraction=0.5)
     corpus = open_corpus(tmp_path / "c")
     early, late = numpy.flatnonzero([word in ("early", "late") for word in corpus.words]).tolist()
-    seen, batches, real = [], [], LanguageModel.log_likelihood
+    samples, batches, real = [], [], LanguageModel.log_likelihood
 
     def log_likelihood(model, batch, *args):
         batches.append(numpy.sort(batch.targets[0]))
@@ -624,15 +622,15 @@ def test_evaluations_read_a_sample_of_all(tmp_path, monkeypatch):
         config = replace(
             run_config(corpus, eval_words=400, max_steps=20), system=SystemConfig(seed)
         )
-        for record in train(config, tmp_path / f"run-{len(seen)}").state.history:
+        for record in train(config, tmp_path / f"run-{len(samples)}").state.history:
             assert 400 <= record["n_words"] < 410
             assert record["n_sentences"] == record["n_words"] // 4
         n = len(batches) // 2
-        seen += [numpy.sort(numpy.concatenate(part)) for part in (batches[:n], batches[n:])]
+        samples += [numpy.sort(numpy.concatenate(half)) for half in (batches[:n], batches[n:])]
         batches.clear()
-    for other in seen:
-        assert numpy.array_equal(seen[0], other)
-    n_early, n_late = ((seen[0] == word).sum() for word in (early, late))
+    for other in samples:
+        assert numpy.array_equal(samples[0], other)
+    n_early, n_late = ((samples[0] == word).sum() for word in (early, late))
     assert n_early + n_late == 100 and 30 < n_early < 70
 
 
@@ -693,11 +691,10 @@ def test_a_corpus_that_is_prepared_again_meanwhile(tmp_path, corpus):
     folder = tmp_path / "corpus"
     shutil.copytree(corpus.folder, folder)
     words = [line.replace("river", "rivulet") for line in sentences()]
-    vocabulary = VocabularyConfig(size=9)
 
     def prepare_again(updater, step):
         if step == 1:
-            prepare(words, folder, SENTENCE_PER_LINE, vocabulary, dev_fraction=0.1)
+            prepare(words, folder, SENTENCE_PER_LINE, vocab_size=9, dev_fraction=0.1)
 
     config = run_config(open_corpus(folder), max_steps=10)
     trainer = train(config, tmp_path / "run", export=True, after_update=prepare_again)
@@ -716,7 +713,7 @@ def test_patience_counts_no_evaluation_at_a_limit(tmp_path, corpus):
     assert state.step == ended
 
 
-def test_patience_outlives_the_run(tmp_path, corpus):
+def test_patience_counts_over_runs(tmp_path, corpus):
     config = run_config(
         corpus,
         max_steps=0,
@@ -742,10 +739,10 @@ def test_full_disk(tmp_path, corpus, monkeypatch):
     monkeypatch.setattr(checkpoints, "save_tensors", fail)
     with pytest.raises(OSError, match="No space left"):
         train(run_config(corpus, max_steps=10), tmp_path / "run")
-    [found] = checkpoints.all_checkpoints(tmp_path / "run")
-    assert found.name == "step-00000000"
-    checkpoints.load(found)
-    assert [path.name for path in (tmp_path / "run").iterdir() if path.is_dir()] == [found.name]
+    [first] = checkpoints.all_checkpoints(tmp_path / "run")
+    assert first.name == "step-00000000"
+    assert checkpoints.find_last(tmp_path / "run") == first
+    assert [path.name for path in (tmp_path / "run").iterdir() if path.is_dir()] == [first.name]
 
 
 # Results
@@ -766,10 +763,10 @@ def test_the_result_is_a_pipeline(tmp_path, corpus, bilm):
         model, head = load_language_model(nlp.get_pipe("elmo").bilm, head_folder(folder))
         assert head.words == corpus.words
         assert head.tokenization.whitespace is True
-        found = perplexity(model, corpus.dev)
+        scores = perplexity(model, corpus.dev)
         expected = trainer.state.history[-1]["average"]
         if name == "last" or trainer.state.best_step == 20:
-            assert found.average == pytest.approx(expected, rel=1e-5)
+            assert scores["average"] == pytest.approx(expected, rel=1e-5)
 
 
 @both_inputs
@@ -787,18 +784,18 @@ def test_further_pretraining(tmp_path, corpus):
     first = train(run_config(corpus), tmp_path / "first")
     allennlp.write(first.model.bilm, tmp_path / "published")
     lines = [line.replace("the river", "this lake") for line in sentences(seed=1)]
-    prepare(lines, tmp_path / "corpus", SENTENCE_PER_LINE, VocabularyConfig(), dev_fraction=0.1)
+    prepare(lines, tmp_path / "corpus", SENTENCE_PER_LINE, dev_fraction=0.1)
     other = open_corpus(tmp_path / "corpus")
     config = start_from(run_config(other, None, max_steps=60), tmp_path / "published")
     model = new_model(config, other)
     for name, value in first.model.bilm.named_parameters():
         assert torch.equal(value, dict(model.bilm.named_parameters())[name])
     second = train(config, tmp_path / "second")
-    assert evaluate(second.model, other).average < 0.5 * evaluate(model, other).average
+    assert evaluate(second.model, other)["average"] < 0.5 * evaluate(model, other)["average"]
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_going_on_with_the_output_layer(tmp_path, corpus, loss):
+def test_starting_with_the_output_layer(tmp_path, corpus, loss):
     """From the pipeline of another run, with its vocabulary."""
     first = train(run_config(corpus, loss=loss), tmp_path / "first", export=True)
     start = start_from(run_config(corpus, None, loss=loss), tmp_path / "first/model-last")
@@ -812,8 +809,7 @@ def test_going_on_with_the_output_layer(tmp_path, corpus, loss):
 def test_the_output_layer_of_common_words(tmp_path, corpus):
     first = train(run_config(corpus), tmp_path / "first", export=True)
     lines = [line.replace("river", "lake") for line in sentences()]
-    settings = VocabularyConfig(size=15)
-    prepare(lines, tmp_path / "corpus", SENTENCE_PER_LINE, settings, dev_fraction=0.1)
+    prepare(lines, tmp_path / "corpus", SENTENCE_PER_LINE, vocab_size=15, dev_fraction=0.1)
     other = open_corpus(tmp_path / "corpus")
     second, origin = build_model(
         start_from(run_config(other, None), tmp_path / "first" / "model-last"), other
@@ -828,7 +824,7 @@ def test_the_output_layer_of_common_words(tmp_path, corpus):
         assert same == (word in old)
 
 
-def test_going_on_with_tied_weights(tmp_path, corpus):
+def test_starting_with_tied_weights(tmp_path, corpus):
     """The word embeddings are not exchanged for another model's output layer."""
     loss = LossConfig("full")
     first = train(run_config(corpus, WORDS, loss=loss), tmp_path / "first", export=True)
@@ -839,7 +835,7 @@ def test_going_on_with_tied_weights(tmp_path, corpus):
     assert torch.equal(*embeddings)
 
 
-def test_half_precision_does_not_stick(tmp_path, corpus):
+def test_weights_in_half_precision_are_trained_in_float32(tmp_path, corpus):
     allennlp.write(new_model(run_config(corpus), corpus).bilm, tmp_path / "half", half=True)
     config = start_from(run_config(corpus, None), tmp_path / "half")
     second = train(config, tmp_path / "second", export=True)
@@ -855,11 +851,11 @@ def test_schedules():
         config = OptimizerConfig(
             learn_rate=2.0, schedule=schedule, warmup_steps=10, total_steps=110
         )
-        found = []
+        rates_of_steps = []
         for step in steps:
             set_learn_rate(optimizer, config, step)
-            found.append(optimizer.param_groups[0]["lr"])
-        return found
+            rates_of_steps.append(optimizer.param_groups[0]["lr"])
+        return rates_of_steps
 
     for schedule in ("constant", "cosine", "inverse_sqrt"):
         assert rates(schedule, [0, 4, 9]) == pytest.approx([0.2, 1.0, 2.0])
@@ -885,8 +881,12 @@ def test_a_schedule_ends_with_the_training(tmp_path, corpus):
     # What ended after half of it continues at the lowest rate, rather than up again.
     longer = change(config, max_steps=steps // 2 + 2)
     assert rate(train(longer, tmp_path / "other", resume=True)) == pytest.approx(0.01)
-    with pytest.raises(ValueError, match="needs max_steps or max_epochs"):
-        train(change(config, max_epochs=0), tmp_path / "endless")
+    with pytest.raises(ValueError, match=r"needs max_steps or max_epochs: max_minutes does not"):
+        train(change(config, max_epochs=0, max_minutes=1.0), tmp_path / "endless")
+    # A checkpoint has the number of steps.
+    timed = change(config, max_steps=0, max_epochs=0, max_minutes=1e-9)
+    resumed = train(timed, tmp_path / "other", resume=True)
+    assert resumed.updater.schedule.total_steps == steps // 2
 
 
 # Bad input
@@ -900,7 +900,7 @@ def test_an_output_with_a_run(tmp_path, corpus):
 
 
 def test_two_runs_in_one_folder(tmp_path, corpus):
-    """Whatever the second one is asked for, before it looks at anything else."""
+    """The second one is refused, resumed or not, before anything else is checked."""
     config = run_config(corpus)
 
     def start_another(updater, step):
@@ -956,7 +956,7 @@ def test_settings_that_do_not_fit_the_corpus_leave_nothing(tmp_path, corpus):
 def test_resuming_with_another_corpus(tmp_path, corpus):
     train(run_config(corpus, max_steps=1), tmp_path / "run")
     prepare(
-        sentences(seed=5), tmp_path / "c", SENTENCE_PER_LINE, VocabularyConfig(size=15),
+        sentences(seed=5), tmp_path / "c", SENTENCE_PER_LINE, vocab_size=15,
         dev_fraction=0.1,
     )  # fmt: skip
     other = run_config(open_corpus(tmp_path / "c"), max_steps=1)
@@ -980,9 +980,9 @@ def test_loss_that_is_not_finite(tmp_path, corpus):
     config = run_config(corpus, max_steps=20)
     with pytest.raises(ValueError, match=r"step 13: .* is NaN .* step-00000010 is the last good"):
         train(config, tmp_path / "run", after_update=spoil(12))
-    last = checkpoints.load(checkpoints.all_checkpoints(tmp_path / "run")[-1])
-    assert last.state["progress"]["step"] == 10
-    assert all(torch.isfinite(value).all() for value in last.model.values())
+    last = checkpoints.find_last(tmp_path / "run")
+    assert checkpoints.read_state(last)["progress"]["step"] == 10
+    assert all(torch.isfinite(value).all() for value in final_weights(tmp_path / "run").values())
 
 
 def test_the_last_good_checkpoint_is_not_a_damaged_one(tmp_path, corpus):
@@ -1030,8 +1030,11 @@ def test_a_corpus_smaller_than_a_batch(tmp_path, corpus):
         ("[system]\nsed = 1", "no setting 'system.sed': did you mean 'seed'"),
         ("[paths]\ncorpora = 1", "no setting 'paths.corpora': did you mean 'corpus'"),
         ("[paths]\ncorpus = 5", "paths.corpus must be a path, found 5"),
-        ("[bilm]\n[bilm.lstm]\ndim = 4\nn_layer = 2", "no setting 'bilm.lstm.n_layer', only dim"),
-        ("[bilm]\nlstm = 4", "lstm must be a section, found 4"),
+        (
+            "[bilm]\n[bilm.lstm]\ndim = 4\nn_layer = 2",
+            "'bilm.lstm.n_layer': did you mean 'n_layers'",
+        ),
+        ("[bilm]\nlstm = 4", "bilm.lstm must be a section, found 4"),
         ('[pretraining]\nloss = "full"', "pretraining.loss must be a section, found 'full'"),
         ("[pretraining]\nmax_steps = [1, 2]", "pretraining.max_steps must be a whole number"),
         (
@@ -1076,16 +1079,37 @@ def test_all_errors_of_a_config_are_reported_at_once(tmp_path):
     (tmp_path / "c.cfg").write_text(
         "[pretraining]\nbatch_wods = 5\ndropout = 2\n"
         '[pretraining.optimizer]\nname = "sgd"\n[paths]\ncorpus = 5\n[system]\nseed = "0"\n'
+        "[bilm]\ndropout = 0.1\n[bilm.lstm]\ndim = 4\nprojection_dim = 5\nn_layer = 2\n"
+        "[bilm.char_cnn]\nfilters = [[60, 4]]\nn_characters = 5\n"
+        "[bilm.char_cnn.embedding]\ndim = 0\nwidth = 4\n"
     )
     with pytest.raises(ValueError) as error:
         read_config(tmp_path / "c.cfg")
     assert sorted(str(error.value).splitlines()) == [
+        "bilm.char_cnn.embedding.dim must be 1 or more, found 0",
+        "bilm.char_cnn.n_characters must be 261 or 262, found 5",
+        "no setting 'bilm.char_cnn.embedding.width': did you mean 'embedding.dim'?",
+        "no setting 'bilm.dropout', only lstm, char_cnn, n_tokens_vocab",
+        "no setting 'bilm.lstm.n_layer': did you mean 'n_layers'?",
         "no setting 'pretraining.batch_wods': did you mean 'batch_words'?",
         "paths.corpus must be a path, found 5",
         "pretraining.dropout must be less than 1, found 2",
         "pretraining.optimizer.name must be 'adagrad' or 'adamw', found 'sgd'",
         "system.seed must be a whole number, found '0'",
     ]
+
+
+def test_settings_that_contradict_each_other_are_named_with_their_sections(tmp_path):
+    (tmp_path / "c.cfg").write_text(
+        '[pretraining]\n[pretraining.loss]\nname = "adaptive"\ntied = true\n'
+        "[bilm]\n[bilm.lstm]\ndim = 4\nprojection_dim = 5\n"
+        "[bilm.char_cnn]\nfilters = [[60, 4]]\n[bilm.char_cnn.embedding]\ndim = 3\n"
+    )
+    with pytest.raises(ValueError) as error:
+        read_config(tmp_path / "c.cfg")
+    names = ["bilm.char_cnn.max_characters_per_token", "bilm.lstm.projection_dim"]
+    lines = sorted(str(error.value).splitlines())
+    assert [line.split()[0] for line in lines] == [*names, "pretraining.loss.tied"]
 
 
 def test_nothing_to_train(corpus):
@@ -1096,7 +1120,7 @@ def test_nothing_to_train(corpus):
 def test_words_of_another_vocabulary(tmp_path, corpus):
     allennlp.write(new_model(run_config(corpus, WORDS), corpus).bilm, tmp_path / "words")
     prepare(
-        sentences(), tmp_path / "c", SENTENCE_PER_LINE, VocabularyConfig(size=5),
+        sentences(), tmp_path / "c", SENTENCE_PER_LINE, vocab_size=5,
         dev_fraction=0.1,
     )  # fmt: skip
     other = open_corpus(tmp_path / "c")

@@ -1,6 +1,7 @@
 """Output layers of the language model, and their losses: a module each, and an entry of `LOSSES`.
 
-A module has what `Softmax` has: `n_words`, `reads_rows`, `draw`, `forward` and `log_likelihood`.
+A module has what `Softmax` has: `n_words`, `reads_rows` (if it is true, also `copy_rows`), `draw`,
+`forward` and `log_likelihood`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, Optional
 from torch import nn
 
 from .adaptive import AdaptiveSoftmax
-from .softmax import Rows, Samples, Softmax, draw_log_uniform
+from .softmax import Samples, Softmax, draw_log_uniform
 
 OutputLayer = Softmax | AdaptiveSoftmax
 # By pretraining.loss.name: a function of the section, the number of words, the width P, and the
@@ -27,5 +28,5 @@ LOSSES: dict[str, Callable[[Any, int, int, Optional[nn.Parameter]], OutputLayer]
 }
 
 __all__ = [
-    "LOSSES", "AdaptiveSoftmax", "OutputLayer", "Rows", "Samples", "Softmax", "draw_log_uniform",
+    "LOSSES", "AdaptiveSoftmax", "OutputLayer", "Samples", "Softmax", "draw_log_uniform",
 ]  # fmt: skip

@@ -46,20 +46,18 @@ class AdaptiveSoftmax(nn.Module):
     def draw(self, random: numpy.random.Generator) -> None:
         """Nothing is sampled."""
 
-    def forward(
-        self, h: Tensor, targets: Tensor, samples: None = None, rows: None = None
-    ) -> Tensor:
+    def forward(self, h: Tensor, targets: Tensor, samples: None = None) -> Tensor:
         """See `Softmax.forward`."""
         return -self._log_likelihood(h, targets).sum()
 
     def log_likelihood(self, h: Tensor, targets: Tensor) -> Tensor:
         """See `Softmax.log_likelihood`."""
         size = rows_per_chunk(h, self.n_words)
-        parts = [
+        chunks = [
             self._log_likelihood(h[start : start + size], targets[start : start + size])
             for start in range(0, len(h), size)
         ]
-        return torch.cat(parts) if parts else h.new_empty(0)
+        return torch.cat(chunks) if chunks else h.new_empty(0)
 
     def _log_likelihood(self, h: Tensor, targets: Tensor) -> Tensor:
         """What `self.softmax.forward` returns, without its faults: it waits for the device, to see

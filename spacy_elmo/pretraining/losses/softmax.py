@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Optional
+from dataclasses import dataclass, field, replace
+from typing import Any, Optional
 
 import numpy
 import torch
@@ -14,31 +15,26 @@ from ...bilm.kernels import Kernel, load_kernels
 from ...bilm.mixed_precision import autocast, operand, product_dtype
 from ...bilm.packing import to_device
 
-# Bounds the logits that exist at a time, in bytes: they should stay near the processor.
+# Bounds the logits that exist at a time, in bytes: they should fit into the processor's cache.
 _LOGIT_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
 
 
-class Samples(NamedTuple):
-    """The words that a sampled softmax estimates its normaliser from.
+@dataclass(frozen=True)
+class Samples:
+    """What a step of a sampled softmax reads.
 
-    words (ndarray): Distinct words, rising.
+    words (ndarray): The words that the normaliser is estimated from: distinct, rising.
     n_tries (int): The number of draws, repeated words included.
+    rows (Optional[Tensor]): The samples and the targets, if the gradient is to be that of copies:
+        distinct, rising.
+    copies (dict[Parameter, Tensor]): The layer's parameters, and copies of these rows. They are
+        leaves of the graph, so that no gradient of the whole layer is computed.
     """
 
     words: numpy.ndarray
     n_tries: int
-
-
-class Rows(NamedTuple):
-    """Copies of some rows of a `Softmax`. They are leaves of the graph, so that no gradient of the
-    whole layer is computed.
-
-    words (Tensor): Distinct words, rising.
-    parts (dict[Parameter, Tensor]): The layer's parameters, and these rows of them.
-    """
-
-    words: Tensor
-    parts: dict[nn.Parameter, Tensor]
+    rows: Optional[Tensor] = None
+    copies: dict[nn.Parameter, Tensor] = field(default_factory=dict)
 
 
 class Softmax(nn.Module):
@@ -79,35 +75,28 @@ class Softmax(nn.Module):
         """RETURNS (Optional[Samples]): The samples of one step, for both directions."""
         if self.n_samples is None:
             return None
-        return draw_log_uniform(self.n_words, self.n_samples, random)
+        return Samples(*draw_log_uniform(self.n_words, self.n_samples, random))
 
-    def gather(self, words: numpy.ndarray) -> Rows:
-        """RETURNS (Rows): Copies of the rows of distinct words, in rising order."""
-        index = to_device(words, self.weight.device)
-        parts = {p: p.detach()[index].requires_grad_() for p in (self.weight, self.bias)}
-        return Rows(index, parts)
+    def copy_rows(self, samples: Samples, words: numpy.ndarray) -> Samples:
+        """RETURNS (Samples): The same samples, with copies of the rows of distinct words, rising.
+        They must include the samples and the targets."""
+        rows = to_device(words, self.weight.device)
+        copies = {p: p.detach()[rows].requires_grad_() for p in (self.weight, self.bias)}
+        return replace(samples, rows=rows, copies=copies)
 
-    def forward(
-        self,
-        h: Tensor,
-        targets: Tensor,
-        samples: Optional[Samples] = None,
-        rows: Optional[Rows] = None,
-    ) -> Tensor:
+    def forward(self, h: Tensor, targets: Tensor, samples: Optional[Samples] = None) -> Tensor:
         """The loss that training minimises.
 
         h (Tensor): Shape (rows, P).
         targets (Tensor): The word of each row, shape (rows,), on the CPU.
         samples (Optional[Samples]): The words to estimate from; None for all.
-        rows (Optional[Rows]): Rows that get the gradient instead of the layer's own weights. Only
-            with samples; must include the samples and the targets.
         RETURNS (Tensor): The sum over all rows. With samples this is a classification among the
             samples and the target: its minimum is that of the full loss, its value is lower.
         """
         targets = to_device(targets.numpy(), h.device)
         if samples is None:
             return _cross_entropy(h, self.weight, self.bias, targets, None, self.kernel)
-        candidates, n_tries = to_device(samples[0], h.device), samples[1]
+        candidates = to_device(samples.words, h.device)
         # The column of the sample that is the row's target, or -1. Such an "accidental hit" is left
         # out of the row's samples.
         hit = torch.searchsorted(candidates, targets).clamp_max_(len(candidates) - 1)
@@ -116,14 +105,15 @@ class Softmax(nn.Module):
         # word's expected count, as in tf.nn.sampled_softmax_loss. Only then is the minimum of the
         # loss the true distribution (Jean et al. 2015, section 3; Bengio and Senécal 2008).
         log_counts, target_log_count = (
-            log_expected_counts(words, self.n_words, n_tries) for words in (candidates, targets)
+            log_expected_counts(words, self.n_words, samples.n_tries)
+            for words in (candidates, targets)
         )
         weight: Tensor = self.weight
         bias: Tensor = self.bias
-        if rows is not None:
-            weight, bias = rows.parts[self.weight], rows.parts[self.bias]
+        if samples.rows is not None:
+            weight, bias = samples.copies[self.weight], samples.copies[self.bias]
             candidates, targets = (
-                torch.searchsorted(rows.words, words) for words in (candidates, targets)
+                torch.searchsorted(samples.rows, words) for words in (candidates, targets)
             )
         # In one gather, which has one gradient.
         parts = len(candidates), len(targets)
@@ -248,23 +238,25 @@ def log_expected_counts(words: Tensor, n_words: int, n_tries: int) -> Tensor:
     return torch.log(-torch.expm1(n_tries * torch.log1p(-p)))
 
 
-def draw_log_uniform(n_words: int, n_samples: int, random: numpy.random.Generator) -> Samples:
+def draw_log_uniform(
+    n_words: int, n_samples: int, random: numpy.random.Generator
+) -> tuple[numpy.ndarray, int]:
     """Draw distinct words with probability `log(1 + 1 / (k + 1)) / log(n_words + 1)`, about Zipf's
     law for words sorted by frequency (TensorFlow's log_uniform_candidate_sampler).
 
-    RETURNS (Samples): `n_samples` distinct words.
+    RETURNS (tuple): `n_samples` distinct words, rising, and the number of draws.
     """
-    seen = numpy.zeros(n_words, dtype=bool)
+    is_drawn = numpy.zeros(n_words, dtype=bool)
     n_tries = n_seen = 0
     while True:
         values = numpy.exp(random.random(2 * n_samples) * math.log(n_words + 1)) - 1
         draws = numpy.minimum(values.astype(numpy.int64), n_words - 1)
         _, first = numpy.unique(draws, return_index=True)
-        new = numpy.sort(first[~seen[draws[first]]])
+        new = numpy.sort(first[~is_drawn[draws[first]]])
         missing = n_samples - n_seen
         if len(new) >= missing:
-            seen[draws[new[:missing]]] = True
-            return Samples(numpy.flatnonzero(seen), n_tries + int(new[missing - 1]) + 1)
-        seen[draws[new]] = True
+            is_drawn[draws[new[:missing]]] = True
+            return numpy.flatnonzero(is_drawn), n_tries + int(new[missing - 1]) + 1
+        is_drawn[draws[new]] = True
         n_seen += len(new)
         n_tries += len(draws)

@@ -1,0 +1,23 @@
+"""Handlers of signals, for the time of a `with` block."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+@contextlib.contextmanager
+def handle_signals(handler: Callable[[int, Any], object], *numbers: int) -> Iterator[None]:
+    """Call a handler when one of these signals comes. Only the main thread can: in another one,
+    nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        numbers = ()
+    previous = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, old in previous.items():
+            signal.signal(number, old)
