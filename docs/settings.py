@@ -170,10 +170,9 @@ def pretraining() -> list[str]:
     ]  # fmt: skip
 
 
-def mixes() -> list[Callable]:
-    """RETURNS (list): The functions that `setup.py` registers as mixes."""
-    mine = [one for one in entry_points(group="thinc_layers") if one.name.startswith("spacy-elmo.")]
-    return [one.load() for one in mine]
+def registered(group: str, module: str) -> list[Callable]:
+    """RETURNS (list): The functions of a module or package that `setup.py` registers."""
+    return [one.load() for one in entry_points(group=group) if one.module.startswith(module)]
 
 
 def blocks() -> list[str]:
@@ -194,7 +193,8 @@ def blocks() -> list[str]:
                 f"`spacy-elmo.{function.__name__}.v1`", function, segmenters.Segmenter, about=True
             )
             for function in (
-                *mixes(), segmenters.sentences, segmenters.docs, segmenters.strided,
+                *registered("thinc_layers", "spacy_elmo.layers.mixes"),
+                *registered("spacy_misc", "spacy_elmo.segmenters"),
             )
         ),
         section("`spacy-elmo.ActivationCache.v1`", activation_cache.make_activation_cache),

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 from spacy.tokens import Doc
 from spacy.util import registry
 from thinc.api import Model, chain
 from thinc.types import Floats2d
 
-from .bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
+from .bilm import BiLM, BiLMConfig, LSTMConfig
 from .bilm.config import Activation
 from .bilm.formats import read_vocabulary
 from .bilm.kernels import Kernel
 from .bilm.validation import validate
+from .inference import Settings
 from .inference.settings import Precision
-from .layers.encoder import BatchLayers, ElmoEncoder, LazyBiLM, Settings
+from .layers.encoder import BatchLayers, ElmoEncoder
 from .layers.listener import make_source, mix_docs
 from .layers.listener_state import ANY
 from .layers.mixes import Mix
@@ -35,7 +36,7 @@ def PretrainedBiLM(
     type_cache_mb: float = Settings.type_cache_mb,
     stateful: bool = Settings.stateful,
     kernel: Kernel = Settings.kernel,
-    mixed_precision: bool = Settings.mixed_precision,
+    mixed_precision: bool = False,
 ) -> Model[list[Doc], BatchLayers]:
     """A biLM with existing weights. They are read at first use and saved with the pipeline, which
     then does not need the original file again.
@@ -55,11 +56,13 @@ def PretrainedBiLM(
     mixed_precision (bool): Fine-tune with bfloat16 products.
     RAISES (ValueError): If a setting has an impossible value.
     """
-    settings = Settings(
-        precision, max_tokens_per_batch, type_cache_mb, stateful, kernel, mixed_precision
+    return ElmoEncoder(
+        None if weights is None else partial(load_bilm, absolute_source(weights)),
+        segmenter or sentences(),
+        Settings(precision, max_tokens_per_batch, type_cache_mb, stateful, kernel),
+        mixed_precision=mixed_precision,
+        language=source_language(weights),
     )
-    load = None if weights is None else partial(load_bilm, absolute_source(weights))
-    return ElmoEncoder(LazyBiLM(load, source_language(weights)), segmenter or sentences(), settings)
 
 
 @registry.architectures("spacy-elmo.BiLM.v1")
@@ -82,7 +85,7 @@ def build_bilm(
     type_cache_mb: float = Settings.type_cache_mb,
     stateful: bool = Settings.stateful,
     kernel: Kernel = Settings.kernel,
-    mixed_precision: bool = Settings.mixed_precision,
+    mixed_precision: bool = False,
 ) -> Model[list[Doc], BatchLayers]:
     """A biLM with random weights, to train from scratch. Give either `filters` (character
     input) or `vocabulary` (word input). The settings are those of `PretrainedBiLM`.
@@ -93,11 +96,7 @@ def build_bilm(
     vocabulary (Optional[Union[str, Path]]): A file of words, `<S> </S> <UNK>` first.
     RAISES (ValueError): If a setting has an impossible value.
     """
-    if (filters is None) == (vocabulary is None):
-        raise ValueError(
-            "spacy-elmo.BiLM.v1: give either filters (character input) or vocabulary (word input)"
-        )
-    lstm_settings = {
+    lstm = {
         "dim": dim,
         "projection_dim": projection_dim,
         "n_layers": n_layers,
@@ -105,24 +104,30 @@ def build_bilm(
         "proj_clip": proj_clip,
         "use_skip_connections": use_skip_connections,
     }
-    lstm = validate(LSTMConfig, lstm_settings, "lstm.")
-    load: Callable[[], BiLM]
-    if filters is None:
-        load = partial(_make_word_bilm, lstm, Path(str(vocabulary)).expanduser().absolute())
-    else:
-        cnn_settings = {
-            "filters": filters,
-            "activation": activation,
-            "n_highway": n_highway,
-            "embedding_dim": char_embedding_dim,
-            "max_characters_per_token": max_characters_per_token,
-        }
-        char_cnn = validate(CharCNNConfig, cnn_settings, "char_cnn.")
-        load = partial(BiLM, BiLMConfig(lstm=lstm, char_cnn=char_cnn))
-    settings = Settings(
-        precision, max_tokens_per_batch, type_cache_mb, stateful, kernel, mixed_precision
-    )
-    return ElmoEncoder(LazyBiLM(load), segmenter or sentences(), settings)
+    char_cnn = {
+        "filters": filters,
+        "activation": activation,
+        "n_highway": n_highway,
+        "embedding_dim": char_embedding_dim,
+        "max_characters_per_token": max_characters_per_token,
+    }
+    load = _choose_input(lstm, char_cnn, vocabulary)
+    settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful, kernel)
+    return ElmoEncoder(load, segmenter or sentences(), settings, mixed_precision=mixed_precision)
+
+
+def _choose_input(
+    lstm: dict[str, Any], char_cnn: dict[str, Any], vocabulary: Optional[Union[str, Path]]
+) -> Callable[[], BiLM]:
+    """RETURNS (Callable): Makes a biLM with character input or with word input."""
+    if (char_cnn["filters"] is None) == (vocabulary is None):
+        raise ValueError(
+            "spacy-elmo.BiLM.v1: give either filters (character input) or vocabulary (word input)"
+        )
+    if vocabulary is None:
+        return partial(BiLM, validate(BiLMConfig, {"lstm": lstm, "char_cnn": char_cnn}))
+    path = Path(vocabulary).expanduser().absolute()
+    return partial(_make_word_bilm, validate(LSTMConfig, lstm, "lstm."), path)
 
 
 def _make_word_bilm(lstm: LSTMConfig, vocabulary: Path) -> BiLM:

@@ -16,8 +16,7 @@ from spacy.vocab import Vocab
 from thinc.api import Config, Model, Optimizer
 
 from .layers.activation_cache import ActivationCache
-from .layers.encoder import BatchLayers, get_lazy_bilm, max_tokens_per_batch, set_bilm
-from .layers.listener import replace_listener, replace_listener_cfg
+from .layers.encoder import BatchLayers, get_shim, set_bilm
 from .layers.mixes import Mix
 from .layers.upstream import RunState, Upstream
 from .weights import load_bilm
@@ -67,11 +66,11 @@ def make_elmo(
     optimizer: Optional[Optimizer],
     activation_cache: Optional[ActivationCache],
 ) -> Elmo:
-    lazy = get_lazy_bilm(model)
-    if lazy is not None and lazy.language not in (None, nlp.lang) and nlp.lang != "xx":
+    shim = get_shim(model)
+    if shim.language not in (None, nlp.lang) and nlp.lang != "xx":
         # Shown when the weights are loaded. A saved pipeline replaces them before that.
-        lazy.warning = (
-            f"the weights of {name!r} were trained on text in {lazy.language!r}, but the "
+        shim.warning = (
+            f"the weights of {name!r} were trained on text in {shim.language!r}, but the "
             f"pipeline's language is {nlp.lang!r}: name others in the config (model.weights)"
         )
     elmo = Elmo(
@@ -104,6 +103,34 @@ def pipe_settings(nlp: Language, elmo: Elmo, *, keep_layers: bool = True) -> dic
         raise ValueError(f"the component {elmo.name!r} is disabled, only {nlp.pipe_names} run")
     after = nlp.pipe_names[nlp.pipe_names.index(elmo.name) + 1 :]
     return {"disable": after, "component_cfg": {elmo.name: {"keep_layers": keep_layers}}}
+
+
+def replace_listener_cfg(upstream: dict, listener: dict, *, frozen: bool) -> dict:
+    """What `nlp.replace_listeners` writes into the config: the listener's own block, with the
+    upstream's model instead of its name.
+
+    RAISES (ValueError): If the block is not one of ours.
+    """
+    name = str(listener.get("@architectures"))
+    if name.split(".")[0] != "spacy-elmo":
+        raise ValueError(
+            f"cannot replace a listener inside {name}: model.tok2vec must be "
+            "spacy-elmo.ElmoListener.v1 or spacy-elmo.ElmoTok2Vec.v1"
+        )
+    if frozen:
+        listener = {**listener, "grad_factor": 0.0}
+    return {**listener, "upstream": upstream}
+
+
+def replace_listener(
+    encoder: Model[list[Doc], BatchLayers],
+    listener: Model[list[Doc], BatchLayers],
+    upstream: Elmo,
+) -> Model[list[Doc], BatchLayers]:
+    """What `nlp.replace_listeners` puts where the listener was: a copy of the upstream's model."""
+    factor = listener.attrs["settings"].grad_factor
+    encoder.attrs["grad_factor"] = 0.0 if upstream.frozen else factor
+    return encoder
 
 
 @contextlib.contextmanager
@@ -252,7 +279,8 @@ class Elmo(Upstream):
         YIELDS (list[Doc]): The batches, none of them empty.
         """
         max_docs = min(batch_size or self.batch_size, self.batch_size)
-        max_tokens = n_batches * max_tokens_per_batch(self.model)
+        shim = get_shim(self.model)
+        max_tokens = n_batches * shim.settings.max_tokens(shim.device)
         batch: list[Doc] = []
         n_tokens = 0
         for doc in docs:

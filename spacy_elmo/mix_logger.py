@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import IO, Any, Callable, NamedTuple, Optional
+from typing import IO, Any, Callable, Optional
 
 from spacy.language import Language
 from spacy.training.loggers import console_logger_v3
@@ -24,21 +24,9 @@ LogStep = Callable[[Info], None]
 Logger = Callable[[Language, IO, IO], tuple[LogStep, Callable[[], None]]]
 
 
-class TaskMix(NamedTuple):
-    """A mix in a pipeline.
-
-    task (str): The name of the component, with "/input" or "/output" if it can have two mixes.
-    kind (str): The name of the mix.
-    state (MixState): The weights of the layers.
-    """
-
-    task: str
-    kind: str
-    state: MixState
-
-
-def find_mixes(nlp: Language) -> Iterator[TaskMix]:
-    """YIELDS (TaskMix): The mixes of a pipeline's listeners."""
+def find_mixes(nlp: Language) -> Iterator[tuple[str, MixState]]:
+    """YIELDS (tuple): The mixes of a pipeline's listeners: the task, which is the name of the
+    component, with "/input" or "/output" if it can have two mixes; and the state of the mix."""
     for name, component in nlp.components:
         model = getattr(component, "model", None)
         nodes = list(model.walk()) if isinstance(model, Model) else []
@@ -51,8 +39,7 @@ def find_mixes(nlp: Language) -> Iterator[TaskMix]:
         }
         for node in nodes:
             if node.name == MIX_DOCS:
-                mix = node.layers[0]
-                yield TaskMix(ends.get(node.id, name), mix.name, mix_state(mix, n_layers))
+                yield ends.get(node.id, name), mix_state(node.layers[0], n_layers)
 
 
 def _count_layers(node: Model) -> int:
@@ -60,16 +47,6 @@ def _count_layers(node: Model) -> int:
     if node.name == LISTENER and node.attrs["link"].upstream is not None:
         return node.attrs["link"].upstream.layer_shape[0]
     return get_bilm(node).config.n_activations if node.name == ENCODER else 0
-
-
-def describe_state(state: MixState) -> str:
-    """RETURNS (str): For example "0.21 0.47 0.32, gamma 1.05"."""
-    parts = []
-    if state.weights is not None:
-        parts.append(" ".join(f"{weight:.3f}" for weight in state.weights))
-    if state.gamma is not None:
-        parts.append(f"gamma {state.gamma:.3f}")
-    return ", ".join(parts) or "no layer weights"
 
 
 @registry.loggers("spacy-elmo.MixLogger.v1")
@@ -96,8 +73,8 @@ def mix_logger(logger: Optional[Logger] = None) -> Logger:
             log_inner(info)
             # Clears the progress bar of the other logger, and draws it again below.
             with tqdm.external_write_mode(file=stdout):
-                for mix in mixes:
-                    print(f"  {mix.task}: {mix.kind} {describe_state(mix.state)}", file=stdout)
+                for task, mix in mixes:
+                    print(f"  {task}: {mix.kind} {_describe(mix)}", file=stdout)
 
         def finalize() -> None:
             finalize_inner()
@@ -110,12 +87,22 @@ def mix_logger(logger: Optional[Logger] = None) -> Logger:
     return setup
 
 
-def _scores(mixes: list[TaskMix]) -> dict[str, float]:
+def _describe(mix: MixState) -> str:
+    """RETURNS (str): For example "0.210 0.470 0.320, gamma 1.050"."""
+    texts = []
+    if mix.weights is not None:
+        texts.append(" ".join(f"{weight:.3f}" for weight in mix.weights))
+    if mix.gamma is not None:
+        texts.append(f"gamma {mix.gamma:.3f}")
+    return ", ".join(texts) or "no layer weights"
+
+
+def _scores(mixes: list[tuple[str, MixState]]) -> dict[str, float]:
     scores = {}
-    for mix in mixes:
-        name = f"elmo_{mix.task.replace('/', '_')}"
-        for number, weight in enumerate(mix.state.weights or ()):
+    for task, mix in mixes:
+        name = f"elmo_{task.replace('/', '_')}"
+        for number, weight in enumerate(mix.weights or ()):
             scores[f"{name}_layer{number}"] = weight
-        if mix.state.gamma is not None:
-            scores[f"{name}_gamma"] = mix.state.gamma
+        if mix.gamma is not None:
+            scores[f"{name}_gamma"] = mix.gamma
     return scores

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy
 from spacy.attrs import IS_SPACE, SENT_START
@@ -21,22 +20,11 @@ DEFAULT_WINDOW = 512
 DEFAULT_OVERLAP = 64
 
 
-class Sequence(NamedTuple):
-    """A sequence of tokens that the biLM reads.
-
-    tokens (ndarray): Indices of the doc's tokens, in order.
-    start, end (int): The vectors of `tokens[start:end]` are kept.
-    """
-
-    tokens: numpy.ndarray
-    start: int
-    end: int
-
-
 @dataclass(frozen=True)
 class Segmenter:
-    """Cuts a doc into sequences; call it with a Doc. The vector of every token that is not
-    whitespace is kept from exactly one sequence.
+    """Cuts a doc into sequences; call it with a Doc. It yields a pair for each sequence: the
+    indices of the doc's tokens, in order, and the slice of them whose vectors are kept. The vector
+    of every token that is not whitespace is kept from exactly one sequence.
 
     by_sentence (bool): Cut at sentence boundaries, if the doc has them.
     window (int): Maximum number of tokens in a sequence.
@@ -57,7 +45,7 @@ class Segmenter:
                 f"found {self.overlap}"
             )
 
-    def __call__(self, doc: Doc) -> Iterator[Sequence]:
+    def __call__(self, doc: Doc) -> Iterator[tuple[numpy.ndarray, slice]]:
         values = doc.to_array([IS_SPACE, SENT_START])
         words = numpy.flatnonzero(values[:, 0] == 0)
         stretches = [words]
@@ -76,7 +64,7 @@ class Segmenter:
             for start, following in zip(starts, [*starts[1:], n]):
                 end = min(start + self.window, n)
                 last = end if following == n else (end + following) // 2
-                yield Sequence(tokens[start:end], kept - start, last - start)
+                yield tokens[start:end], slice(kept - start, last - start)
                 kept = last
 
 

@@ -157,7 +157,7 @@ def test_a_missing_vocabulary_is_named(tmp_path):
 def test_a_vocabulary_is_that_of_the_folder_where_the_model_was_built(
     tmp_path, vocabulary, monkeypatch, path
 ):
-    """It is read at first use: the working folder may be another one by then."""
+    """It is read at first use: the working folder may have changed until then."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     model = build({**WORD_INPUT, "vocabulary": path})
@@ -194,7 +194,7 @@ def test_pretrained_bilm(weights_folder, hdf5_folder, bilm, source):
 def test_weights_are_those_of_the_folder_where_the_pipeline_was_made(
     tmp_path, weights_folder, bilm, monkeypatch, path
 ):
-    """They are read at first use: the working folder may be another one by then."""
+    """They are read at first use: the working folder may have changed until then."""
     monkeypatch.chdir(weights_folder.parent)
     monkeypatch.setenv("HOME", str(weights_folder.parent))
     nlp = spacy.blank("en")
@@ -271,18 +271,18 @@ import spacy
 from spacy.util import registry
 
 spacy.blank("en")  # Makes spaCy look for factories.
-found = {}
+targets = {}
 for group, names in json.loads(sys.argv[1]).items():
-    known = getattr(registry, group)
+    functions = getattr(registry, group)
     for name in names:
-        function = known.get(name)
-        found[name] = f"{function.__module__}:{function.__name__}"
-print(json.dumps(found))
+        function = functions.get(name)
+        targets[name] = f"{function.__module__}:{function.__name__}"
+print(json.dumps(targets))
 """
 
 
 def test_every_entry_point_resolves_without_an_import():
-    """In a fresh process that imports spaCy alone; in this one the decorators have run.
+    """In a fresh process that imports only spaCy; in this one the decorators have run.
 
     After a change of setup.py: `pip install -e .` again.
     """
@@ -296,14 +296,14 @@ def test_every_entry_point_resolves_without_an_import():
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    targets = json.loads(done.stdout)
     for lines in groups.values():
         for name, target in lines.items():
-            assert found[name] == target
+            assert targets[name] == target
 
 
 def test_every_registered_name_has_an_entry_point():
-    """A decorator alone works only once its module is imported."""
+    """A decorator without an entry point works only after its module was imported."""
     declared = {name for lines in entry_points().values() for name in lines}
     for attribute in ("architectures", "layers", "misc"):
         registered = {

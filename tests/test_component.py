@@ -1,4 +1,4 @@
-"""The "elmo" component in a pipeline: what it writes, in which order, and what it leaves alone."""
+"""The "elmo" component in a pipeline: what it writes, in which order, and what it keeps."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ MIXES = [
 
 
 @pytest.mark.parametrize("mix, expected", MIXES)
-def test_the_component_mixes_as_told(weights_folder, mix, expected):
+def test_the_component_mixes_as_set(weights_folder, mix, expected):
     nlp = elmo_pipeline(weights_folder, mix=mix)
     for doc in nlp.pipe(TEXTS):
         tokens = expected(doc._.elmo_layers)
@@ -474,9 +474,9 @@ def test_a_cleaner_removes_the_arrays_of_all_components(tmp_path, nlp):
 def test_a_part_of_a_doc_leaves_the_arrays_of_all_components_behind(tmp_path, nlp):
     two_components(nlp, tmp_path)
     doc = nlp("The bank of the river " * 20)
-    part = doc[:10].as_doc(copy_user_data=True)
-    assert part._.elmo_layers is None
-    assert len(part.to_bytes()) < len(nlp.make_doc(part.text).to_bytes()) + 1000
+    excerpt = doc[:10].as_doc(copy_user_data=True)
+    assert excerpt._.elmo_layers is None
+    assert len(excerpt.to_bytes()) < len(nlp.make_doc(excerpt.text).to_bytes()) + 1000
 
 
 def test_update_changes_no_weight(nlp):
@@ -513,17 +513,17 @@ def test_set_vectors_makes_vectors_elmo(vectors_nlp):
 
 
 @pytest.mark.parametrize(
-    "part",
+    "index",
     [1, pytest.param(slice(None)), pytest.param(slice(1, 5))],
 )
-def test_set_vectors_makes_vector_norm_a_number(vectors_nlp, part):
+def test_set_vectors_makes_vector_norm_a_number(vectors_nlp, index):
     doc = vectors_nlp("The bank \n of the river")
-    for obj in (doc, doc[part]):
+    for obj in (doc, doc[index]):
         assert obj.vector_norm == pytest.approx(float(numpy.linalg.norm(obj._.elmo)), rel=1e-5)
 
 
 @pytest.mark.parametrize(
-    "parts",
+    "indices",
     [
         (1, 3),
         (1, 1),
@@ -531,7 +531,7 @@ def test_set_vectors_makes_vector_norm_a_number(vectors_nlp, part):
         pytest.param((slice(0, 2), 1)),
     ],
 )
-def test_set_vectors_makes_similarity_the_cosine_without_warnings(vectors_nlp, parts):
+def test_set_vectors_makes_similarity_the_cosine_without_warnings(vectors_nlp, indices):
     first, second = vectors_nlp.pipe(["The bank of the river", "Money in the bank"])
 
     def cosine(a, b):
@@ -540,7 +540,7 @@ def test_set_vectors_makes_similarity_the_cosine_without_warnings(vectors_nlp, p
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        a, b = first[parts[0]], second[parts[1]]
+        a, b = first[indices[0]], second[indices[1]]
         assert a.similarity(b) == pytest.approx(cosine(a, b), abs=1e-5)
         assert first.similarity(b) == pytest.approx(cosine(first, b), abs=1e-5)
 

@@ -123,7 +123,7 @@ def test_it_trains(name, corpus, tmp_path):
     nlp, _ = train(nlp, tmp_path)
     after = nlp.get_pipe("elmo").bilm.state_dict()
     assert all(numpy.array_equal(value, after[key]) for key, value in before.items())
-    mixes = {mix.task.split("/")[0]: mix.state for mix in find_mixes(nlp)}
+    mixes = {task.split("/")[0]: mix for task, mix in find_mixes(nlp)}
     assert set(mixes) == set(nlp.pipe_names) - {"elmo", "sentencizer"}
     assert all(state.weights != pytest.approx([1 / 3] * 3, abs=1e-6) for state in mixes.values())
     assert len(set(map(str, mixes.values()))) == len(mixes)

@@ -166,9 +166,9 @@ def test_vectors_of_a_part_as_a_doc(doc):
     doc._.elmo_layers = numpy.zeros((3, len(doc), 4), dtype="float32")
     extensions.install_vectors(doc)
     for copies in (False, True):
-        part = doc[:2].as_doc(copy_user_data=copies)
-        assert part._.elmo_layers is None and part._.elmo is None
-        assert not part.has_vector and not part[0].has_vector and not part[:1].has_vector
+        excerpt = doc[:2].as_doc(copy_user_data=copies)
+        assert excerpt._.elmo_layers is None and excerpt._.elmo is None
+        assert not excerpt.has_vector and not excerpt[0].has_vector and not excerpt[:1].has_vector
 
 
 def test_setting_none_frees_the_arrays(doc):
@@ -183,7 +183,7 @@ def test_setting_none_frees_the_arrays(doc):
 
 
 def test_an_attribute_of_the_user_is_named():
-    """`token._.elmo` stays his, but vectors do not depend on it."""
+    """The user keeps `token._.elmo`, but vectors do not depend on it."""
     mine = Token.get_extension("elmo")
     Token.set_extension("elmo", default="mine", force=True)
     try:

@@ -91,7 +91,7 @@ def test_models_round_trip(name):
     docs = [Doc(vocab, words=["The", "bank", "flows"]), Doc(vocab), Doc(vocab, words=["river"])]
     X = inputs(model, docs)
     for node in model.walk():
-        if node.name == LISTENER:  # Has no upstream here that could tell it the width.
+        if node.name == LISTENER:  # It has no upstream here from which it could get the width.
             node.init = None
     model.initialize(X=X)
     again.from_bytes(model.to_bytes())

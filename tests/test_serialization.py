@@ -218,11 +218,11 @@ def test_a_pipeline_and_docs_saved_by_an_earlier_version():
     tags = [[token.tag_ for token in doc] for doc in stored]
     assert [[token.tag_ for token in doc] for doc in docs] == tags
     # Without the biLM, the tagger recognises the stored layers as those of its upstream.
-    alone = spacy.load(folder / "pipeline", exclude=["elmo"])
+    tagger_only = spacy.load(folder / "pipeline", exclude=["elmo"])
     for doc in stored:
         for token in doc:
             token.tag_ = ""
-    assert [[token.tag_ for token in alone(doc)] for doc in stored] == tags
+    assert [[token.tag_ for token in tagger_only(doc)] for doc in stored] == tags
 
 
 # Saved files

@@ -20,8 +20,8 @@ class Terminal(io.StringIO):
         shown = []
         for line in self.getvalue().split("\n"):
             cells: list[str] = []
-            for part in line.split("\r"):
-                cells[: len(part)] = part
+            for text in line.split("\r"):
+                cells[: len(text)] = text
             shown.append("".join(cells).rstrip())
         return shown
 

@@ -356,9 +356,10 @@ def count(docs: list[Doc]) -> int:
 def read_mixes(pipeline: Path) -> dict[str, dict[str, dict[str, Any]]]:
     """RETURNS (dict): By component and place; a listener alone is at its component's input."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    for mix in find_mixes(spacy.load(pipeline)):
-        component, _, place = mix.task.partition("/")
-        found.setdefault(component, {})[place or "input"] = mix.state._asdict()
+    for task, mix in find_mixes(spacy.load(pipeline)):
+        component, _, place = task.partition("/")
+        state = {"weights": mix.weights, "gamma": mix.gamma}
+        found.setdefault(component, {})[place or "input"] = state
     return found
 
 

@@ -141,10 +141,10 @@ def read_words(path: Path, attribute: str, max_tokens: Optional[int] = None) -> 
     segment = sentences()
     found = Words([], [], [], [])
     for doc in docs:
-        for sequence in segment(doc):
-            tokens = [doc[int(i)] for i in sequence.tokens]
+        for indices, kept_slice in segment(doc):
+            tokens = [doc[int(i)] for i in indices]
             labels = [getattr(token, f"{attribute}_") for token in tokens]
-            kept = [i for i in range(sequence.start, sequence.end) if labels[i]]
+            kept = [i for i in range(kept_slice.start, kept_slice.stop) if labels[i]]
             found.sequences.append([token.text for token in tokens])
             found.positions.append(kept)
             found.words.extend(tokens[i].text for i in kept)

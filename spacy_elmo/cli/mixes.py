@@ -9,7 +9,8 @@ import typer
 from wasabi import msg
 
 from ..files import atomic_file
-from ..mix_logger import TaskMix, find_mixes
+from ..layers.mixes import MixState
+from ..mix_logger import find_mixes
 from ..weights import load_pipeline
 from .util import exit_on_error
 
@@ -32,9 +33,9 @@ def mixes_cli(
         mixes = list(find_mixes(load_pipeline(pipeline)))
         if not mixes:
             raise ValueError(f"the pipeline {pipeline} has no component that listens to ELMo")
-        n_layers = max(len(mix.state.weights or ()) for mix in mixes)
+        n_layers = max(len(mix.weights or ()) for _, mix in mixes)
         msg.table(
-            [_row(mix, n_layers) for mix in mixes],
+            [_row(task, mix, n_layers) for task, mix in mixes],
             header=("Task", "Mix", *(f"Layer {i}" for i in range(n_layers)), "Gamma"),
             aligns=("l", "l", *"r" * (n_layers + 1)),
             divider=True,
@@ -44,33 +45,33 @@ def mixes_cli(
             msg.good(f"Plot: {plot}")
 
 
-def _row(mix: TaskMix, n_layers: int) -> tuple[str, ...]:
-    weights = [f"{weight:.3f}" for weight in mix.state.weights or ()]
+def _row(task: str, mix: MixState, n_layers: int) -> tuple[str, ...]:
+    weights = [f"{weight:.3f}" for weight in mix.weights or ()]
     weights += [""] * (n_layers - len(weights))
-    gamma = "" if mix.state.gamma is None else f"{mix.state.gamma:.3f}"
-    return mix.task, mix.kind, *weights, gamma
+    gamma = "" if mix.gamma is None else f"{mix.gamma:.3f}"
+    return task, mix.kind, *weights, gamma
 
 
-def plot_mixes(mixes: list[TaskMix], path: Path) -> None:
+def plot_mixes(mixes: list[tuple[str, MixState]], path: Path) -> None:
     """Plot a heat map with a row per task (as figure 2 of Peters et al. 2018).
 
     RAISES (ValueError): If matplotlib is missing, or no mix has weights.
     """
-    mixes = [mix for mix in mixes if mix.state.weights is not None]
+    mixes = [(task, mix) for task, mix in mixes if mix.weights is not None]
     if not mixes:
         raise ValueError("no task has layer weights yet: train the pipeline, then plot them")
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ValueError('to plot, install matplotlib: pip install "spacy-elmo[viz]"') from error
-    n_layers = max(len(mix.state.weights or ()) for mix in mixes)
-    rows = [[*(mix.state.weights or ())] for mix in mixes]
+    n_layers = max(len(mix.weights or ()) for _, mix in mixes)
+    rows = [[*(mix.weights or ())] for _, mix in mixes]
     rows = [row + [float("nan")] * (n_layers - len(row)) for row in rows]
     figure = Figure(figsize=(2 + n_layers, 1.2 + 0.45 * len(rows)), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(rows, cmap="Blues", vmin=0, vmax=1, aspect="auto")
     axes.set_xticks(range(n_layers), [_layer(i, n_layers) for i in range(n_layers)])
-    axes.set_yticks(range(len(rows)), [_label(mix) for mix in mixes])
+    axes.set_yticks(range(len(rows)), [_label(task, mix) for task, mix in mixes])
     for y, row in enumerate(rows):
         for x, weight in enumerate(row):
             colour = "white" if weight > 0.6 else "black"
@@ -86,5 +87,5 @@ def _layer(number: int, n_layers: int) -> str:
     return f"layer {number}{names.get(number, '')}"
 
 
-def _label(mix: TaskMix) -> str:
-    return mix.task if mix.state.gamma is None else f"{mix.task} (γ {mix.state.gamma:.2f})"
+def _label(task: str, mix: MixState) -> str:
+    return task if mix.gamma is None else f"{task} (γ {mix.gamma:.2f})"

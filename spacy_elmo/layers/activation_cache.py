@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import tempfile
 import threading
@@ -10,7 +11,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Optional, Union
+from typing import IO, Any, Optional, Union
 
 import numpy
 from spacy.util import registry
@@ -29,8 +30,8 @@ def make_activation_cache(
 
     memory_mb (float): Bound of what is kept in memory, in MiB.
     half_precision (bool): Keep float16: half the bytes, values rounded to 11 bits.
-    folder (Optional[Union[str, Path]]): Where what does not fit goes; None for nowhere.
-    folder_mb (Optional[float]): Bound of what goes to the folder, in MiB; None for none.
+    folder (Optional[Union[str, Path]]): For what does not fit into memory; None for none.
+    folder_mb (Optional[float]): Bound of what is written to the folder, in MiB; None for none.
     RAISES (ValueError): If a bound is negative.
     """
     for name, value in (("memory_mb", memory_mb), ("folder_mb", folder_mb)):
@@ -40,26 +41,17 @@ def make_activation_cache(
     return ActivationCache(int(memory_mb * 2**20), half_precision, folder, folder_bytes)
 
 
-class _OnDisk(NamedTuple):
-    offset: int
-    shape: tuple[int, ...]
-    dtype: numpy.dtype
-
-
 class ActivationCache:
     """Activations by sequence. Entries are never evicted: every sequence recurs once per epoch, so
-    that throwing out the oldest would always throw out the one needed next.
+    that evicting the oldest would always evict the one needed next.
 
     Everything is in NumPy arrays, so that the bound is one of main memory also if the biLM is on a
     GPU, whose memory it needs itself. What does not fit goes to a file that has no name and
-    vanishes with the process. A copy, or a pickle, of a cache is empty. A forked process has what
+    disappears with the process. The folder is not used before it is needed: a pipeline loads also
+    if there is no such folder. A copy, or a pickle, of a cache is empty. A forked process has what
     was in memory.
 
-    memory_bytes (int): Bound of what is kept in memory.
-    half_precision (bool): Keep float16.
-    folder (Optional[Union[str, Path]]): Where what does not fit goes; None for nowhere. It is not
-        used before it is needed: a pipeline loads also if there is no such folder.
-    folder_bytes (Optional[int]): Bound of what goes there; None for none.
+    memory_bytes, half_precision, folder, folder_bytes: See `make_activation_cache`.
     """
 
     def __init__(
@@ -78,7 +70,8 @@ class ActivationCache:
 
     def _forget(self) -> None:
         self._in_memory: dict[Any, numpy.ndarray] = {}
-        self._on_disk: dict[Any, _OnDisk] = {}
+        # The offset in the file, and the shape.
+        self._on_disk: dict[Any, tuple[int, tuple[int, ...]]] = {}
         self._file: Optional[IO[bytes]] = None
         self._process = os.getpid()
         self._source: Callable[[], Any] = lambda: None
@@ -109,19 +102,21 @@ class ActivationCache:
 
     def get(self, key: Any) -> Optional[numpy.ndarray]:
         """RETURNS (Optional[ndarray]): What was put, perhaps as float16. Must not be changed."""
+        if key not in self._on_disk:
+            return self._in_memory.get(key)
         with self._exclusive():
-            if key not in self._on_disk:
-                return self._in_memory.get(key)
-            entry = self._on_disk[key]
-            assert self._file is not None
-            self._file.seek(entry.offset)
-            data = self._file.read(int(numpy.prod(entry.shape)) * entry.dtype.itemsize)
-        return numpy.frombuffer(data, dtype=entry.dtype).reshape(entry.shape)
+            if key not in self._on_disk or self._file is None:
+                return None  # Of the parent process, or cleared meanwhile.
+            offset, shape = self._on_disk[key]
+            self._file.seek(offset)
+            dtype = numpy.dtype("float16" if self.half_precision else "float32")
+            data = self._file.read(math.prod(shape) * dtype.itemsize)
+        return numpy.frombuffer(data, dtype).reshape(shape)
 
     def put(self, key: Any, activations: numpy.ndarray) -> numpy.ndarray:
         """Keep activations if there is room for them.
 
-        key (Any): Hashable; tells sequences apart.
+        key (Any): Hashable; distinguishes sequences.
         activations (ndarray): Of shape (L+1, tokens, 2P).
         RETURNS (ndarray): What `get` would return: float16 also if there was no room, so that
             values do not depend on that.
@@ -159,7 +154,7 @@ class ActivationCache:
             )
             self.folder = None
             return
-        self._on_disk[key] = _OnDisk(self.bytes_on_disk, activations.shape, activations.dtype)
+        self._on_disk[key] = self.bytes_on_disk, activations.shape
         self.bytes_on_disk += activations.nbytes
 
     @contextlib.contextmanager

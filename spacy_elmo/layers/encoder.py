@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Callable, NamedTuple, Optional, Union, cast
+from typing import Any, NamedTuple, Optional, cast
 
 import numpy
 from spacy.attrs import ORTH
@@ -13,12 +13,12 @@ from thinc.api import Model, Ops, torch2xp, xp2torch
 from thinc.types import ArgsKwargs, Floats2d, Floats3d
 
 from ..bilm import BiLM
-from ..inference import Session, current_session
+from ..inference import Session, Settings, current_session
 from ..inference.settings import Precision, check_precision
 from ..segmenters import Segmenter
 from .activation_cache import ActivationCache
 from .mixes import Mix
-from .shim import ElmoShim, LazyBiLM, Settings
+from .shim import ElmoShim
 
 NAME = "elmo_encoder"
 
@@ -28,51 +28,49 @@ class BatchLayers(NamedTuple):
 
     layers (Floats3d): Shape (L+1, tokens of all docs, 2P).
     lengths (list[int]): Tokens of each doc.
+    frozen (bool): Whether the biLM is frozen, so that nobody needs the gradient of the layers.
     """
 
     layers: Floats3d
     lengths: list[int]
+    frozen: bool = False
 
     def split(self) -> list[Floats3d]:
         """RETURNS (list): A view (L+1, tokens, 2P) for each doc."""
         return split_tokens(self.layers, self.lengths)
 
 
-class FrozenLayers(BatchLayers):
-    """Layers of a frozen biLM: nobody needs their gradient."""
-
-
 class DocVectors(NamedTuple):
     """What the biLM computed for one doc.
 
-    layers (Optional[Floats3d]): Shape (L+1, tokens, 2P), if asked for.
-    tokens (Optional[Floats2d]): The mix, shape (tokens, width), if there was one.
+    layers (Optional[Floats3d]): Shape (L+1, tokens, 2P), if they are kept.
+    tokens (Floats2d): The mix, shape (tokens, width).
     """
 
     layers: Optional[Floats3d]
-    tokens: Optional[Floats2d]
+    tokens: Floats2d
 
 
 def ElmoEncoder(
-    module: Union[BiLM, LazyBiLM], segmenter: Segmenter, settings: Settings
+    load: Optional[Callable[[], BiLM]],
+    segmenter: Segmenter,
+    settings: Settings,
+    *,
+    mixed_precision: bool = False,
+    language: Optional[str] = None,
 ) -> Model[list[Doc], BatchLayers]:
     """Run a biLM over docs. Whitespace tokens get zeros.
 
-    module (Union[BiLM, LazyBiLM]): The biLM, or what loads it.
     segmenter (Segmenter): Cuts docs into the sequences that the biLM reads.
-    settings (Settings): How to run it.
+    load, settings, mixed_precision, language: See `ElmoShim`.
 
     The biLM is on the device of thinc's current ops, that of the model, from whichever thread it is
     used later. The attribute `grad_factor` (1) scales the gradient that reaches the biLM; with 0 it
     is frozen.
     """
+    shim = ElmoShim(load, settings, mixed_precision, language)
     # A layer of its own, as in all pipelines that were saved.
-    bilm: Model[Any, Any] = Model(
-        "pytorch",
-        _run_shim,
-        shims=[ElmoShim(module, settings)],
-        dims={"nI": None, "nO": None},
-    )
+    bilm: Model[Any, Any] = Model("pytorch", _run_shim, shims=[shim], dims={"nI": None, "nO": None})
     return Model(
         NAME,
         forward,
@@ -82,33 +80,33 @@ def ElmoEncoder(
     )
 
 
-def _run_shim(model: Model, inputs: ArgsKwargs, is_train: bool) -> tuple[Any, Callable]:
-    return model.shims[0](inputs, is_train)
+def _run_shim(model: Model, inputs: tuple, is_train: bool) -> tuple[Any, Callable]:
+    shim = cast(ElmoShim, model.shims[0])
+    kwargs = {"mixed_precision": shim.mixed_precision}
+    return shim(ArgsKwargs(args=inputs, kwargs=kwargs), is_train)
 
 
 def forward(
     model: Model[list[Doc], BatchLayers], docs: list[Doc], is_train: bool
 ) -> tuple[BatchLayers, Callable]:
     if not is_train or not model.attrs["grad_factor"]:
-        return FrozenLayers(*encode_layers(model, docs)), lambda d_layers: docs
-    bilm = get_bilm(model)
+        return encode_layers(model, docs), lambda d_layers: docs
+    bilm, ops = get_bilm(model), model.ops
     sequences = Sequences.cut(docs, model.attrs["segmenter"])
     lengths = [len(doc) for doc in docs]
     if not len(sequences.tokens):
         shape = bilm.config.n_activations, sum(lengths), bilm.config.output_dim
-        return BatchLayers(model.ops.alloc3f(*shape), lengths), lambda d_layers: docs
-    kwargs = {"mixed_precision": model.attrs["settings"].mixed_precision}
-    inputs = ArgsKwargs(args=(*sequences.types(), sequences.lengths), kwargs=kwargs)
+        return BatchLayers(ops.alloc3f(*shape), lengths), lambda d_layers: docs
+    inputs = (*sequences.types(), sequences.lengths)
     outputs, backprop_bilm = model.layers[0](inputs, is_train)
-    values: Any = torch2xp(outputs, ops=model.ops)
-    xp = model.ops.xp
-    kept = xp.asarray(numpy.flatnonzero(sequences.kept))
-    rows = xp.asarray(sequences.tokens[sequences.kept])
-    layers: Any = xp.zeros((values.shape[0], sum(lengths), values.shape[2]), dtype=values.dtype)
+    values: Any = torch2xp(outputs, ops=ops)
+    kept = ops.xp.asarray(numpy.flatnonzero(sequences.kept))
+    rows = ops.xp.asarray(sequences.tokens[sequences.kept])
+    layers = ops.xp.zeros((len(values), sum(lengths), values.shape[2]), dtype=values.dtype)
     layers[:, rows] = values[:, kept]
 
     def backprop(d_layers: Any) -> list[Doc]:
-        d_values = xp.zeros_like(values)
+        d_values = ops.xp.zeros_like(values)
         d_values[:, kept] = d_layers[:, rows] * model.attrs["grad_factor"]
         gradient = xp2torch(d_values, device=outputs.device)
         backprop_bilm(ArgsKwargs(args=((outputs,),), kwargs={"grad_tensors": (gradient,)}))
@@ -137,102 +135,92 @@ def encode_layers(
         of new ones.
     RETURNS (BatchLayers): The activations.
     """
-    session = get_session(model)
+    session, ops = get_session(model), model.ops
     sequences = Sequences.cut(docs, model.attrs["segmenter"])
     lengths = [len(doc) for doc in docs]
-    if cache is not None:
-        return BatchLayers(_use_cache(cache, session, sequences, model.ops, sum(lengths)), lengths)
-    layers: Any = model.ops.alloc3f(session.n_layers, sum(lengths), session.width)
-    for rows, values in sequences.run(session, model.ops):
-        layers[:, model.ops.xp.asarray(rows)] = values
-    return BatchLayers(layers, lengths)
-
-
-def _use_cache(
-    cache: ActivationCache, session: Session, sequences: Sequences, ops: Ops, n_tokens: int
-) -> Floats3d:
+    if cache is None:
+        layers: Any = ops.alloc3f(session.n_layers, sum(lengths), session.width)
+        for rows, values in sequences.run(session, ops):
+            layers[:, ops.xp.asarray(rows)] = values
+        return BatchLayers(layers, lengths, frozen=True)
     # The cache is in main memory. To a GPU, all sequences go at once.
-    layers = numpy.zeros((session.n_layers, n_tokens, session.width), dtype="float32")
+    layers = numpy.zeros((session.n_layers, sum(lengths), session.width), dtype="float32")
     cache.bind(session)
-    keys = sequences.keys()
+    keys, kept_rows = sequences.keys()
     cached = [cache.get(key) for key in keys]
     missing = [number for number, activations in enumerate(cached) if activations is None]
     if missing:
         for rows, values in sequences.select(missing).run(session, ops):
             layers[:, rows] = ops.to_numpy(values)
-    for key, rows, activations in zip(keys, sequences.kept_tokens(), cached):
+    for key, rows, activations in zip(keys, kept_rows, cached):
         # `put` may round.
         layers[:, rows] = cache.put(key, layers[:, rows]) if activations is None else activations
-    return ops.asarray3f(cast(Any, layers))
+    return BatchLayers(ops.asarray3f(layers), lengths, frozen=True)
 
 
 def encode(
     model: Model[list[Doc], BatchLayers],
     docs: Sequence[Doc],
+    mix: Mix,
     *,
-    mix: Optional[Mix] = None,
     keep_layers: bool = True,
     cache: Optional[ActivationCache] = None,
 ) -> list[DocVectors]:
     """Predict in bounded memory: the mix is applied to one batch of tokens at a time, so that
-    without `keep_layers` the activations of all layers never exist side by side.
+    without `keep_layers` the activations of all layers of all tokens are never in memory together.
 
     model (Model): An `ElmoEncoder`.
     docs (Sequence[Doc]): The docs.
-    mix (Optional[Mix]): From (L+1, tokens, 2P) to (tokens, width), token by token.
+    mix (Mix): From (L+1, tokens, 2P) to (tokens, width), token by token.
     keep_layers (bool): Whether to return the layers.
     cache (Optional[ActivationCache]): See `encode_layers`.
     """
-    session = get_session(model)
+    session, ops = get_session(model), model.ops
     lengths = [len(doc) for doc in docs]
-    if cache is None:
-        batches: Any = Sequences.cut(docs, model.attrs["segmenter"]).run(session, model.ops)
-    else:
-        batches = [(numpy.arange(sum(lengths)), encode_layers(model, docs, cache).layers)]
     shape = session.n_layers, sum(lengths), session.width
-    layers: Any = model.ops.alloc3f(*shape) if keep_layers else None
+    if cache is None:
+        batches: Any = Sequences.cut(docs, model.attrs["segmenter"]).run(session, ops)
+    else:
+        batches = [(numpy.arange(shape[1]), encode_layers(model, docs, cache).layers)]
+    layers: Any = ops.alloc3f(*shape) if keep_layers else None
     tokens: Any = None
     for rows, values in batches:
-        if layers is not None:
-            layers[:, model.ops.xp.asarray(rows)] = values
-        if mix is not None:
-            mixed = mix.predict(mix.ops.asarray3f(values))
-            if tokens is None:
-                tokens = mix.ops.alloc2f(sum(lengths), mixed.shape[1])
-            tokens[mix.ops.xp.asarray(rows)] = mixed
-    if mix is not None and tokens is None:  # No words. One of zeros tells the width.
-        one = mix.predict(mix.ops.alloc3f(shape[0], 1, shape[2]))
-        tokens = mix.ops.alloc2f(sum(lengths), one.shape[1])
+        if keep_layers:
+            layers[:, ops.xp.asarray(rows)] = values
+        mixed = mix.predict(mix.ops.asarray3f(values))
+        if tokens is None:
+            tokens = mix.ops.alloc2f(shape[1], mixed.shape[1])
+        tokens[mix.ops.xp.asarray(rows)] = mixed
+    if tokens is None:  # No words. A token of zeros gives the width.
+        width = mix.predict(mix.ops.alloc3f(shape[0], 1, shape[2])).shape[1]
+        tokens = mix.ops.alloc2f(shape[1], width)
     if len(docs) == 1:
         return [DocVectors(layers, tokens)]
     # Copies, because a view of one doc would keep the whole batch in memory.
-    parts = [
-        [None] * len(docs) if array is None else [x.copy() for x in split_tokens(array, lengths)]
-        for array in (layers, tokens)
-    ]
-    return [DocVectors(*pair) for pair in zip(*parts)]
+    token_copies = [array.copy() for array in split_tokens(tokens, lengths)]
+    layer_copies = (
+        [array.copy() for array in split_tokens(layers, lengths)]
+        if keep_layers
+        else [None] * len(docs)
+    )
+    return list(map(DocVectors, layer_copies, token_copies))
 
 
-def get_lazy_bilm(model: Model[list[Doc], BatchLayers]) -> Optional[LazyBiLM]:
-    """RETURNS (Optional[LazyBiLM]): What loads the encoder's biLM, if that was not needed yet."""
-    module = cast(ElmoShim, model.layers[0].shims[0])._model
-    return module if isinstance(module, LazyBiLM) else None
+def get_shim(model: Model[list[Doc], BatchLayers]) -> ElmoShim:
+    """RETURNS (ElmoShim): What holds the encoder's biLM."""
+    return cast(ElmoShim, model.layers[0].shims[0])
 
 
 def get_bilm(model: Model[list[Doc], BatchLayers]) -> BiLM:
-    """RETURNS (BiLM): The encoder's biLM, loaded now if it was not needed yet.
+    """RETURNS (BiLM): The encoder's biLM, loaded if it was not needed yet.
     RAISES (ValueError): If there are no weights."""
     shim = cast(ElmoShim, model.layers[0].shims[0])
-    module = shim._model
-    if isinstance(module, LazyBiLM):
-        module = module.get()
-        shim.set_bilm(module)
-    return module
+    return shim._model if isinstance(shim._model, BiLM) else shim.load_bilm()
 
 
 def set_bilm(model: Model[list[Doc], BatchLayers], bilm: BiLM) -> None:
     """Give the encoder another biLM, which moves to the encoder's device."""
-    cast(ElmoShim, model.layers[0].shims[0]).set_bilm(bilm)
+    get_shim(model).set_bilm(bilm)
 
 
 def get_session(model: Model[list[Doc], BatchLayers]) -> Session:
@@ -241,16 +229,10 @@ def get_session(model: Model[list[Doc], BatchLayers]) -> Session:
     return current_session(bilm, cast(ElmoShim, model.layers[0].shims[0]).usable_settings)
 
 
-def max_tokens_per_batch(model: Model[list[Doc], BatchLayers]) -> int:
-    """RETURNS (int): Of an `ElmoEncoder`, on its device; also before it has weights."""
-    shim = cast(ElmoShim, model.layers[0].shims[0])
-    return shim.settings.max_tokens(shim.device)
-
-
 def set_precision(model: Model[list[Doc], BatchLayers], precision: Precision) -> None:
     """Let the encoder run in another precision than its settings say.
     RAISES (ValueError): If its device does not have it."""
-    shim = cast(ElmoShim, model.layers[0].shims[0])
+    shim = get_shim(model)
     settings = replace(shim.settings, precision=precision)
     bilm = get_bilm(model)
     check_precision(precision, bilm.device)
@@ -281,11 +263,11 @@ class Sequences:
         tokens, kept, lengths = [numpy.zeros(0, dtype=int)], [numpy.zeros(0, dtype=bool)], []
         n_tokens = 0
         for doc in docs:
-            for sequence in segmenter(doc):
-                position = numpy.arange(len(sequence.tokens))
-                tokens.append(sequence.tokens + n_tokens)
-                kept.append((position >= sequence.start) & (position < sequence.end))
-                lengths.append(len(position))
+            for indices, kept_slice in segmenter(doc):
+                tokens.append(indices + n_tokens)
+                kept.append(numpy.zeros(len(indices), dtype=bool))
+                kept[-1][kept_slice] = True
+                lengths.append(len(indices))
             n_tokens += len(doc)
         orth = [numpy.zeros(0, dtype=numpy.uint64), *(doc.to_array(ORTH) for doc in docs)]
         flat = numpy.concatenate(tokens), numpy.concatenate(kept)
@@ -316,18 +298,17 @@ class Sequences:
             if values.shape[1]:
                 yield self.tokens[tokens[kept]], values
 
-    def keys(self) -> list[tuple[bytes, bytes]]:
-        """RETURNS (list): What tells the sequences apart, whichever docs they come from."""
-        ends = numpy.cumsum(self.lengths)
-        # The last part is empty. NumPy splits nothing into one part.
-        parts = (numpy.split(values, ends)[:-1] for values in (self.orth[self.tokens], self.kept))
-        return [(orth.tobytes(), kept.tobytes()) for orth, kept in zip(*parts)]
-
-    def kept_tokens(self) -> list[numpy.ndarray]:
-        """RETURNS (list): The numbers of each sequence's tokens that are kept."""
-        ends = numpy.cumsum(self.lengths)
-        parts = (numpy.split(values, ends)[:-1] for values in (self.tokens, self.kept))
-        return [tokens[kept] for tokens, kept in zip(*parts)]
+    def keys(self) -> tuple[list[tuple[bytes, bytes]], list[numpy.ndarray]]:
+        """RETURNS (tuple): For each sequence, what distinguishes it from others, whichever docs
+        they come from; and the numbers of its tokens that are kept."""
+        keys, kept_rows = [], []
+        orth, end = self.orth[self.tokens], 0
+        for length in self.lengths.tolist():
+            start, end = end, end + length
+            kept = self.kept[start:end]
+            keys.append((orth[start:end].tobytes(), kept.tobytes()))
+            kept_rows.append(self.tokens[start:end][kept])
+        return keys, kept_rows
 
     def select(self, numbers: Sequence[int]) -> Sequences:
         """RETURNS (Sequences): Some of the sequences of the same docs."""

@@ -13,7 +13,7 @@ The events of one update, if the biLM is fine-tuned with two listeners:
         forward                   takes the layers of the batch; the mix and the task run on them
         backprop                  adds its gradient to the batch
       second task's update
-        forward, backprop         the same; the sum is complete now:
+        forward, backprop         the same; the sum is complete:
           SharedBatch.finish      sends the sum back through the biLM, and updates the weights with
                                   the optimizer that was kept
 
@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Callable, Optional, Union, cast
+from typing import Any, Callable, Optional, Union, cast
 
 from spacy.attrs import ORTH
 from spacy.tokens import Doc
@@ -43,19 +43,15 @@ from thinc.api import Model, Ops, Optimizer
 from thinc.types import Floats2d, Floats3d
 
 from ..extensions import get_layers
-from .encoder import BatchLayers, FrozenLayers
+from .encoder import BatchLayers
 from .listener_state import (
-    ANY,
     ListenerState,
     describe_listener,
     describe_missing_layers,
     describe_upstream,
 )
 from .mixes import Mix
-from .not_serialized import LayerSettings, NotSerialized
-
-if TYPE_CHECKING:
-    from .upstream import Upstream
+from .not_serialized import LayerSettings, not_serialized
 
 NAME = "elmo_listener"
 MIX_DOCS = "mix_docs"
@@ -66,15 +62,14 @@ _CHECK_EVERY = 100
 
 @dataclass(eq=False)
 class SharedBatch:
-    """The layers of one batch on their way to the listeners, and the sum of the gradients on their
-    way back.
+    """The layers of one batch for the listeners, and the sum of their gradients.
 
     keys (list[bytes]): The word types of each doc, to recognise it.
     layers (BatchLayers): What the upstream computed for the docs.
     waiting (set[ListenerState]): The listeners that have not taken the layers yet.
     backprop (Optional[Callable]): Takes the sum of the gradients (L+1, tokens, 2P), or None if no
         listener has sent one, and the optimizer, if there is one. None if the biLM is frozen, and
-        after it was called.
+        after the call.
     sgd (Optional[Optimizer]): Updates the weights as soon as the sum is complete.
     started (bool): Whether a listener has taken the layers.
     n_pending (int): The listeners that have taken the layers and not yet sent a gradient.
@@ -116,33 +111,34 @@ class SharedBatch:
 
 
 def doc_keys(docs: Sequence[Doc]) -> list[bytes]:
-    """RETURNS (list[bytes]): The word types of each doc, by which batches are recognised."""
+    """RETURNS (list[bytes]): The word types of each doc, to recognise it."""
     return [doc.to_array(ORTH).tobytes() for doc in docs]
 
 
-class GradientCheck(NotSerialized):
+@not_serialized
+class GradientCheck:
     """Refuses gradients that are NaN or infinite.
 
     On a GPU, reading a number waits for everything that is computed before it. There, only every
     hundredth gradient is checked, by the sum of all since the last check.
+
+    name (str): What to call the gradients in the error.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         self._sum: Any = 0.0
         self._n_values = 0
-        self._what = ""
 
-    def add(self, value: Any, what: str = "", *, sync: bool = True) -> float:
+    def add(self, value: Any, *, sync: bool = True) -> float:
         """Check a gradient.
 
         value (Any): A number that is not finite if the gradient is not.
-        what (str): What to call it in the error.
         sync (bool): Check at once, also where that waits for the device.
         RETURNS (float): The sum of the values since the last check; 0 if this call checked nothing.
         RAISES (ValueError): If a gradient since the last check is not finite.
         """
         self._sum = self._sum + value  # Once it is not finite, it never is again.
-        self._what = what or self._what
         self._n_values += 1
         if not sync and self._n_values < _CHECK_EVERY:
             return 0.0
@@ -150,7 +146,7 @@ class GradientCheck(NotSerialized):
         self._sum, self._n_values = 0.0, 0
         if not isfinite(total):
             raise ValueError(
-                f"{self._what} is NaN or infinite: lower the learning rate, or clip gradients "
+                f"{self.name} is NaN or infinite: lower the learning rate, or clip gradients "
                 "(training.optimizer.grad_clip)"
             )
         return total
@@ -170,43 +166,6 @@ def make_source(
         return upstream
     settings = LayerSettings(upstream=upstream, grad_factor=float(grad_factor))
     return Model(NAME, forward, init=init, attrs={"settings": settings, "link": ListenerState()})
-
-
-def is_listener(model: Model, name: str, upstream: Upstream) -> bool:
-    """RETURNS (bool): Whether the model listens to this component, which has this name now."""
-    if model.name != NAME:
-        return False
-    return (
-        model.attrs["settings"].upstream in (ANY, name) or model.attrs["link"].upstream is upstream
-    )
-
-
-def replace_listener_cfg(upstream: dict, listener: dict, *, frozen: bool) -> dict:
-    """What `nlp.replace_listeners` writes into the config: the listener's own block, with the
-    upstream's model instead of its name.
-
-    RAISES (ValueError): If the block is not one of ours.
-    """
-    name = str(listener.get("@architectures"))
-    if name.split(".")[0] != "spacy-elmo":
-        raise ValueError(
-            f"cannot replace a listener inside {name}: model.tok2vec must be "
-            "spacy-elmo.ElmoListener.v1 or spacy-elmo.ElmoTok2Vec.v1"
-        )
-    if frozen:
-        listener = {**listener, "grad_factor": 0.0}
-    return {**listener, "upstream": upstream}
-
-
-def replace_listener(
-    encoder: Model[list[Doc], BatchLayers],
-    listener: Model[list[Doc], BatchLayers],
-    upstream: Upstream,
-) -> Model[list[Doc], BatchLayers]:
-    """What `nlp.replace_listeners` puts where the listener was: a copy of the upstream's model."""
-    factor = listener.attrs["settings"].grad_factor
-    encoder.attrs["grad_factor"] = 0.0 if upstream.frozen else factor
-    return encoder
 
 
 def init(model: Model[list[Doc], BatchLayers], X: Any = None, Y: Any = None) -> None:
@@ -240,7 +199,7 @@ def forward(
         return _layers_without_update(model, docs), lambda d_layers: []
     if batch.keys != doc_keys(docs):
         raise ValueError(
-            f"{describe_listener(state)} is trained on docs that differ from those that the "
+            f"{describe_listener(model)} is trained on docs that differ from those that the "
             f"{describe_upstream(model)} was trained on: no component between them may "
             "retokenise, leave out or reorder docs"
         )
@@ -257,7 +216,7 @@ def _layers_without_update(
     model: Model[list[Doc], BatchLayers], docs: Sequence[Doc]
 ) -> BatchLayers:
     """The layers for a listener that is trained, though its upstream got no update for these docs:
-    the upstream is excluded from training, or the component is trained alone, as `spacy debug
+    the upstream is excluded from training, or only the component is trained, as `spacy debug
     model` does."""
     state: ListenerState = model.attrs["link"]
     upstream = state.upstream
@@ -267,10 +226,10 @@ def _layers_without_update(
     if not upstream.frozen:
         raise ValueError(
             f"{upstream.name!r} is to be fine-tuned (frozen = false), but gets no updates before "
-            f"{describe_listener(state)}: put it earlier in the pipeline and take it out of "
+            f"{describe_listener(model)}: put it earlier in the pipeline and take it out of "
             "training.frozen_components, or set frozen = true"
         )
-    layers = FrozenLayers(*upstream.predict_layers(docs))
+    layers = upstream.predict_layers(docs)
     state.batch = SharedBatch(doc_keys(docs), layers)
     return layers
 
@@ -290,25 +249,26 @@ def _read_layers(model: Model[list[Doc], BatchLayers], docs: Sequence[Doc]) -> B
         raise ValueError(describe_missing_layers(model, docs))
     if not layers:
         n_layers, width = (0, 0) if upstream is None else upstream.layer_shape
-        return FrozenLayers(model.ops.alloc3f(n_layers, 0, width), [])
+        return BatchLayers(model.ops.alloc3f(n_layers, 0, width), [], frozen=True)
     return join_layers(model.ops, layers)
 
 
 def join_layers(ops: Ops, layers: Sequence[Any]) -> BatchLayers:
     """RETURNS (BatchLayers): The layers (L+1, tokens, 2P) of some docs, one after the other."""
     lengths = [array.shape[1] for array in layers]
-    return FrozenLayers(ops.xp.concatenate(layers, axis=1), lengths)
+    return BatchLayers(ops.xp.concatenate(layers, axis=1), lengths, frozen=True)
 
 
 def mix_docs(mix: Mix) -> Model[BatchLayers, list[Floats2d]]:
     """Apply a mix to a batch of docs."""
+    check = GradientCheck(f"the gradient of the ELMo vectors (mix: {mix.name})")
     return Model(
         MIX_DOCS,
         _forward_mix,
         init=_init_mix,
         layers=[mix],
         dims={"nO": None},
-        attrs={"gradient_check": GradientCheck()},
+        attrs={"gradient_check": check},
     )
 
 
@@ -324,13 +284,15 @@ def _init_mix(model: Model, X: Optional[BatchLayers] = None, Y: Any = None) -> N
 def _forward_mix(
     model: Model[BatchLayers, list[Floats2d]], X: BatchLayers, is_train: bool
 ) -> tuple[list[Floats2d], Callable]:
+    if not X.lengths:
+        return [], lambda dY: X.layers
     check: GradientCheck = model.attrs["gradient_check"]
     if not is_train:
         check.add(0.0)
-    mix, frozen = model.layers[0], isinstance(X, FrozenLayers)
-    run = mix.attrs.get("forward_frozen") if frozen else None
+    mix = model.layers[0]
+    run = mix.attrs.get("forward_frozen") if X.frozen else None
     Y, backprop_mix = mix(X.layers, is_train) if run is None else run(mix, X.layers, is_train)
-    if model.has_dim("nO") and Y.shape[1] != model.get_dim("nO") and X.lengths:
+    if model.has_dim("nO") and Y.shape[1] != model.get_dim("nO"):
         raise ValueError(
             f"this model reads ELMo vectors of width {model.get_dim('nO')}, but its upstream's "
             f"biLM gives {Y.shape[1]}: use the biLM it was trained on, or train it anew"
@@ -338,10 +300,9 @@ def _forward_mix(
 
     def backprop(dY: list[Floats2d]) -> Optional[Floats3d]:
         ops = model.ops
-        flat = ops.flatten(dY) if dY else ops.alloc2f(*Y.shape)
-        what = f"the gradient of the ELMo vectors (mix: {mix.name})"
-        check.add(ops.xp.sum(flat), what, sync=ops.device_type == "cpu")
-        if frozen and not any(node.param_names for node in mix.walk()):
+        flat = ops.flatten(dY)
+        check.add(ops.xp.sum(flat), sync=ops.device_type == "cpu")
+        if X.frozen and not any(node.param_names for node in mix.walk()):
             return None
         return backprop_mix(flat)
 

@@ -29,14 +29,12 @@ class ListenerState:
     upstream (Optional[Upstream]): The component that it listens to.
     others (WeakSet[Upstream]): Its upstreams in other pipelines, with which the component that
         listens is shared (`source=`).
-    component (Optional[str]): The name of the component that listens.
     batch (Optional[SharedBatch]): The last batch that it was given.
     """
 
     saved_checksum: Optional[str] = None
     upstream: Optional[Upstream] = None
     others: WeakSet[Upstream] = field(default_factory=WeakSet)
-    component: Optional[str] = None
     batch: Optional[SharedBatch] = None
 
     def checksums(self) -> list[str]:
@@ -63,9 +61,8 @@ def _deserialize_state(state: ListenerState, data: bytes, name: str, model: Mode
 
 def describe_missing_layers(model: Model[list[Doc], BatchLayers], docs: Sequence[Doc]) -> str:
     """RETURNS (str): Why a listener cannot read layers from docs, and what to do."""
-    state: ListenerState = model.attrs["link"]
-    upstream = state.upstream
-    listener, name = describe_listener(state), describe_upstream(model)
+    upstream = model.attrs["link"].upstream
+    listener, name = describe_listener(model), describe_upstream(model)
     if upstream is not None and upstream.is_removed:
         return (
             f"{listener} has lost the {name}, which was removed from the pipeline: add one, or "
@@ -73,8 +70,8 @@ def describe_missing_layers(model: Model[list[Doc], BatchLayers], docs: Sequence
         )
     if upstream is not None and not upstream.keep_layers:
         return (
-            f"{state.component!r} listens to {upstream.name!r}, which has keep_layers = false, so "
-            "that there are no layers on the docs: set keep_layers = true"
+            f"{listener} needs the layers of the {name}, which has keep_layers = false, so that "
+            "there are none on the docs: set keep_layers = true"
         )
     if any(get_layers(doc) is not None for doc in docs):
         return (
@@ -88,8 +85,12 @@ def describe_missing_layers(model: Model[list[Doc], BatchLayers], docs: Sequence
     )
 
 
-def describe_listener(state: ListenerState) -> str:
-    return "a listener" if state.component is None else f"the listener of {state.component!r}"
+def describe_listener(model: Model[list[Doc], BatchLayers]) -> str:
+    upstream = model.attrs["link"].upstream
+    for component, listeners in {} if upstream is None else upstream.listener_map.items():
+        if model in listeners:
+            return f"the listener of {component!r}"
+    return "a listener"
 
 
 def describe_upstream(model: Model[list[Doc], BatchLayers]) -> str:

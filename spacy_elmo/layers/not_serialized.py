@@ -1,29 +1,34 @@
-"""Values in a thinc model's `attrs` that are not saved with the model."""
+"""Values in a thinc model's `attrs` that are not saved with the model.
+
+They come from the config or belong to the running process. A model that is loaded keeps those it
+was built with, so that a saved pipeline can be loaded with other settings.
+"""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 from thinc.api import Model, deserialize_attr, serialize_attr
 
-
-class NotSerialized:
-    """Base class of attributes that come from the config or belong to the running process. They are
-    not saved. A model that is loaded keeps those it was built with, so that a saved pipeline can be
-    loaded with other settings.
-    """
+T = TypeVar("T")
 
 
-class LayerSettings(NotSerialized, SimpleNamespace):
-    """The settings of a layer."""
+def not_serialized(kind: type[T]) -> type[T]:
+    """Leave values of a class out of saved models. Usable as a decorator."""
+    serialize_attr.register(kind, _serialize)
+    deserialize_attr.register(kind, _deserialize)
+    return kind
 
 
-@serialize_attr.register(NotSerialized)
 def _serialize(_: Any, value: Any, name: str, model: Model) -> bytes:
     return b""
 
 
-@deserialize_attr.register(NotSerialized)
-def _deserialize(default: NotSerialized, value: Any, name: str, model: Model) -> NotSerialized:
+def _deserialize(default: T, value: Any, name: str, model: Model) -> T:
     return default
+
+
+@not_serialized
+class LayerSettings(SimpleNamespace):
+    """The settings of a layer."""

@@ -65,7 +65,8 @@ def _forward(
     model: Model[list[Doc], Floats2d], docs: list[Doc], is_train: bool
 ) -> tuple[Floats2d, Callable]:
     """Probabilities of the rows, shape (2 * tokens, rows): forward, then backward."""
-    (layers, _), backprop_layers = model.get_ref("tok2vec")(docs, is_train)
+    batch, backprop_layers = model.get_ref("tok2vec")(docs, is_train)
+    layers = batch.layers
     scores, backprop_head = model.get_ref("head")(
         _stack_directions(model.ops, layers[-1]), is_train
     )

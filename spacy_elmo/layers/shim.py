@@ -6,33 +6,23 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Optional, Union
+from dataclasses import replace
+from typing import Optional
 
 import srsly
 import torch
 from thinc.api import Optimizer, PyTorchShim
 
-from .. import inference
 from ..bilm import BiLM
-from ..bilm.forking import no_fork
 from ..bilm.formats import native
+from ..inference import Settings
 from ..inference.settings import check_precision
-from .not_serialized import NotSerialized
+from .not_serialized import not_serialized
 
 # Threads that use an encoder for the first time load its weights one after the other.
 _LOADING = threading.RLock()
 
-
-@dataclass(frozen=True)
-class Settings(inference.Settings, NotSerialized):
-    """What a config says about running a biLM; not part of its weights.
-
-    mixed_precision (bool): Fine-tune with bfloat16 products; weights, gradients and results stay
-        float32.
-    """
-
-    mixed_precision: bool = False
+not_serialized(Settings)
 
 
 @contextmanager
@@ -43,63 +33,60 @@ def _ordinary_tensors() -> Iterator[None]:
         yield
 
 
-class LazyBiLM(torch.nn.Module):
-    """Placeholder that loads the biLM on first use. When a saved pipeline is loaded, it is replaced
-    before it loads anything.
-
-    load (Optional[Callable]): Makes the biLM. None: the encoder has no weights yet.
-    language (Optional[str]): The language of the text that they were trained on, if known.
-
-    The attribute `warning` is shown when the weights are loaded.
-    """
-
-    def __init__(self, load: Optional[Callable[[], BiLM]], language: Optional[str] = None) -> None:
-        super().__init__()
-        self.load = load
-        self.language = language
-        self.warning: Optional[str] = None
-        # In a list, because PyTorch would register it as a part of this module, and thinc would
-        # take its device for that of the encoder.
-        self._loaded: list[BiLM] = []
-        # An empty weight, which is where the encoder is, also after `to_gpu`.
-        with _ordinary_tensors():
-            empty = torch.empty(0, dtype=torch.float32)
-            self._weight = torch.nn.Parameter(empty, requires_grad=False)
-
-    def get(self) -> BiLM:
-        """RETURNS (BiLM): Always the same. RAISES (ValueError): If there is nothing to load."""
-        if self.load is None:
-            raise ValueError(
-                "the elmo component has no weights yet: name some in its config "
-                '(nlp.add_pipe("elmo", config={"model": {"weights": "path/to/folder"}})), '
-                "call load_weights() on the component, or load a pipeline that holds them"
-            )
-        with no_fork(), _LOADING:
-            if not self._loaded:
-                with _ordinary_tensors():
-                    # Random weights are of the default dtype, which may be float64.
-                    self._loaded.append(self.load().float())
-                if self.warning is not None:
-                    warnings.warn(self.warning, stacklevel=2)
-        return self._loaded[0]
-
-
 class ElmoShim(PyTorchShim):
-    """Holds the biLM, or what loads it, for thinc: moves, trains and saves it.
+    """Holds the biLM for thinc: loads, moves, trains and saves it.
 
-    module (Union[BiLM, LazyBiLM]): The biLM.
+    load (Optional[Callable]): Makes the biLM at its first use. A saved pipeline replaces the biLM
+        before that. None: the encoder has no weights yet.
     settings (Settings): How to run it.
+    mixed_precision (bool): Fine-tune with bfloat16 products; weights, gradients and results stay
+        float32.
+    language (Optional[str]): The language of the text that it was trained on, if known.
 
     The attribute `usable_settings` has a precision that the device has: that of the settings, or
-    float32.
+    float32. The attribute `warning` is shown when the biLM is loaded.
     """
 
-    def __init__(self, module: Union[BiLM, LazyBiLM], settings: Settings) -> None:
+    def __init__(
+        self,
+        load: Optional[Callable[[], BiLM]],
+        settings: Settings,
+        mixed_precision: bool = False,
+        language: Optional[str] = None,
+    ) -> None:
+        # Until the biLM is loaded, an empty weight has the device of the encoder, also after
+        # `to_gpu`.
         with _ordinary_tensors():
-            super().__init__(module)
+            empty = torch.nn.Parameter(torch.empty(0), requires_grad=False)
+            super().__init__(torch.nn.ParameterList([empty]))
+        self.load = load
         self.settings = self.usable_settings = settings
-        if isinstance(module, BiLM):
-            self.set_bilm(module)
+        self.mixed_precision = mixed_precision
+        self.language = language
+        self.warning: Optional[str] = None
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether there is a biLM, or something to load."""
+        return self.load is not None or isinstance(self._model, BiLM)
+
+    def load_bilm(self) -> BiLM:
+        """RETURNS (BiLM): Always the same, loaded if it was not needed yet.
+        RAISES (ValueError): If there are no weights."""
+        with FORK_GATE, _LOADING:
+            if not isinstance(self._model, BiLM):
+                if self.load is None:
+                    raise ValueError(
+                        "the elmo component has no weights yet: name some in its config "
+                        '(nlp.add_pipe("elmo", config={"model": {"weights": "path/to/folder"}})), '
+                        "call load_weights() on the component, or load a pipeline that holds them"
+                    )
+                with _ordinary_tensors():
+                    # Random weights are of the default dtype, which may be float64.
+                    self.set_bilm(self.load().float())
+                if self.warning is not None:
+                    warnings.warn(self.warning, stacklevel=2)
+            return self._model
 
     def set_bilm(self, bilm: BiLM) -> None:
         """Take another biLM, which moves to the encoder's device. A precision that the device does
@@ -119,7 +106,7 @@ class ElmoShim(PyTorchShim):
     def finish_update(self, optimizer: Optimizer) -> None:
         super().finish_update(optimizer)
         if isinstance(self._model, BiLM):
-            self._model.invalidate()  # thinc writes to the weights behind PyTorch's back.
+            self._model.invalidate()  # PyTorch does not count the changes that thinc makes.
 
     def to_device(self, device_type: str, device_id: int) -> None:
         with _ordinary_tensors():
@@ -128,11 +115,8 @@ class ElmoShim(PyTorchShim):
             self.set_bilm(self._model)
 
     def to_bytes(self) -> bytes:
-        module = self._model
-        if isinstance(module, LazyBiLM) and module.load is not None:
-            # The saved pipeline must not need the original files, even if this one never ran.
-            module = module.get()
-        state = native.to_bytes(module) if isinstance(module, BiLM) else b""
+        # The saved pipeline must not need the original files, even if this one never ran.
+        state = native.to_bytes(self.load_bilm()) if self.has_weights else b""
         return srsly.msgpack_dumps({"config": self.cfg, "state": state})
 
     def from_bytes(self, bytes_data: bytes) -> ElmoShim:

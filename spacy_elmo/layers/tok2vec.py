@@ -14,7 +14,6 @@ from .listener import make_source, mix_docs
 from .listener_state import ANY
 from .mixes import Mix
 
-_REFS = ("source", "embed", "encode", "input_mix", "reduce", "output_mix")
 _MAXOUT_PIECES = 3
 
 Vectors = list[Floats2d]
@@ -44,9 +43,9 @@ def ElmoTok2Vec(
             "spacy-elmo.ElmoTok2Vec.v1: give elmo_input, elmo_output or both a mix, or use "
             "spacy.Tok2Vec.v2, which needs no ELMo"
         )
-    refs: dict[str, Optional[Model]] = dict.fromkeys(_REFS)
     # The source runs once, also for two mixes.
-    refs.update(source=make_source(upstream, grad_factor), embed=embed, encode=encode)
+    source = make_source(upstream, grad_factor)
+    layers: dict[str, Model] = {"source": source, "embed": embed, "encode": encode}
     if elmo_input is not None:
         width = encode.maybe_get_dim("nO")
         if width is None:
@@ -54,17 +53,17 @@ def ElmoTok2Vec(
                 f"spacy-elmo.ElmoTok2Vec.v1: the layer {encode.name} has no known width (nO): "
                 "choose an encode layer with a width setting"
             )
-        refs["input_mix"] = mix_docs(elmo_input)
-        refs["reduce"] = with_array(Maxout(nO=width, nP=_MAXOUT_PIECES, normalize=True))
+        layers["input_mix"] = mix_docs(elmo_input)
+        layers["reduce"] = with_array(Maxout(nO=width, nP=_MAXOUT_PIECES, normalize=True))
     if elmo_output is not None:
-        refs["output_mix"] = mix_docs(elmo_output)
+        layers["output_mix"] = mix_docs(elmo_output)
     return Model(
         "elmo_tok2vec",
         forward,
         init=init,
         dims={"nO": None},
-        layers=[layer for layer in refs.values() if layer is not None],
-        refs=refs,
+        layers=list(layers.values()),
+        refs={**layers},
     )
 
 

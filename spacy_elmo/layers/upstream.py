@@ -21,15 +21,15 @@ from .activation_cache import ActivationCache
 from .encoder import (
     BatchLayers,
     DocVectors,
-    FrozenLayers,
     encode,
     encode_layers,
     get_bilm,
-    get_lazy_bilm,
     get_session,
+    get_shim,
 )
-from .listener import GradientCheck, SharedBatch, doc_keys, is_listener, join_layers
-from .listener_state import ListenerState
+from .listener import NAME as LISTENER
+from .listener import GradientCheck, SharedBatch, doc_keys, join_layers
+from .listener_state import ANY, ListenerState
 from .mixes import Mix
 
 # A doc with more tokens is rarely a single sentence.
@@ -37,13 +37,13 @@ _LONG_SENTENCE = 100
 
 
 class RunState:
-    """The part of a component that belongs to the running process. A copy and a pickle are empty.
+    """What a component keeps only in the running process. A copy and a pickle are empty.
 
     pipeline (Callable): Returns the pipeline of the component, or None.
     followers (WeakSet[Upstream]): The elmo components after it in a pipeline.
     has_warned (bool): Whether the warning of long sentences was shown.
     docs (Sequence[Doc]): The docs of the last update. Empty: no training since `end_training`.
-    batch (Optional[SharedBatch]): The batch of the last update, if the biLM is fine-tuned.
+    batch (Optional[SharedBatch]): The batch of the last update.
     gradient_check (GradientCheck): For the gradients that reach the biLM.
     """
 
@@ -56,7 +56,7 @@ class RunState:
     def end_training(self) -> None:
         self.docs: Sequence[Doc] = ()
         self.batch: Optional[SharedBatch] = None
-        self.gradient_check = GradientCheck()
+        self.gradient_check = GradientCheck("the gradient of the biLM's layers")
 
     def __reduce__(self) -> tuple:
         return RunState, ()
@@ -91,7 +91,7 @@ class Upstream(Tok2Vec):
 
     @property
     def is_removed(self) -> bool:
-        """Whether the component is known to have been removed from its pipeline."""
+        """Whether the component was removed from its pipeline."""
         nlp = self._run.pipeline()
         return nlp is not None and all(component is not self for _, component in nlp.components)
 
@@ -99,10 +99,7 @@ class Upstream(Tok2Vec):
     def checksum(self) -> Optional[str]:
         """A checksum of the present weights, by which listeners recognise the layers on a doc. It
         is the same in every process and for a saved pipeline. None if there are no weights."""
-        lazy = get_lazy_bilm(self.model)
-        if lazy is not None and lazy.load is None:
-            return None
-        return get_session(self.model).checksum
+        return get_session(self.model).checksum if get_shim(self.model).has_weights else None
 
     def predict(
         self, docs: Iterable[Doc], *, keep_layers: Optional[bool] = None
@@ -114,25 +111,26 @@ class Upstream(Tok2Vec):
         RETURNS (list): The vectors of each doc, as arrays of the model's ops.
         """
         docs = list(docs)
-        self._warn_of_long_sentences(docs)
+        if any(len(doc) > _LONG_SENTENCE for doc in docs):
+            self._warn_of_long_sentences(docs)
         # Evaluations during training use the cache, too. One that rounds (half_precision) is only
         # for the docs of updates: the vectors of other docs must be exact.
-        cache, training_docs = self.activation_cache if self.frozen else None, self._run.docs
+        cache = self.activation_cache if self.frozen and self._run.docs else None
         if cache is not None and cache.half_precision:
-            numbers = {id(doc) for doc in training_docs}
-            training_docs = [doc for doc in docs if id(doc) in numbers]
-            cache = cache if len(training_docs) == len(docs) else None
+            training_docs = set(map(id, self._run.docs))
+            if any(id(doc) not in training_docs for doc in docs):
+                cache = None
         return encode(
             self.model,
             docs,
-            mix=self.mix,
+            self.mix,
             keep_layers=self.keep_layers if keep_layers is None else keep_layers,
-            cache=cache if training_docs else None,
+            cache=cache,
         )
 
     def set_annotations(self, docs: Iterable[Doc], scores: Sequence[DocVectors]) -> None:
         """Write vectors to the docs."""
-        checksum = cast(str, self.checksum)
+        checksum = get_session(self.model).checksum
         for doc, vectors in zip(docs, scores):
             extensions.write(doc, self.name, checksum, vectors.layers, vectors.tokens)
             if self.set_vectors:
@@ -163,11 +161,13 @@ class Upstream(Tok2Vec):
             self._run.followers.add(component)
         model = getattr(component, "model", None)
         for node in model.walk() if isinstance(model, Model) else ():
-            if not is_listener(node, self.name, self):
+            if node.name != LISTENER:
                 continue
             listener = cast(Tok2VecListener, node)
             state: ListenerState = node.attrs["link"]
-            state.component = component.name
+            name = node.attrs["settings"].upstream
+            if name not in (ANY, self.name) and state.upstream is not self:
+                continue
             previous, state.upstream = state.upstream, self
             state.others.discard(self)
             if previous is not None and self in previous._run.followers:
@@ -202,48 +202,46 @@ class Upstream(Tok2Vec):
             self._run.batch.finish()  # A listener may have been left out.
             self._run.batch = None
         self._run.docs = docs = [example.predicted for example in examples]
-        states = [listener.attrs["link"] for listener in self.listeners]
+        states: set[ListenerState] = {listener.attrs["link"] for listener in self.listeners}
         if not states:
             return losses
-        self._warn_of_long_sentences(docs)
+        if any(len(doc) > _LONG_SENTENCE for doc in docs):
+            self._warn_of_long_sentences(docs)
         if self.frozen:
-            layers = encode_layers(self.model, docs, self.activation_cache)
-            batch = SharedBatch(doc_keys(docs), FrozenLayers(*layers), set(states))
+            layers, backprop = encode_layers(self.model, docs, self.activation_cache), None
         else:
-            batch = self._run.batch = self._begin_fine_tuning(docs, states, losses)
+            layers, backprop = self._begin_fine_tuning(docs, losses)
+        self._run.batch = SharedBatch(doc_keys(docs), layers, states, backprop)
         for state in states:
-            state.batch = batch
+            state.batch = self._run.batch
         if sgd is not None:
             self.finish_update(sgd)
         return losses
 
     def _begin_fine_tuning(
-        self, docs: list[Doc], states: list[ListenerState], losses: dict[str, float]
-    ) -> SharedBatch:
+        self, docs: list[Doc], losses: dict[str, float]
+    ) -> tuple[BatchLayers, Callable]:
+        """RETURNS (tuple): The layers, and a function that takes the sum of their gradients: see
+        `SharedBatch.backprop`."""
         layers, backprop_model = self.model(docs, is_train=True)
         ops, check = self.model.ops, self._run.gradient_check
 
         def backprop(d_layers: Optional[Floats3d], sgd: Optional[Optimizer]) -> None:
             if d_layers is not None:
-                losses[self.name] += check.add(
-                    ops.xp.vdot(d_layers, d_layers),
-                    f"{self.name}: the gradient of the biLM's layers",
-                    sync=ops.device_type == "cpu",
-                )
+                squares = ops.xp.vdot(d_layers, d_layers)
+                losses[self.name] += check.add(squares, sync=ops.device_type == "cpu")
                 backprop_model(d_layers)
             if sgd is not None:
                 self._apply_gradients(sgd)
 
-        return SharedBatch(doc_keys(docs), layers, set(states), backprop)
+        return layers, backprop
 
     def predict_layers(self, docs: Sequence[Doc]) -> BatchLayers:
         """The layers for a listener that is trained without an update of this component, whose biLM
         is frozen. Those that the component has written to the docs are used."""
         self._run.docs = docs
-        checksum = self.checksum
-        layers = [
-            extensions.get_layers(doc, self.name, [checksum] if checksum else []) for doc in docs
-        ]
+        checksums = [get_session(self.model).checksum]
+        layers = [extensions.get_layers(doc, self.name, checksums) for doc in docs]
         if layers and all(array is not None for array in layers):
             return join_layers(self.model.ops, layers)
         return encode_layers(self.model, docs, self.activation_cache)

@@ -142,9 +142,9 @@ def test_forked_processes_do_not_share_the_file(tmp_path):
             with contextlib.suppress(BaseException):
                 for seed in range(100):
                     cache.put(100 * number + seed, activations(100 * number + seed))
-                found = [cache.get(100 * number + seed) for seed in range(100)]
+                read = [cache.get(100 * number + seed) for seed in range(100)]
                 right = [
-                    numpy.array_equal(a, activations(100 * number + i)) for i, a in enumerate(found)
+                    numpy.array_equal(a, activations(100 * number + i)) for i, a in enumerate(read)
                 ]
                 if all(right) and cache.get(0) is not None and cache.get(1) is None:
                     os._exit(0)
@@ -255,7 +255,7 @@ def test_annotating_while_training_uses_the_cache(tmp_path, runs):
 
 
 def test_a_component_that_only_annotates_uses_the_cache(tmp_path, runs):
-    """From the second step on: in the first, nothing tells that there is training."""
+    """From the second step on: in the first, the component cannot know of the training."""
     nlp = training_pipeline(tmp_path, frozen_components=["elmo"])
     runs.clear()
     for _ in range(4):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import partial
 
 import numpy
@@ -12,13 +13,12 @@ from spacy.tokens import Doc
 from spacy.vocab import Vocab
 from thinc.api import Adam, Model
 
+from spacy_elmo.bilm.formats import native
+from spacy_elmo.inference import Settings
 from spacy_elmo.layers.encoder import (
     ElmoEncoder,
-    LazyBiLM,
-    Settings,
     encode,
     get_bilm,
-    get_lazy_bilm,
     get_session,
     set_bilm,
     set_precision,
@@ -41,7 +41,7 @@ def make_docs(words=WORDS, vocab=None):
 
 @pytest.fixture
 def encoder(bilm):
-    return ElmoEncoder(bilm, sentences(), Settings())
+    return ElmoEncoder(lambda: bilm, sentences(), Settings())
 
 
 def test_one_array_per_doc(encoder, bilm):
@@ -58,14 +58,16 @@ def test_one_array_per_doc(encoder, bilm):
 
 def test_no_docs(encoder):
     assert encoder.predict([]).split() == []
-    assert encode(encoder, [], mix=FrozenMix()) == []
+    assert encode(encoder, [], FrozenMix()) == []
 
 
 def test_docs_of_different_vocabs(encoder):
     """Each doc's text is looked up in its own string store."""
-    apart = [make_docs([tokens], Vocab())[0] for tokens in WORDS]
-    assert len({id(doc.vocab) for doc in apart}) == len(WORDS)
-    for first, second in zip(encoder.predict(apart).split(), encoder.predict(make_docs()).split()):
+    separate = [make_docs([tokens], Vocab())[0] for tokens in WORDS]
+    assert len({id(doc.vocab) for doc in separate}) == len(WORDS)
+    for first, second in zip(
+        encoder.predict(separate).split(), encoder.predict(make_docs()).split()
+    ):
         assert max_difference(first, second) < 1e-6
 
 
@@ -90,25 +92,25 @@ def test_backprop_is_that_of_plain_pytorch(encoder, bilm):
     d_layers = generator.normal(size=outputs.layers.shape).astype("float32")
     d_outputs = outputs._replace(layers=d_layers).split()
     assert backprop(d_layers) == docs
-    found = gradients(bilm)
+    actual = gradients(bilm)
 
     plain = random_bilm()
     loss = torch.zeros(())
     for doc, d_output in zip(docs, d_outputs):
         d_output = torch.from_numpy(d_output)
-        for tokens, start, end in encoder.attrs["segmenter"](doc):
+        for tokens, kept_slice in encoder.attrs["segmenter"](doc):
             types = [doc[i].text for i in tokens.tolist()]
             distinct = sorted(set(types))
             index = numpy.array([distinct.index(text) for text in types])
             layers = plain(distinct, index, [len(types)])
-            kept = torch.from_numpy(tokens[start:end])
-            loss = loss + (layers[:, start:end] * d_output[:, kept]).sum()
+            kept = torch.from_numpy(tokens[kept_slice])
+            loss = loss + (layers[:, kept_slice] * d_output[:, kept]).sum()
     loss.backward()
     expected = gradients(plain)
-    assert found.keys() == expected.keys()
+    assert actual.keys() == expected.keys()
     for name, gradient in expected.items():
         assert gradient.abs().max() > 0, name
-        assert max_difference(found[name], gradient) < 1e-4 * gradient.abs().max(), name
+        assert max_difference(actual[name], gradient) < 1e-4 * gradient.abs().max(), name
 
 
 def test_gradients_of_several_batches_add_up(encoder, bilm):
@@ -121,9 +123,9 @@ def test_gradients_of_several_batches_add_up(encoder, bilm):
             backprop(numpy.ones_like(outputs.layers))
         return {name: gradient.clone() for name, gradient in gradients(bilm).items()}
 
-    together, apart = accumulate(first + second), accumulate(first, second)
+    together, separate = accumulate(first + second), accumulate(first, second)
     for name, gradient in together.items():
-        assert max_difference(gradient, apart[name]) < 1e-4 * gradient.abs().max(), name
+        assert max_difference(gradient, separate[name]) < 1e-4 * gradient.abs().max(), name
 
 
 @pytest.mark.parametrize("words", [[[]], [["\n"], []]])
@@ -148,7 +150,7 @@ def test_training_on_nothing_to_read_with_frozen_layers(encoder, bilm):
     assert all(g is None or not g.any() for g in gradients(bilm).values())
 
 
-def test_a_prediction_amid_a_training_step_leaves_nothing_behind(encoder, bilm):
+def test_a_prediction_within_a_training_step_does_not_change_later_ones(encoder, bilm):
     """As that of a component that annotates, before the weights are updated."""
     docs = make_docs()
     outputs, backprop = encoder.begin_update(docs)
@@ -172,7 +174,7 @@ def test_prediction_follows_a_training_step(encoder, bilm):
             parameter -= 0.1 * parameter.grad
     after = encoder.predict(docs).layers
     assert max_difference(before, after) > 1e-3
-    fresh = ElmoEncoder(random_bilm(), sentences(), Settings())
+    fresh = ElmoEncoder(random_bilm, sentences(), Settings())
     get_bilm(fresh).load_state_dict(bilm.state_dict())
     assert max_difference(after, fresh.predict(docs).layers) < 1e-6
 
@@ -182,23 +184,20 @@ def test_prediction_follows_a_training_step(encoder, bilm):
 
 def test_encode_gives_layers_and_mix(encoder):
     docs = make_docs()
-    for result, layers in zip(
-        encode(encoder, docs, mix=FrozenMix()), encoder.predict(docs).split()
-    ):
+    for result, layers in zip(encode(encoder, docs, FrozenMix()), encoder.predict(docs).split()):
         assert max_difference(result.layers, layers) < 1e-6
         assert max_difference(result.tokens, layers.mean(axis=0)) < 1e-6
 
 
-def test_encode_leaves_out_what_is_not_asked_for(encoder):
+def test_encode_leaves_out_layers_that_are_not_kept(encoder):
     docs = make_docs()
-    assert all(result.tokens is None for result in encode(encoder, docs))
-    slim = encode(encoder, docs, mix=ConcatLayers(), keep_layers=False)
+    slim = encode(encoder, docs, ConcatLayers(), keep_layers=False)
     assert all(result.layers is None for result in slim)
     assert [r.tokens.shape for r in slim] == [(len(doc), N_LAYERS * WIDTH) for doc in docs]
 
 
 def test_without_layers_the_mix_sees_one_batch_at_a_time(bilm):
-    encoder = ElmoEncoder(bilm, sentences(), Settings(max_tokens_per_batch=8))
+    encoder = ElmoEncoder(lambda: bilm, sentences(), Settings(max_tokens_per_batch=8))
     seen = []
 
     def forward(model, X, is_train):
@@ -207,7 +206,7 @@ def test_without_layers_the_mix_sees_one_batch_at_a_time(bilm):
 
     mix = Model("spy", forward)
     docs = make_docs([["The", "bank", "flows"]] * 10)
-    encode(encoder, docs, mix=mix, keep_layers=False)
+    encode(encoder, docs, mix, keep_layers=False)
     assert sum(seen) == 30
     assert max(seen) <= 8
 
@@ -217,24 +216,26 @@ def test_without_layers_the_mix_sees_one_batch_at_a_time(bilm):
 
 def test_weights_are_read_at_first_use(weights_folder):
     encoder = ElmoEncoder(
-        LazyBiLM(partial(load_bilm, weights_folder)), sentences(), Settings(precision="float16")
+        partial(load_bilm, weights_folder), sentences(), Settings(precision="float16")
     )
-    assert get_lazy_bilm(encoder) is not None
+    shutil.rmtree(weights_folder)
+    with pytest.raises(ValueError, match="no pipeline and no weights"):
+        encoder.predict(make_docs())
+    native.write(random_bilm(), weights_folder)
     encoder.predict(make_docs())
-    assert get_lazy_bilm(encoder) is None
     assert get_bilm(encoder) is get_bilm(encoder)
     assert get_session(encoder).settings.precision == "float16"
 
 
 def test_without_weights_every_use_says_so():
-    encoder = ElmoEncoder(LazyBiLM(None), sentences(), Settings())
+    encoder = ElmoEncoder(None, sentences(), Settings())
     for use in (encoder.predict, encoder.begin_update, lambda docs: encoder.initialize()):
         with pytest.raises(ValueError, match="no weights yet"):
             use(make_docs())
 
 
 def test_another_bilm_runs_with_the_same_settings(bilm):
-    encoder = ElmoEncoder(bilm, sentences(), Settings(precision="float16"))
+    encoder = ElmoEncoder(lambda: bilm, sentences(), Settings(precision="float16"))
     other = random_bilm(seed=1)
     set_bilm(encoder, other)
     assert get_bilm(encoder) is other

@@ -60,12 +60,12 @@ def train(nlp, steps=40, learn_rate=0.05, **settings):
     """RETURNS: The task's first and last loss."""
     examples = tagged(nlp)
     optimizer = nlp.initialize(lambda: examples, sgd=Adam(learn_rate))
-    found = []
+    recorded = []
     for _ in range(steps):
         losses = {}
         nlp.update(examples, sgd=optimizer, losses=losses, **settings)
-        found.append(losses)
-    return found[0], found[-1]
+        recorded.append(losses)
+    return recorded[0], recorded[-1]
 
 
 def tags(nlp, texts=TEXTS):
@@ -94,7 +94,13 @@ def test_no_docs(weights_folder, source):
     nlp = elmo_pipeline(weights_folder)
     add_tagger(nlp, source)
     train(nlp, steps=1)
-    assert nlp.get_pipe("tagger").model.get_ref("tok2vec").predict([]) == []
+    model = nlp.get_pipe("tagger").model.get_ref("tok2vec")
+    # A copy has no upstream, which knows the number of layers.
+    for tok2vec_model in (model, model.copy()):
+        assert tok2vec_model.predict([]) == []
+        vectors, backprop = tok2vec_model.begin_update([])
+        assert vectors == []
+        backprop([])
 
 
 @every_source
@@ -155,8 +161,8 @@ def test_frozen_by_the_config_of_the_training(weights_folder, source):
         settings = {"exclude": ["elmo"], "annotates": ["elmo"]} if annotates else {}
         losses[annotates] = train(nlp, steps=10, **settings)
         assert tags(nlp)
-    for apart, together in zip(losses[True], losses[False]):
-        assert apart["tagger"] == pytest.approx(together["tagger"], rel=1e-3)
+    for annotated, shared in zip(losses[True], losses[False]):
+        assert annotated["tagger"] == pytest.approx(shared["tagger"], rel=1e-3)
 
 
 def test_two_tasks_have_two_mixes(weights_folder):
@@ -164,7 +170,7 @@ def test_two_tasks_have_two_mixes(weights_folder):
     add_tagger(nlp, name="first")
     add_tagger(nlp, tok2vec(SCALAR_MIX, SCALAR_MIX), name="second")
     train(nlp)
-    mixes = {mix.task: mix.state for mix in find_mixes(nlp)}
+    mixes = dict(find_mixes(nlp))
     assert list(mixes) == ["first", "second/input", "second/output"]
     assert len({tuple(numpy.round(state.weights, 4)) for state in mixes.values()}) == 3
 
@@ -300,7 +306,7 @@ def test_one_update_changes_the_bilm_at_once(weights_folder):
 
 
 def test_own_optimizer(weights_folder):
-    """Of the biLM, with its own rate: 0 leaves it where it was."""
+    """The optimizer of the biLM has its own rate: with 0 its weights do not change."""
     still = {"@optimizers": "Adam.v1", "learn_rate": 0.0, "L2": 0.0}
     nlp = elmo_pipeline(weights_folder, frozen=False, optimizer=still)
     add_tagger(nlp)
@@ -364,7 +370,7 @@ def test_frozen_may_change(weights_folder):
 
 
 def test_a_late_gradient_is_refused(weights_folder):
-    """Not lost: the batch has gone back through the biLM already."""
+    """The batch has gone back through the biLM already: the gradient would be lost."""
     nlp = initialized(weights_folder, frozen=False)
     examples = tagged(nlp)
     nlp.get_pipe("elmo").update(examples)
@@ -390,14 +396,14 @@ def test_replace_listeners(tmp_path, weights_folder, source, frozen):
     nlp.remove_pipe("elmo")
     assert tags(nlp) == expected
     nlp.to_disk(tmp_path / "alone")
-    alone = spacy.load(tmp_path / "alone")
-    assert alone.pipe_names == ["tagger"]
-    assert tags(alone) == expected
-    # Going on with training trains the copy, unless it was frozen.
-    [encoder] = [n for n in alone.get_pipe("tagger").model.walk() if n.name == "elmo_encoder"]
+    tagger_only = spacy.load(tmp_path / "alone")
+    assert tagger_only.pipe_names == ["tagger"]
+    assert tags(tagger_only) == expected
+    # Further training trains the copy, unless it was frozen.
+    [encoder] = [n for n in tagger_only.get_pipe("tagger").model.walk() if n.name == "elmo_encoder"]
     bilm = get_bilm(encoder)
     before = {key: value.clone() for key, value in bilm.state_dict().items()}
-    alone.update(tagged(alone), sgd=Adam(0.01))
+    tagger_only.update(tagged(tagger_only), sgd=Adam(0.01))
     changed = differ(before, bilm.state_dict())
     assert changed == (set() if frozen else set(before))
 
@@ -430,9 +436,9 @@ def test_sourcing(tmp_path, weights_folder):
         "components": {"tagger": {"source": str(tmp_path / "trained")}},
     }
     config["components"]["tagger"]["replace_listeners"] = ["model.tok2vec"]
-    alone = spacy.util.load_model_from_config(config, auto_fill=True)
-    assert alone.pipe_names == ["tagger"]
-    assert tags(alone) == tags(trained)
+    tagger_only = spacy.util.load_model_from_config(config, auto_fill=True)
+    assert tagger_only.pipe_names == ["tagger"]
+    assert tags(tagger_only) == tags(trained)
 
 
 def test_several_upstreams(tmp_path):
@@ -451,7 +457,7 @@ def test_several_upstreams(tmp_path):
     train(nlp)
     for name, weights in zip(("one", "two"), before):
         assert differ(weights, weights_of(nlp, name)) == set(weights)
-    layers = {mix.task: len(mix.state.weights) for mix in find_mixes(nlp)}
+    layers = {task: len(mix.weights) for task, mix in find_mixes(nlp)}
     assert layers == {"tagger_one": 3, "tagger_two": 2, "tagger_any": 2}
     for example in tagged(nlp):
         doc = nlp(example.x)
@@ -523,7 +529,7 @@ def test_a_task_shared_with_a_pipeline_of_another_bilm(trained, other):
 
 @pytest.mark.parametrize("same_docs", [False, True])
 def test_removing_the_upstream(trained, same_docs):
-    """Training does not go on with the component that was removed, nor with its last batch."""
+    """Training uses neither the component that was removed nor its last batch."""
     sgd = trained.resume_training()
     examples = tagged(trained)
     trained.update(examples, sgd=sgd)
@@ -558,21 +564,21 @@ def retag(nlp, docs):
 def test_stored_layers_serve_a_pipeline_without_its_bilm(trained, other, tmp_path, n_process):
     trained.to_disk(tmp_path / "trained")
     whole = spacy.load(tmp_path / "trained")
-    alone = spacy.load(tmp_path / "trained", exclude=["elmo"])
+    tagger_only = spacy.load(tmp_path / "trained", exclude=["elmo"])
     docs = stored(whole, whole.pipe(TEXTS, n_process=n_process))
-    again = pickle.loads(pickle.dumps(alone))
-    for nlp in (alone, again, whole):
+    again = pickle.loads(pickle.dumps(tagger_only))
+    for nlp in (tagger_only, again, whole):
         assert retag(nlp, docs) == tags(trained)
     [foreign] = stored(other, [other("The bank flows")])
-    for nlp in (alone, again):
+    for nlp in (tagger_only, again):
         with pytest.raises(ValueError, match="computed with other weights"):
             nlp(foreign)
     # And once more after it was saved without its biLM.
-    alone.to_disk(tmp_path / "alone")
-    alone = spacy.load(tmp_path / "alone")
-    assert retag(alone, docs) == tags(trained)
+    tagger_only.to_disk(tmp_path / "alone")
+    tagger_only = spacy.load(tmp_path / "alone")
+    assert retag(tagger_only, docs) == tags(trained)
     with pytest.raises(ValueError, match="computed with other weights"):
-        alone(foreign)
+        tagger_only(foreign)
 
 
 def test_equal_weights_of_two_pipelines(trained, weights_folder):
@@ -662,8 +668,8 @@ def test_processes(weights_folder, n_process):
     add_tagger(nlp)
     train(nlp, steps=5)
     expected = tags(nlp)
-    found = [[token.tag_ for token in doc] for doc in nlp.pipe(TEXTS, n_process=n_process)]
-    assert found == expected
+    predicted = [[token.tag_ for token in doc] for doc in nlp.pipe(TEXTS, n_process=n_process)]
+    assert predicted == expected
 
 
 # Activations of the training data
@@ -853,7 +859,7 @@ def test_listeners_need_kept_layers(weights_folder):
     add_tagger(nlp)
     nlp.add_pipe("sentencizer", first=True)
     for use in (lambda: nlp.initialize(lambda: tagged(nlp)), lambda: nlp("The bank")):
-        with pytest.raises(ValueError, match="'tagger' listens to 'elmo', which has keep_layers"):
+        with pytest.raises(ValueError, match=r"of 'tagger' needs .* 'elmo', which has keep_layers"):
             use()
     nlp.remove_pipe("tagger")
     assert nlp("The bank")._.elmo is not None
@@ -1000,7 +1006,8 @@ def test_no_gradient_for_the_layers_of_a_frozen_bilm(weights_folder, mix):
 
 
 def test_docs_changed_between(weights_folder):
-    """Retokenised on the way from the upstream to the listener, with and without annotations."""
+    """Docs that are retokenised between the upstream and the listener, with and without
+    annotations."""
     nlp = initialized(weights_folder)
     [example, *_] = tagged(nlp)
     nlp.get_pipe("elmo").update([example])

@@ -11,12 +11,13 @@ import torch
 from thinc.api import Model, Ops
 
 from spacy_elmo.bilm.mixes import ScalarMix as TorchScalarMix
-from spacy_elmo.layers.encoder import BatchLayers, FrozenLayers
+from spacy_elmo.layers.encoder import BatchLayers
 from spacy_elmo.layers.listener import mix_docs
 from spacy_elmo.layers.mixes import (
     ConcatLayers,
     FrozenMix,
     LearnedMix,
+    MixState,
     ScalarMix,
     SingleLayer,
     mix_state,
@@ -131,13 +132,13 @@ def test_gradients_are_the_numerical_ones(case):
 
     def numerical(array):
         gradient, step = numpy.zeros_like(array), 1e-6
-        for at in numpy.ndindex(array.shape):
-            value = array[at]
-            array[at] = value + step
+        for index in numpy.ndindex(array.shape):
+            value = array[index]
+            array[index] = value + step
             more = loss()
-            array[at] = value - step
-            gradient[at] = (more - loss()) / (2 * step)
-            array[at] = value
+            array[index] = value - step
+            gradient[index] = (more - loss()) / (2 * step)
+            array[index] = value
         return gradient
 
     assert max_difference(dX, numerical(X)) < 1e-7
@@ -216,8 +217,8 @@ def test_no_tokens(case):
 def test_tokens_are_mixed_one_by_one(case):
     """The encoder mixes batch by batch, which must not matter."""
     mix, X = ready(case), activations()
-    parts = [mix.predict(X[:, :2]), mix.predict(X[:, 2:])]
-    assert max_difference(numpy.concatenate(parts), mix.predict(X)) < 1e-6
+    portions = [mix.predict(X[:, :2]), mix.predict(X[:, 2:])]
+    assert max_difference(numpy.concatenate(portions), mix.predict(X)) < 1e-6
 
 
 def test_random_frozen_weights():
@@ -310,9 +311,9 @@ def test_frozen_layers_change_nothing_but_their_gradient(case):
     mix, X = ready(case), activations()
     dY = numpy.ones_like(mix.predict(X))
     gradients = []
-    for kind in (BatchLayers, FrozenLayers):
+    for frozen in (False, True):
         model = mix_docs(mix)
-        Y, backprop = model.begin_update(kind(X, [3, 2]))
+        Y, backprop = model.begin_update(BatchLayers(X, [3, 2], frozen))
         assert numpy.array_equal(numpy.concatenate(Y), mix.predict(X))
         backprop([dY[:3], dY[3:]])
         gradients.append([node.get_grad(name).copy() for node, name in parameters(mix)])
@@ -331,7 +332,7 @@ def test_state(case):
     if mix.name in ("scalar_mix", "frozen_mix"):
         X = activations()
         if not getattr(mix.attrs["settings"], "layer_norm", False):
-            assert max_difference(mix.predict(X), weighted(*state)(X)) < 1e-6
+            assert max_difference(mix.predict(X), weighted(state.weights, state.gamma)(X)) < 1e-6
     if mix.name == "learned_mix":
         assert sum(state.weights) == pytest.approx(1)
 
@@ -346,10 +347,11 @@ def test_state_of_large_weights():
 def test_state_without_an_upstream(case):
     """The number of layers is not known there."""
     mix = ready(case)
-    known = mix_state(mix, N_LAYERS) if mix.name == "scalar_mix" else (None, None)
-    assert mix_state(mix, 0) == known
+    expected = mix_state(mix, N_LAYERS) if mix.name == "scalar_mix" else MixState(mix.name)
+    assert mix_state(mix, 0) == expected
 
 
 @pytest.mark.parametrize("build", [ScalarMix, lambda: LearnedMix(2)])
 def test_state_before_initialisation(build):
-    assert mix_state(build(), N_LAYERS) == (None, None)
+    mix = build()
+    assert mix_state(mix, N_LAYERS) == MixState(mix.name)

@@ -15,7 +15,8 @@ from spacy.vocab import Vocab
 from thinc.api import NumpyOps, Ops
 from typer.testing import CliRunner
 
-from spacy_elmo.layers.encoder import ElmoEncoder, Settings, get_bilm
+from spacy_elmo.inference import Settings
+from spacy_elmo.layers.encoder import ElmoEncoder, get_bilm
 from spacy_elmo.layers.objective import BiLMObjective, loss
 from spacy_elmo.segmenters import sentences
 
@@ -93,7 +94,8 @@ def test_spacy_pretrain(tmp_path):
 
 def test_gradient():
     """Through the output layer, against small differences of the loss."""
-    encoder = ElmoEncoder(random_bilm().double(), sentences(), Settings())
+    encoder = ElmoEncoder(random_bilm, sentences(), Settings())
+    get_bilm(encoder).double()
     model = BiLMObjective(30)(Vocab(), encoder)
     vocab = spacy.blank("en").vocab
     docs = [Doc(vocab, words=words) for words in (["The", "bank", "\n", "flows"], [], ["a", "b"])]
@@ -107,16 +109,16 @@ def test_gradient():
     backprop(gradient)
     n = 2 * (2 + 1)  # Three words and two words, in both directions.
     parameter = get_bilm(encoder).lstm.backward_layers[1].projection_weight
-    found = parameter.grad.clone()
-    for at in ((0, 0), (3, 5)):
+    actual = parameter.grad.clone()
+    for index in ((0, 0), (3, 5)):
         values = []
         for step in (1e-3, -1e-3):
             with torch.no_grad():
-                parameter[at] += step
+                parameter[index] += step
             values.append(loss(ops, docs, model.predict(docs))[0] / n)
             with torch.no_grad():
-                parameter[at] -= step
-        assert found[at] == pytest.approx((values[0] - values[1]) / 2e-3, rel=0.02, abs=1e-5)
+                parameter[index] -= step
+        assert actual[index] == pytest.approx((values[0] - values[1]) / 2e-3, rel=0.02, abs=1e-5)
 
 
 def test_targets():

@@ -27,4 +27,4 @@ def forward(mix: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, Callable]:
 
 
 def state(mix: Mix, n_layers: int) -> MixState:
-    return MixState([1.0] * n_layers if n_layers else None, None)
+    return MixState(mix.name, [1.0] * n_layers or None)

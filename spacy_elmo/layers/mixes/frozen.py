@@ -49,8 +49,8 @@ def forward(mix: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, Callable]:
 
 def state(mix: Mix, n_layers: int) -> MixState:
     if not n_layers:
-        return MixState(None, None)
-    return MixState(_get_weights(mix, n_layers), mix.attrs["settings"].gamma)
+        return MixState(mix.name)
+    return MixState(mix.name, _get_weights(mix, n_layers), mix.attrs["settings"].gamma)
 
 
 def _get_weights(mix: Mix, n_layers: int) -> list[float]:

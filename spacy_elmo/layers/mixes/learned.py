@@ -62,10 +62,10 @@ def forward(mix: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, Callable]:
 def state(mix: Mix, n_layers: int) -> MixState:
     linear = _first_linear(mix)
     if not n_layers or not linear.has_param("W"):
-        return MixState(None, None)
+        return MixState(mix.name)
     W = mix.ops.to_numpy(linear.get_param("W"))
     norms = numpy.linalg.norm(W.reshape(len(W), n_layers, -1), axis=(0, 2))
-    return MixState((norms / norms.sum()).tolist(), None)
+    return MixState(mix.name, (norms / norms.sum()).tolist())
 
 
 def _first_linear(mix: Mix) -> Model:

@@ -14,14 +14,16 @@ Mix = Model[Floats3d, Floats2d]
 class MixState(NamedTuple):
     """What a mix makes of the layers.
 
+    kind (str): The name of the mix.
     weights (Optional[list[float]]): The weight of each layer, from the token encoder up. For a
         `LearnedMix`: the share of each layer in the norm of the weights that read it. None if they
         are not known yet, or if the mix has none.
     gamma (Optional[float]): The scale, if the mix has one.
     """
 
-    weights: Optional[list[float]]
-    gamma: Optional[float]
+    kind: str
+    weights: Optional[list[float]] = None
+    gamma: Optional[float] = None
 
 
 def mix_state(mix: Mix, n_layers: int) -> MixState:
@@ -30,7 +32,7 @@ def mix_state(mix: Mix, n_layers: int) -> MixState:
     n_layers (int): L+1; 0 if it is not known, as without an upstream.
     """
     state = mix.attrs.get("state")
-    return MixState(None, None) if state is None else state(mix, n_layers)
+    return MixState(mix.name) if state is None else state(mix, n_layers)
 
 
 def check_weights(name: str, weights: Optional[Sequence[float]]) -> Optional[list[float]]:

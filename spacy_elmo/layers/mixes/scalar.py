@@ -105,10 +105,10 @@ def forward(
 
 def state(mix: Mix, n_layers: int) -> MixState:
     if not mix.has_param("weights"):
-        return MixState(None, None)
+        return MixState(mix.name)
     raw = mix.ops.to_numpy(mix.get_param("weights")).astype("float64")
     gamma = mix.ops.to_numpy(mix.get_param("gamma"))
-    return MixState(NumpyOps().softmax(raw).tolist(), float(gamma[0]))
+    return MixState(mix.name, NumpyOps().softmax(raw).tolist(), float(gamma[0]))
 
 
 def _normalize(X: Any) -> tuple[Any, Callable]:

@@ -35,10 +35,10 @@ def forward(mix: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, Callable]:
 
 def state(mix: Mix, n_layers: int) -> MixState:
     if not n_layers:
-        return MixState(None, None)
+        return MixState(mix.name)
     weights = [0.0] * n_layers
     weights[_get_layer(mix, n_layers)] = 1.0
-    return MixState(weights, None)
+    return MixState(mix.name, weights)
 
 
 def _get_layer(mix: Mix, n_layers: int) -> int:
