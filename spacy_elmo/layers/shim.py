@@ -73,7 +73,7 @@ class ElmoShim(PyTorchShim):
     def load_bilm(self) -> BiLM:
         """RETURNS (BiLM): Always the same, loaded if it was not needed yet.
         RAISES (ValueError): If there are no weights."""
-        with FORK_GATE, _LOADING:
+        with no_fork(), _LOADING:
             if not isinstance(self._model, BiLM):
                 if self.load is None:
                     raise ValueError(
