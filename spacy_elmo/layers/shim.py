@@ -14,6 +14,7 @@ import torch
 from thinc.api import Optimizer, PyTorchShim
 
 from ..bilm import BiLM
+from ..bilm.forking import no_fork
 from ..bilm.formats import native
 from ..inference import Settings
 from ..inference.settings import check_precision
