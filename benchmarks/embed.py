@@ -151,7 +151,7 @@ def min_cosine(session: Session, bilm: BiLM, sentences: list[list[str]]) -> floa
 
 def measure_speed(args: argparse.Namespace) -> dict:
     bilm = build(args.shape, args.device)
-    session = Session(bilm, Settings(args.precision, args.max_tokens))
+    session = Session(bilm, Settings(args.precision, args.max_tokens, kernel=args.kernel))
     _, sentences = texts.sentences(args.sentences)
     n_tokens = sum(map(len, sentences))
 
@@ -187,6 +187,7 @@ def pipeline(args: argparse.Namespace) -> tuple[Any, Any]:
 
     nlp = spacy.blank("en")
     settings = {"precision": args.precision, "max_tokens_per_batch": args.max_tokens}
+    settings["kernel"] = args.kernel
     return nlp, nlp.add_pipe("elmo", config={"keep_layers": False, "model": settings})
 
 
@@ -301,7 +302,8 @@ def measure_peer(args: argparse.Namespace) -> dict:
 
 def in_own_process(args: argparse.Namespace, measure: str, **settings: object) -> Any:
     command = [sys.executable, __file__, "--measure", measure]
-    command += ["--device", args.device, "--sentences", str(args.sentences)]
+    command += ["--device", args.device, "--kernel", args.kernel]
+    command += ["--sentences", str(args.sentences)]
     for name, value in settings.items():
         command += [f"--{name.replace('_', '-')}", str(value)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -314,6 +316,7 @@ def main() -> None:
     parser.add_argument("--precision", nargs="+", help="default: all of the device")
     parser.add_argument("--max-tokens", nargs="+", type=int, default=[2048])
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--kernel", default="auto", choices=("auto", "torch", "triton"))
     parser.add_argument("--sentences", type=int, default=2000)
     parser.add_argument("--no-memory", action="store_true", help="skip the memory measurement")
     parser.add_argument("--no-peers", action="store_true", help="skip BERT and DistilBERT")

@@ -34,7 +34,7 @@ from torch import nn
 from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
 from spacy_elmo.bilm.characters import character_ids
 from spacy_elmo.pretraining.batches import Batch, SentenceBatches, pack, plan_epoch
-from spacy_elmo.pretraining.config import PathsConfig, PretrainingConfig, RunConfig
+from spacy_elmo.pretraining.config import PathsConfig, PretrainingConfig, RunConfig, SystemConfig
 from spacy_elmo.pretraining.corpus import open_corpus, prepare
 from spacy_elmo.pretraining.distributed import process_group
 from spacy_elmo.pretraining.init_model import build_model
@@ -87,6 +87,7 @@ def new_updater(run: RunConfig, device: str = "cpu") -> tuple[Updater, SentenceB
     assert run.paths.corpus is not None
     corpus = open_corpus(run.paths.corpus)
     model, _ = build_model(run, corpus)
+    model.bilm.lstm.kernel = model.output.kernel = run.system.kernel
     updater = Updater(model.to(device), run.pretraining, run.system.seed)
     plan = plan_epoch(corpus.train.lengths, run.pretraining.batch_words, 0, 0)
     return updater, SentenceBatches(corpus.train, plan)
@@ -211,6 +212,7 @@ def main() -> None:
     parser.add_argument("--mixed-precision", action="store_true")
     parser.add_argument("--batch-words", type=int, default=4096)
     parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--kernel", default="auto", choices=("auto", "torch", "triton"))
     parser.add_argument("--vocabulary", action="store_true")
     args = parser.parse_args()
     if args.vocabulary and (args.device != "cpu" or args.shapes not in (shapes, ["tiny"])):
@@ -242,7 +244,8 @@ def main() -> None:
             settings = PretrainingConfig(
                 batch_words=args.batch_words, mixed_precision=args.mixed_precision
             )
-            run = RunConfig(PathsConfig(path), bilm=config, pretraining=settings)
+            system = SystemConfig(kernel=args.kernel)
+            run = RunConfig(PathsConfig(path), system, config, settings)
             runs.append(run)
             updater, epoch = new_updater(run, args.device)
             seconds, timed = time_steps(updater, epoch, args.steps)

@@ -15,6 +15,7 @@ from thinc.types import Floats2d
 from .bilm import BiLM, BiLMConfig, LSTMConfig
 from .bilm.config import Activation
 from .bilm.formats import read_vocabulary
+from .bilm.kernels import Kernel
 from .bilm.validation import validate
 from .inference import Settings
 from .inference.settings import Precision
@@ -31,9 +32,10 @@ def PretrainedBiLM(
     weights: Optional[str] = DEFAULT,
     segmenter: Optional[Segmenter] = None,
     precision: Precision = Settings.precision,
-    max_tokens_per_batch: int = Settings.max_tokens_per_batch,
+    max_tokens_per_batch: Optional[int] = Settings.max_tokens_per_batch,
     type_cache_mb: float = Settings.type_cache_mb,
     stateful: bool = Settings.stateful,
+    kernel: Kernel = Settings.kernel,
     mixed_precision: bool = False,
 ) -> Model[list[Doc], BatchLayers]:
     """A biLM with existing weights. They are read at first use and saved with the pipeline, which
@@ -45,16 +47,19 @@ def PretrainedBiLM(
     precision (str): Arithmetic of inference: float32, float16, int8 or bfloat16 on a CPU, float32,
         tf32 or bfloat16 on a GPU, or auto, the fastest one that is almost exact. A precision that
         the device does not have becomes float32, with a warning.
-    max_tokens_per_batch (int): Maximum number of tokens in a batch of the LSTMs.
+    max_tokens_per_batch (Optional[int]): Maximum number of tokens in a batch of the LSTMs; None for
+        2,048 on a CPU and 8,192 on a GPU.
     type_cache_mb (float): Maximum size of the cache of word types in MiB; 0 switches it off.
     stateful (bool): Carry LSTM states from batch to batch, as older implementations do.
+    kernel (str): What runs the LSTMs on a GPU: "triton", "torch", or "auto" for Triton if it is
+        installed and gives the same results there.
     mixed_precision (bool): Fine-tune with bfloat16 products.
     RAISES (ValueError): If a setting has an impossible value.
     """
     return ElmoEncoder(
         None if weights is None else partial(load_bilm, absolute_source(weights)),
         segmenter or sentences(),
-        Settings(precision, max_tokens_per_batch, type_cache_mb, stateful),
+        Settings(precision, max_tokens_per_batch, type_cache_mb, stateful, kernel),
         mixed_precision=mixed_precision,
         language=source_language(weights),
     )
@@ -76,9 +81,10 @@ def build_bilm(
     vocabulary: Optional[Union[str, Path]] = None,
     segmenter: Optional[Segmenter] = None,
     precision: Precision = Settings.precision,
-    max_tokens_per_batch: int = Settings.max_tokens_per_batch,
+    max_tokens_per_batch: Optional[int] = Settings.max_tokens_per_batch,
     type_cache_mb: float = Settings.type_cache_mb,
     stateful: bool = Settings.stateful,
+    kernel: Kernel = Settings.kernel,
     mixed_precision: bool = False,
 ) -> Model[list[Doc], BatchLayers]:
     """A biLM with random weights, to train from scratch. Give either `filters` (character
@@ -106,7 +112,7 @@ def build_bilm(
         "max_characters_per_token": max_characters_per_token,
     }
     load = _choose_input(lstm, char_cnn, vocabulary)
-    settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful)
+    settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful, kernel)
     return ElmoEncoder(load, segmenter or sentences(), settings, mixed_precision=mixed_precision)
 
 

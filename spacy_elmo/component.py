@@ -279,7 +279,8 @@ class Elmo(Upstream):
         YIELDS (list[Doc]): The batches, none of them empty.
         """
         max_docs = min(batch_size or self.batch_size, self.batch_size)
-        max_tokens = n_batches * self.model.attrs["settings"].max_tokens_per_batch
+        shim = get_shim(self.model)
+        max_tokens = n_batches * shim.settings.max_tokens(shim.device)
         batch: list[Doc] = []
         n_tokens = 0
         for doc in docs:

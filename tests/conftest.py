@@ -31,6 +31,9 @@ SHARED = Path(os.environ.get("SPACY_ELMO_SHARED", Path(__file__).parents[2] / "s
 # that does other work as well.
 torch.set_num_threads(1)
 
+# Without a GPU, Triton interprets its kernels. It decides when it is imported.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # Tests need no file to survive a power failure.
 os.fsync = lambda descriptor: None

@@ -7,6 +7,7 @@ import pytest
 import safetensors.torch
 import spacy
 import srsly
+import torch
 from spacy.tokens import Doc
 from thinc.api import Model
 
@@ -125,11 +126,11 @@ def long_run(tmp_path_factory):
 
 def test_a_long_doc_runs_in_bounded_batches(long_run):
     _, _, computed, mixed = long_run
-    assert max(computed) <= Settings().max_tokens_per_batch
+    assert max(computed) <= Settings().max_tokens(torch.device("cpu"))
     # Every token at least once, those in overlaps twice.
     assert N_LONG < sum(computed) < 1.2 * N_LONG
     # All layers exist side by side for one batch at a time only.
-    assert max(mixed) <= Settings().max_tokens_per_batch
+    assert max(mixed) <= Settings().max_tokens(torch.device("cpu"))
     assert sum(mixed) == N_LONG - len(SPACES)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import spacy
 import torch
 from spacy.language import Language
 from thinc.api import Adam, NumpyOps, get_current_ops, set_current_ops
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from spacy_elmo.bilm import BiLM
 from spacy_elmo.layers.encoder import get_session, set_precision
@@ -23,6 +25,18 @@ from spacy_elmo.layers.encoder import get_session, set_precision
 from .conftest import add_tagger, elmo_pipeline, max_difference, random_bilm, tagged
 
 TEXTS = ["the bank of the river", "", "money \n in the bank", "flows"]
+
+
+class Operators(TorchDispatchMode):
+    """Counts the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names[function._schema.name.split("::")[1]] += 1
+        return function(*args, **(kwargs or {}))
 
 
 class FakeGPU(NumpyOps):
@@ -163,6 +177,27 @@ def test_a_pipeline_runs_on_its_device(
     for doc in docs:
         assert doc._.elmo_layers.shape == (3, len(doc), 12)
         assert doc._.elmo_tokens.shape == (len(doc), 12)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("mixed_precision", [False, True])
+def test_triton_kernels_run_on_its_device(
+    gpu: None, zeros_from_meta: None, weights_folder: Path, precision: str, mixed_precision: bool
+):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    settings = {"precision": precision, "mixed_precision": mixed_precision}
+    calls: dict[str, Counter] = {}
+    for kernel in ("torch", "triton"):
+        nlp = elmo_pipeline(weights_folder, model={**settings, "kernel": kernel}, frozen=False)
+        add_tagger(nlp)
+        examples = tagged(nlp)
+        nlp.initialize(lambda examples=examples: examples)
+        with Operators() as operators:
+            nlp.update(examples, annotates=["elmo"])
+            nlp("the bank of the river")
+        calls[kernel] = operators.names
+    assert not calls["torch"]["cell_forward"] and not calls["torch"]["cell_backward"]
+    assert calls["triton"]["cell_forward"] > calls["triton"]["cell_backward"] > 0
 
 
 def test_a_pipeline_needs_arrays_at_its_end_only(gpu: None, weights_folder: Path):

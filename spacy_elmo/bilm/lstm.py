@@ -18,7 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .config import LSTMConfig
+from .kernels import Kernel, load_kernels
 from .lstm_function import LayerState, LSTMFunction
+from .mixed_precision import product_dtype
+
+TRITON_LSTM = f"{__package__}.triton_lstm"
 
 
 class LSTMLayer(nn.Module):
@@ -52,11 +56,14 @@ class BiLSTM(nn.Module):
     """Both directions, all layers.
 
     config (LSTMConfig): The hyper-parameters. The input has width projection_dim.
+
+    The attribute `kernel` chooses what runs `forward` on a GPU; see `load_kernels`.
     """
 
     def __init__(self, config: LSTMConfig) -> None:
         super().__init__()
         self.config = config
+        self.kernel: Kernel = "auto"
         self.forward_layers = self._stack()
         self.backward_layers = self._stack()
 
@@ -84,6 +91,10 @@ class BiLSTM(nn.Module):
         """
         run: Callable[..., Tensor] = LSTMFunction.apply
         settings = batch_sizes, self.config
+        kernels = None
+        if x.device.type != "cpu":
+            dtype = product_dtype(x)
+            kernels = load_kernels(TRITON_LSTM, self.kernel, x.device, dtype, self.config)
         outputs = []
         for number, pair in enumerate(zip(self.forward_layers, self.backward_layers)):
             x = F.dropout(x, dropout) if dropout else x
@@ -94,6 +105,8 @@ class BiLSTM(nn.Module):
             elif x.device.type == "cpu":
                 sides = zip(x, weights, zip(*state) if state else [None, None])
                 y = torch.stack([run(rows, *one, *settings, s) for rows, one, s in sides])
+            elif kernels is not None:
+                y = kernels.train_layer(x, batch_sizes, weights, self.config, state)
             else:  # Both directions in one batched product per step.
                 both = [None if side[0] is None else torch.stack(side) for side in zip(*weights)]
                 y = run(x, *both, *settings, state)

@@ -11,19 +11,16 @@ from .packing import round_up
 
 
 def autocast(device: torch.device, enabled: bool) -> contextlib.AbstractContextManager:
-    """RETURNS (ContextManager): `torch.autocast` with bfloat16; nothing on PyTorch's meta device,
-    which has no autocast."""
-    if not torch.amp.is_autocast_available(device.type):
-        return contextlib.nullcontext()
-    return torch.autocast(device.type, torch.bfloat16, enabled=enabled)
+    """RETURNS (ContextManager): `torch.autocast` with bfloat16. PyTorch's meta device has none: the
+    CPU's stands for it."""
+    kind = device.type if torch.amp.is_autocast_available(device.type) else "cpu"
+    return torch.autocast(kind, torch.bfloat16, enabled=enabled)
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """RETURNS (dtype): What `torch.autocast` asks for in products; that of x if it is off."""
-    kind = x.device.type
-    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
-        return x.dtype
-    return torch.get_autocast_dtype(kind)
+    """RETURNS (dtype): What `autocast` asks for in products; that of x if it is off."""
+    kind = x.device.type if torch.amp.is_autocast_available(x.device.type) else "cpu"
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 def compiles_per_size(device: torch.device, dtype: torch.dtype) -> bool:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..bilm.lstm import BiLSTM, LSTMLayer
-from ..bilm.lstm_function import FORGET_BIAS, LayerProducts, Linear
+from ..bilm.kernels import load_kernels
+from ..bilm.lstm import TRITON_LSTM, BiLSTM, LSTMLayer
+from ..bilm.lstm_function import FORGET_BIAS, LayerProducts, Linear, run_layer
 from ..bilm.token_encoder import CharCNN, WordEmbedding
 from .linear import pack_linear
-from .settings import Precision
+from .settings import Precision, Settings
 
 # Bytes of gate pre-activations computed at once: enough rows for a fast product, and little enough
 # memory for the allocator to use again. FBGEMM is fastest at about 64 rows; int8 also allocates an
@@ -29,27 +31,40 @@ class PackedBiLM(NamedTuple):
     """The matrix products of a biLM.
 
     token_encoder (list): See `CharCNN.linears`; empty for word input.
-    lstm (list): For each layer, the products of each direction, or one set for both.
+    lstm (list): For each layer, what runs each direction, or one for both: `run_layer`, without the
+        arguments `products` and `config`.
     """
 
     token_encoder: list[Linear]
-    lstm: list[list[LayerProducts]]
+    lstm: list[list[Callable[..., None]]]
 
 
 def pack_bilm(
-    token_encoder: CharCNN | WordEmbedding, lstm: BiLSTM, precision: Precision
+    token_encoder: CharCNN | WordEmbedding, lstm: BiLSTM, settings: Settings
 ) -> PackedBiLM:
     """Pack the present weights."""
+    precision, config = settings.precision, lstm.config
     linears = token_encoder.linears() if isinstance(token_encoder, CharCNN) else []
     char_products = [
         pack_linear(weight, bias, _char_precision(precision, weight), many_rows=True)
         for weight, bias in linears
     ]
-    layers = []
+    layers: list[list[Callable[..., None]]] = []
     for pair in zip(lstm.forward_layers, lstm.backward_layers):
         # On a GPU, both directions in one batched product.
-        groups = zip(pair) if pair[0].gate_weight.device.type == "cpu" else [pair]
-        layers.append([_pack_layer(group, precision) for group in groups])
+        weight = pair[0].gate_weight
+        dtype = torch.bfloat16 if precision == "bfloat16" else weight.dtype
+        groups = zip(pair) if weight.device.type == "cpu" else [pair]
+        kernels = load_kernels(TRITON_LSTM, settings.kernel, weight.device, dtype, config)
+        if kernels is not None:
+            parts = [(one.gate_weight, one.gate_bias, one.projection_weight) for one in pair]
+            weights = kernels.Weights.cast(parts, dtype)
+            max_rows = _GATE_BYTES_GPU // (2 * 4 * config.dim * dtype.itemsize)
+            run = partial(kernels.run_layer, weights=weights, max_rows=max_rows, config=config)
+            layers.append([run])
+        else:
+            products = [_pack_layer(group, precision) for group in groups]
+            layers.append([partial(run_layer, products=one, config=config) for one in products])
     return PackedBiLM(char_products, layers)
 
 

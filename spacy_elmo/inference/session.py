@@ -18,7 +18,7 @@ from torch.utils.weak import WeakIdRef
 
 from ..bilm.characters import BOS, EOS
 from ..bilm.forking import no_fork
-from ..bilm.lstm_function import LayerState, Linear, run_layer
+from ..bilm.lstm_function import LayerState, Linear
 from ..bilm.packing import PackedBatch, pack_sentences, split_sentences, to_device
 from ..bilm.token_encoder import CharCNN
 from .auto import choose_precision
@@ -56,6 +56,7 @@ class Session:
         self.n_layers, self.width = bilm.config.n_activations, bilm.config.output_dim
         self.type_cache = TypeCache(int(settings.type_cache_mb * 2**20))
         self._token_encoder, self._lstm = bilm.token_encoder, bilm.lstm
+        self._max_tokens = 0 if settings.stateful else settings.max_tokens(bilm.device)
         self._packed: Optional[PackedBiLM] = None
         self._states: Optional[list[LayerState]] = None
         self._checksum: Optional[str] = None
@@ -76,18 +77,16 @@ class Session:
         starts = numpy.cumsum(sizes) - sizes
         packed = self._packed or self._pack()
         vectors = self._encode([*types, BOS, EOS], packed.token_encoder)
-        max_tokens = 0 if self.settings.stateful else self.settings.max_tokens_per_batch
         boundaries = len(types), len(types) + 1
         if self.settings.stateful:
             self._grow_states(len(sizes))
-        on_cpu = self.device.type == "cpu"
         # On a GPU, batched products serve both directions at once.
-        groups = [[0], [1]] if on_cpu else [[0, 1]]
+        groups = [[0, 1]] if len(packed.lstm[0]) == 1 else [[0], [1]]
         # While the caller uses a batch, and one direction is slower than the other, the threads
         # have another batch to run.
-        n_ahead = torch.get_num_threads() // 2 if on_cpu else 0
+        n_ahead = torch.get_num_threads() // 2 if len(groups) > 1 else 0
         running: deque[tuple[numpy.ndarray, Tensor, list[Callable[[], None]]]] = deque()
-        for numbers in [*split_sentences(sizes, max_tokens), *[None] * n_ahead]:
+        for numbers in [*split_sentences(sizes, self._max_tokens), *[None] * n_ahead]:
             if numbers is not None:
                 batch = pack_sentences(index, starts[numbers], sizes[numbers], *boundaries)
                 with no_fork(), torch.inference_mode(False):
@@ -193,13 +192,13 @@ class Session:
             rows = to_device(batch.token_rows, self.device)
             for number, both in enumerate(result):
                 if number > 0:
-                    products, y = packed.lstm[number - 1][directions[0]], torch.empty_like(x)
+                    run, y = packed.lstm[number - 1][directions[0]], torch.empty_like(x)
                     state = None
                     if self._states is not None:
                         index = to_device(sentences, self.device)
                         h, c = (kept[which] for kept in self._states[number - 1])
                         state = h.index_select(-2, index), c.index_select(-2, index)
-                    run_layer(x, batch.batch_sizes, products, config, y, state)
+                    run(x, batch.batch_sizes, y=y, state=state)
                     if state is not None:
                         h.index_copy_(-2, index, state[0])
                         c.index_copy_(-2, index, state[1])
@@ -225,8 +224,7 @@ class Session:
     def _pack(self) -> PackedBiLM:
         with no_fork(), LOCK:
             if self._packed is None:
-                precision = self.settings.precision
-                self._packed = pack_bilm(self._token_encoder, self._lstm, precision)
+                self._packed = pack_bilm(self._token_encoder, self._lstm, self.settings)
             return self._packed
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, Optional, get_args
 
 import torch
+
+from ..bilm.kernels import Kernel
 
 Precision = Literal["float32", "float16", "int8", "tf32", "bfloat16", "auto"]
 CPU_PRECISIONS = ("float32", "float16", "int8", "bfloat16")
@@ -22,17 +24,21 @@ class Settings:
         all rows of an LSTM's product share one scale: every layer but the token encoder's depends
         slightly on the sentences of the same batch. While tf32 runs, float32 products of other
         threads use TF32, too.
-    max_tokens_per_batch (int): Tokens that are computed at once, sentence boundaries included.
+    max_tokens_per_batch (Optional[int]): Tokens that are computed at once, sentence boundaries
+        included. None: 2,048 on a CPU, 8,192 on a GPU.
     type_cache_mb (float): Bound of the encodings of word types that are kept, in MiB.
     stateful (bool): Carry each row's LSTM state from one call to the next, as older
         implementations do: row i continues from row i of the last call. For comparisons only.
+    kernel (str): What runs the LSTMs on a GPU: "triton", "torch", or "auto" for Triton if it is
+        installed and gives the same results there.
     RAISES (ValueError): If a value is impossible on any device.
     """
 
     precision: Precision = "float32"
-    max_tokens_per_batch: int = 2048
+    max_tokens_per_batch: Optional[int] = None
     type_cache_mb: float = 64.0
     stateful: bool = False
+    kernel: Kernel = "auto"
 
     def __post_init__(self) -> None:
         if self.precision not in get_args(Precision):
@@ -40,12 +46,21 @@ class Settings:
                 f"unknown precision {self.precision!r}: choose one of "
                 f"{', '.join(get_args(Precision))}"
             )
-        if self.max_tokens_per_batch < 1:
+        if self.kernel not in get_args(Kernel):
+            raise ValueError(
+                f"unknown kernel {self.kernel!r}: choose one of {', '.join(get_args(Kernel))}"
+            )
+        if self.max_tokens_per_batch is not None and self.max_tokens_per_batch < 1:
             raise ValueError(
                 f"max_tokens_per_batch must be 1 or more, found {self.max_tokens_per_batch}"
             )
         if self.type_cache_mb < 0:
             raise ValueError(f"type_cache_mb must be 0 or more, found {self.type_cache_mb}")
+
+    def max_tokens(self, device: torch.device) -> int:
+        """RETURNS (int): `max_tokens_per_batch` for a device. On a GPU, computing a step must take
+        longer than asking for it."""
+        return self.max_tokens_per_batch or (2048 if device.type == "cpu" else 8192)
 
 
 def check_precision(precision: Precision, device: torch.device) -> None:

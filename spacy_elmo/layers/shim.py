@@ -101,6 +101,7 @@ class ElmoShim(PyTorchShim):
         except ValueError as error:
             warnings.warn(f"{error}; the biLM runs in float32", stacklevel=2)
             self.usable_settings = replace(self.settings, precision="float32")
+        bilm.lstm.kernel = self.settings.kernel
         self._model = bilm
 
     def finish_update(self, optimizer: Optimizer) -> None:

@@ -13,6 +13,7 @@ from thinc.api import Config
 
 from ..bilm import BiLMConfig
 from ..bilm.config import settings_from_options
+from ..bilm.kernels import Kernel
 from ..bilm.validation import SETTINGS, Bool, Number, Text, Whole, validate
 from .losses import LOSSES
 
@@ -24,6 +25,7 @@ NotNegative = Annotated[Number, Field(ge=0)]
 # Settings that a resumed run may change: limits, reporting, and where files are.
 RESUMABLE_SETTINGS = {
     "paths",
+    "system.kernel",
     "pretraining.max_steps",
     "pretraining.max_epochs",
     "pretraining.max_minutes",
@@ -174,9 +176,12 @@ class SystemConfig:
     """The machine.
 
     seed (int): Decides weights, order and dropout.
+    kernel (str): What runs the LSTMs on a GPU: "triton", "torch", or "auto" for Triton if it is
+        installed and gives the same results there.
     """
 
     seed: Count = 0
+    kernel: Kernel = "auto"
 
 
 def _read_architecture(options: Any) -> Any:

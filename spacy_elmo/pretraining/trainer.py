@@ -133,6 +133,7 @@ class Trainer:
             config = replace(config, paths=paths, bilm=BiLMConfig.from_options(saved["bilm"]))
         self.model, self.origin = build_model(config, corpus)
         self.model.to(device)
+        self.model.bilm.lstm.kernel = self.model.output.kernel = config.system.kernel
         self.updater = Updater(self.model, self.settings, config.system.seed)
         if checkpoint is not None:
             self._restore(checkpoint, saved)

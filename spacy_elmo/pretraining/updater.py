@@ -11,6 +11,7 @@ import numpy
 import torch
 from torch import nn
 
+from ..bilm.kernels import load_kernels
 from ..bilm.lstm_function import LayerState
 from ..bilm.mixed_precision import autocast
 from .batches import Batch, EpochBatches
@@ -19,6 +20,8 @@ from .distributed import all_gather_unique, all_reduce_sum, rank, world_size
 from .language_model import LanguageModel
 from .losses import Samples
 from .optimizer import build_optimizer, set_learn_rate, update_rows
+
+TRITON_ADAGRAD = f"{__package__}.triton_adagrad"
 
 
 class Updater:
@@ -81,19 +84,34 @@ class Updater:
             samples = self.model.output.copy_rows(samples, rows)
         total = self._accumulate(batches, n_targets, samples, states)
         copies = {} if samples is None else samples.copies
-        for copy in copies.values():
-            assert copy.grad is not None
-            all_reduce_sum(copy.grad).div_(world_size())
-        limit = self.settings.optimizer.grad_clip or math.inf
-        trained = [copies.get(p, p) for p in self.model.parameters()]
-        norm = nn.utils.clip_grad_norm_(trained, limit)
+        if world_size() > 1:
+            for copy in copies.values():
+                assert copy.grad is not None
+                all_reduce_sum(copy.grad).div_(world_size())
+        norm = self._step(samples, copies)
         is_bad = ~torch.isfinite(total + norm) & (self.first_bad_step < 0)
         self.first_bad_step.masked_fill_(is_bad, step + 1)
-        self.optimizer.step()
-        if self._has_rows:
-            update_rows(self.optimizer, samples)
         self.model.bilm.invalidate()
         return total, n_words
+
+    def _step(
+        self, samples: Optional[Samples], copies: dict[nn.Parameter, torch.Tensor]
+    ) -> torch.Tensor:
+        """Clip the gradients and update. RETURNS (Tensor): Their norm before it was clipped."""
+        config, device = self.settings.optimizer, self.model.bilm.device
+        limit = config.grad_clip or math.inf
+        if config.name == "adagrad":
+            kernel = self.model.bilm.lstm.kernel
+            kernels = load_kernels(TRITON_ADAGRAD, kernel, device, torch.float32)
+            if kernels is not None:
+                rows = None if samples is None else samples.rows
+                return kernels.clip_and_step(self.optimizer, limit, copies, rows)
+        trained = [copies.get(p, p) for p in self.model.parameters()]
+        norm = nn.utils.clip_grad_norm_(trained, limit)
+        self.optimizer.step()
+        if samples is not None and self._has_rows:
+            update_rows(self.optimizer, samples)
+        return norm
 
     def _read(self, epoch: EpochBatches, number: int) -> tuple[Batch, int]:
         """RETURNS (tuple): This process's share of a batch, and the factor of its loss."""

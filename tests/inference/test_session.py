@@ -65,6 +65,12 @@ def test_a_batch_may_be_run_beside_another():
         assert torch.equal(first[1], layers) and torch.equal(second[1], layers)
 
 
+@pytest.mark.parametrize("device, expected", [("cpu", 2048), ("cuda", 8192), ("meta", 8192)])
+def test_tokens_per_batch(device, expected):
+    assert Settings().max_tokens(torch.device(device)) == expected
+    assert Settings(max_tokens_per_batch=7).max_tokens(torch.device(device)) == 7
+
+
 @pytest.mark.parametrize("bad", [{"max_tokens_per_batch": 0}, {"type_cache_mb": -1}])
 def test_impossible_settings(bad):
     [name] = bad

@@ -3,7 +3,10 @@ tensors of another device, and where a GPU would be waited for, it raises an err
 
 from __future__ import annotations
 
+import importlib.util
+import runpy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +21,11 @@ from spacy_elmo.pretraining.updater import Updater
 from ..project.conftest import CONFIG_FOLDER
 from .conftest import SENTENCE_PER_LINE, sentences
 
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton is not installed"
+)
 PAPER = CONFIG_FOLDER / "pretraining" / "paper.cfg"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 N_WORDS = 793_471
 
 
@@ -37,6 +44,8 @@ def folders(tmp_path_factory):
     "loss, characters, settings",
     [
         ("sampled", True, {}),
+        pytest.param("sampled", True, {"kernel": "triton"}, marks=needs_triton),
+        pytest.param("full", False, {"kernel": "triton"}, marks=needs_triton),
         ("adaptive", True, {"carry_state": False}),
         ("sampled", False, {"carry_state": False}),
         ("sampled", False, {"optimizer.name": "adamw"}),
@@ -55,6 +64,7 @@ def test_nothing_waits_for_the_device(folders, loss, characters, settings):
         "loss.cutoffs": [2000, 10000] if characters else [20, 50],
         **settings,
     }
+    kernel = overrides.pop("kernel", "auto")
     config = read_config(PAPER, {f"pretraining.{name}": v for name, v in overrides.items()})
     corpus = open_corpus(folders / ("many" if characters else "few"))
     if not characters:
@@ -62,6 +72,7 @@ def test_nothing_waits_for_the_device(folders, loss, characters, settings):
     with torch.device("meta"):
         model, _ = build_model(config, corpus)
     # Outside: PyTorch's optimizers count their steps in main memory.
+    model.bilm.lstm.kernel = model.output.kernel = kernel
     updater = Updater(model, config.pretraining, 0)
     assert {p.device.type for p in model.parameters()} == {"meta"}
     assert model.bilm.config.lstm.dim == 4096
@@ -72,3 +83,18 @@ def test_nothing_waits_for_the_device(folders, loss, characters, settings):
     for step in range(2):
         loss_value, _ = updater.update(epoch, [2 * step, 2 * step + 1], step, states)
         assert loss_value.device.type == "meta" and loss_value.shape == ()
+
+
+@needs_triton
+def test_what_a_step_moves():
+    """Of the published shape, 2,048 rows of 20 words: on a GPU, memory is what limits a step."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        count = runpy.run_path(str(BENCHMARKS / "count.py"))
+    forward, backward = count["count_layer"]("triton")
+    assert forward <= 4 and backward <= 4
+    n_rows, n_steps = 2048, 20
+    step = count["count_step"]("triton", n_rows, n_steps, N_WORDS)
+    assert step.bytes.total() <= 3e6 * n_rows * n_steps
+    fixed = count["count_step"]("triton", 1, 1, N_WORDS)
+    assert fixed.bytes.total() <= 4e9

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from ...bilm.kernels import Kernel, load_kernels
 from ...bilm.mixed_precision import autocast, operand, product_dtype
 from ...bilm.packing import to_device
 
@@ -43,6 +44,8 @@ class Softmax(nn.Module):
     width (int): P.
     n_samples (Optional[int]): Words drawn per step; None: the exact loss.
     weight (Optional[Parameter]): A weight to share with another module.
+
+    The attribute `kernel` chooses what computes the loss on a GPU; see `load_kernels`.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Softmax(nn.Module):
             nn.init.normal_(weight, std=width**-0.5)
         self.weight = weight
         self.bias = nn.Parameter(torch.zeros(n_words))
+        self.kernel: Kernel = "auto"
 
     @property
     def reads_rows(self) -> bool:
@@ -91,7 +95,7 @@ class Softmax(nn.Module):
         """
         targets = to_device(targets.numpy(), h.device)
         if samples is None:
-            return _cross_entropy(h, self.weight, self.bias, targets, None)
+            return _cross_entropy(h, self.weight, self.bias, targets, None, self.kernel)
         candidates = to_device(samples.words, h.device)
         # The column of the sample that is the row's target, or -1. Such an "accidental hit" is left
         # out of the row's samples.
@@ -111,9 +115,13 @@ class Softmax(nn.Module):
             candidates, targets = (
                 torch.searchsorted(samples.rows, words) for words in (candidates, targets)
             )
-        target_logit = (h * weight[targets]).sum(1) + bias[targets] - target_log_count
-        weight, bias = weight[candidates], bias[candidates] - log_counts
-        return _cross_entropy(h, weight, bias, hit, target_logit)
+        # In one gather, which has one gradient.
+        parts = len(candidates), len(targets)
+        weight, target_weight = weight[torch.cat((candidates, targets))].split(parts)
+        bias, target_bias = bias[torch.cat((candidates, targets))].split(parts)
+        target_logit = (h * target_weight).sum(1) + target_bias - target_log_count
+        bias = bias - log_counts
+        return _cross_entropy(h, weight, bias, hit, target_logit, self.kernel)
 
     def log_likelihood(self, h: Tensor, targets: Tensor) -> Tensor:
         """RETURNS (Tensor): The exact log probability of each row's word, shape (rows,)."""
@@ -129,13 +137,19 @@ class Softmax(nn.Module):
 
 
 def _cross_entropy(
-    h: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, target_logit: Optional[Tensor]
+    h: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    targets: Tensor,
+    target_logit: Optional[Tensor],
+    kernel: Kernel,
 ) -> Tensor:
     """Matrix products have the type of `torch.autocast`, if it is on; all else that of the
     weights."""
     dtype = product_dtype(h)
+    kernels = load_kernels(f"{__package__}.triton_softmax", kernel, h.device, dtype)
     with autocast(h.device, False):
-        return _CrossEntropy.apply(h, weight, bias, targets, target_logit, dtype)
+        return _CrossEntropy.apply(h, weight, bias, targets, target_logit, dtype, kernels)
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -151,11 +165,13 @@ class _CrossEntropy(torch.autograd.Function):
         targets: Tensor,
         target_logit: Optional[Tensor],
         dtype: torch.dtype,
+        kernels: Any,
     ) -> Tensor:
         """With `target_logit`, the targets' logits are not among those of `weight`, and the column
         `targets` (-1 for none) is left out."""
         total = h.new_zeros(())
-        d_h, d_weight, d_bias = (torch.zeros_like(tensor) for tensor in (h, weight, bias))
+        d_h, d_bias = torch.empty_like(h), torch.zeros_like(bias)
+        d_weight: Any = None
         d_target_logit = None if target_logit is None else torch.empty_like(target_logit)
         size = rows_per_chunk(h, len(weight))
         low_weight = weight.to(dtype)
@@ -163,26 +179,21 @@ class _CrossEntropy(torch.autograd.Function):
             rows = slice(start, start + size)
             low_h, target = operand(h[rows], dtype), targets[rows]
             n = len(target)
-            logits = torch.mm(low_h, low_weight.t())[:n].to(h.dtype).add_(bias)
-            if target_logit is None:
-                chosen = logits.gather(1, target[:, None]).squeeze(1)
-                norm = logits.logsumexp(1)
+            given = None if target_logit is None else target_logit[rows]
+            p = torch.mm(low_h, low_weight.t())[:n]
+            if kernels is None:
+                p, losses = _softmax_gradient(p.to(h.dtype).add_(bias), target, given)
             else:
-                column = target.clamp_min(0)[:, None]
-                hits = logits.gather(1, column)
-                logits.scatter_(1, column, hits.masked_fill_(target[:, None] >= 0, -math.inf))
-                chosen = target_logit[rows]
-                norm = torch.logaddexp(logits.logsumexp(1), chosen)
-            total += (norm - chosen).sum()
-            p = logits.sub_(norm[:, None]).exp_()
-            if d_target_logit is None:
-                p[torch.arange(n, device=h.device), target] -= 1
-            else:
-                d_target_logit[rows] = (chosen - norm).exp() - 1
-            d_bias += p.sum(0)
+                losses = h.new_empty(n)
+                kernels.softmax_gradient(p, bias, target, given, loss=losses)
+            total += losses.sum()
+            if d_target_logit is not None:
+                d_target_logit[rows] = torch.expm1(-losses)
+            d_bias += p.sum(0, dtype=h.dtype)
             p = operand(p, dtype)
             d_h[rows] = torch.mm(p, low_weight)[:n]
-            d_weight += torch.mm(p.t(), low_h)
+            part = torch.mm(p.t(), low_h[: len(p)])
+            d_weight = part.to(h.dtype) if start == 0 else d_weight.add_(part)
         ctx.save_for_backward(d_h, d_weight, d_bias, d_target_logit)
         return total
 
@@ -192,7 +203,26 @@ class _CrossEntropy(torch.autograd.Function):
         d_h, d_weight, d_bias, d_target_logit = (
             None if gradient is None else gradient * d_total for gradient in ctx.saved_tensors
         )
-        return d_h, d_weight, d_bias, None, d_target_logit, None
+        return d_h, d_weight, d_bias, None, d_target_logit, None, None
+
+
+def _softmax_gradient(
+    logits: Tensor, target: Tensor, target_logit: Optional[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """RETURNS (tuple): The gradient of the logits, which are overwritten, and each row's loss."""
+    if target_logit is None:
+        chosen = logits.gather(1, target[:, None]).squeeze(1)
+        norm = logits.logsumexp(1)
+    else:
+        column = target.clamp_min(0)[:, None]
+        hits = logits.gather(1, column)
+        logits.scatter_(1, column, hits.masked_fill_(target[:, None] >= 0, -math.inf))
+        chosen = target_logit
+        norm = torch.logaddexp(logits.logsumexp(1), chosen)
+    p = logits.sub_(norm[:, None]).exp_()
+    if target_logit is None:
+        p[torch.arange(len(p), device=p.device), target] -= 1
+    return p, norm - chosen
 
 
 def rows_per_chunk(h: Tensor, n_words: int) -> int:

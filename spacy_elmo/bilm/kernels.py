@@ -1,0 +1,68 @@
+"""Which kernels run on a GPU: Triton's, or PyTorch's own.
+
+Triton is no dependency. Where it is installed, its kernels are compiled for the GPU at hand, which
+nobody may have tried before: so they are compared with the plain path first.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable
+from functools import cache
+from importlib import import_module
+from typing import Any, Literal
+
+import torch
+
+Kernel = Literal["auto", "torch", "triton"]
+
+# How much results may differ. In bfloat16, rounding decides for some values on which side of a clip
+# they are, and there the gradient jumps.
+_MAX_ERROR = {torch.float32: 0.005, torch.bfloat16: 0.1}
+
+
+def load_kernels(
+    name: str, kernel: Kernel, device: torch.device, dtype: torch.dtype, *settings: Hashable
+) -> Any:
+    """Import a module of Triton kernels, if they are to run.
+
+    name (str): The module. Its `max_error(device, dtype, *settings)` compares a small batch with
+        the plain path.
+    kernel (str): "auto": if Triton is installed, on a CUDA device, and if the results agree there;
+        if they do not, a warning says so. "triton": on any device but a CPU. "torch": never.
+    dtype (dtype): Of products.
+    RETURNS (Optional[module]): None for the plain path.
+    """
+    if kernel == "auto":
+        runs = device.type == "cuda" and _agrees(name, device, dtype, *settings)
+    else:
+        runs = kernel == "triton" and device.type != "cpu"
+    return import_module(name) if runs else None
+
+
+@cache
+def _agrees(name: str, device: torch.device, dtype: torch.dtype, *settings: Hashable) -> bool:
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return False
+    try:
+        error = import_module(name).max_error(device, dtype, *settings)
+        if error <= _MAX_ERROR[dtype]:
+            return True
+        reason = f"a result differs by {error:.1%}"
+    except Exception as error:  # Of Triton, its compiler, or the driver.
+        reason = f"{type(error).__name__}: {error}"
+    warnings.warn(
+        f"the Triton kernels of {name} do not work on {device} ({reason}): PyTorch's are used, "
+        'which are slower; kernel = "torch" chooses them without a warning',
+        stacklevel=2,
+    )
+    return False
+
+
+def mean_error(pairs: Any) -> float:
+    """RETURNS (float): Of pairs of tensors, the expected one first, the largest mean difference in
+    relation to the mean absolute value; infinite for NaN."""
+    errors = [(b - a).abs().mean() / a.abs().mean() for a, b in pairs]
+    return float(torch.stack(errors).nan_to_num(torch.inf).max())
