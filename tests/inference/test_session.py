@@ -15,7 +15,6 @@ from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
 from spacy_elmo.inference import Session, Settings, auto, current_session
 from spacy_elmo.inference.settings import cpu_has_bfloat16
 from spacy_elmo.layers.encoder import ElmoEncoder, get_session, set_precision
-from spacy_elmo.layers.shim import Settings as EncoderSettings
 from spacy_elmo.segmenters import sentences as by_sentence
 
 from ..bilm.test_model import SEEDS, SENTENCES, arguments, random_case
@@ -493,12 +492,12 @@ def test_a_session_lasts_until_the_weights_change():
 
 def test_an_encoder_shares_the_session_of_its_network():
     bilm = random_bilm()
-    encoder = ElmoEncoder(bilm, by_sentence(), EncoderSettings(mixed_precision=True))
+    encoder = ElmoEncoder(lambda: bilm, by_sentence(), Settings(), mixed_precision=True)
     assert get_session(encoder) is current_session(bilm)
 
 
 def test_set_precision_frees_what_was_packed_before():
-    encoder = ElmoEncoder(random_bilm(), by_sentence(), EncoderSettings())
+    encoder = ElmoEncoder(random_bilm, by_sentence(), Settings())
     before = weakref.ref(get_session(encoder))
     set_precision(encoder, "float16")
     assert get_session(encoder).settings.precision == "float16"
