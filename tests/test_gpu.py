@@ -305,7 +305,7 @@ def test_cached_activations_train_the_same(weights_folder: Path, tmp_path: Path)
         assert other == pytest.approx(losses[0], rel=1e-3)
 
 
-# Kernels. Their values are compared in `bilm.test_triton_lstm`, which runs on a GPU if there is one.
+# Kernels. `bilm.test_triton_lstm` compares their values, on a GPU if there is one.
 
 
 @pytest.mark.filterwarnings("error")
