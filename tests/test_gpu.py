@@ -21,10 +21,15 @@ from thinc.api import Adam, CupyOps, get_current_ops, to_numpy, use_ops
 from thinc.compat import has_cupy_gpu
 from torch.nn import functional as F
 
+from spacy_elmo.bilm import LSTMConfig
+from spacy_elmo.bilm.kernels import load_kernels
+from spacy_elmo.bilm.lstm import TRITON_LSTM
 from spacy_elmo.inference import Session, Settings, current_session
 from spacy_elmo.layers.encoder import get_session
+from spacy_elmo.pretraining import losses
+from spacy_elmo.pretraining.updater import TRITON_ADAGRAD
 
-from .conftest import add_tagger, elmo_pipeline, max_difference, random_bilm, tagged
+from .conftest import TINY, add_tagger, elmo_pipeline, max_difference, random_bilm, tagged
 
 pytestmark = [
     pytest.mark.gpu,
@@ -298,3 +303,31 @@ def test_cached_activations_train_the_same(weights_folder: Path, tmp_path: Path)
         losses.append([nlp.update(examples, sgd=optimizer)["tagger"] for _ in range(5)])
     for other in losses[1:]:
         assert other == pytest.approx(losses[0], rel=1e-3)
+
+
+# Kernels. `bilm.test_triton_lstm` compares their values, on a GPU if there is one.
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_tritons_kernels_are_taken(dtype: torch.dtype):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    for config in (TINY.lstm, LSTMConfig(4096, 512)):
+        assert load_kernels(TRITON_LSTM, "auto", torch.device("cuda", 0), dtype, config)
+    for name in (f"{losses.__name__}.triton_softmax", TRITON_ADAGRAD):
+        assert load_kernels(name, "auto", torch.device("cuda", 0), dtype)
+
+
+@pytest.mark.parametrize("mixed_precision", [False, True])
+def test_fine_tuning_with_each_kernel(weights_folder: Path, mixed_precision: bool):
+    values = []
+    for kernel in ("torch", "triton"):
+        settings = {"kernel": kernel, "mixed_precision": mixed_precision}
+        nlp = pipeline(weights_folder, **settings)
+        elmo = nlp.get_pipe("elmo")
+        layers = elmo.bilm(["the", "bank"], numpy.array([0, 1, 0]), [2, 1], mixed_precision)
+        layers.square().sum().backward()
+        gradients = [p.grad for p in elmo.bilm.parameters() if p.grad is not None]
+        values.append([layers.detach(), *gradients])
+    for a, b in zip(*values):
+        assert (a - b).norm() <= (0.02 if mixed_precision else 1e-4) * a.norm()
