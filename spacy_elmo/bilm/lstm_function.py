@@ -99,9 +99,9 @@ def run_layer(
             gates = input_gates[..., start - chunk_start : start - chunk_start + n, :]
             if previous is not None:
                 gates = products.recurrent(previous[..., :n, :], gates)
-            c_previous = c[..., :n, :]
-            c_next = c_previous if cells is None else cells[..., start : start + n, :]
-            output = lstm_step(gates, c_previous, c_next, hidden[..., :n, :], config.cell_clip)
+            c = c[..., :n, :]
+            c_next = c if cells is None else cells[..., start : start + n, :]
+            output = lstm_step(gates, c, c_next, hidden[..., :n, :], config.cell_clip)
             previous = y[..., start : start + n, :]
             if products.projection is None:
                 previous.copy_(output)
@@ -109,7 +109,7 @@ def run_layer(
                 previous.copy_(products.projection(output, None))
                 if config.proj_clip is not None:
                     previous.clamp_(-config.proj_clip, config.proj_clip)
-            c = c if cells is None else c_next
+            c = c_next
             start += n
             if h is not None:
                 h[..., :n, :] = previous

@@ -74,35 +74,35 @@ def _dense(weight: Tensor, bias: Optional[Tensor], dtype: torch.dtype) -> Linear
 
 
 def _onednn(weight: Tensor, bias: Optional[Tensor], dtype: torch.dtype, pack: bool) -> Linear:
-    """In bfloat16, results are rounded to it before the addend is added."""
-    weight = weight.to(dtype).contiguous()
+    low = weight.to(dtype).contiguous()
     if pack:
-        weight = torch.ops.mkldnn._reorder_linear_weight(weight, _PACKING_ROWS)
+        low = torch.ops.mkldnn._reorder_linear_weight(low, _PACKING_ROWS)
     linear = torch.ops.mkldnn._linear_pointwise
 
     def product(x: Tensor, addend: Optional[Tensor] = None) -> Tensor:
         n = len(x)
-        rows = _pad_rows(x, dtype)
-        if addend is None or dtype != x.dtype:
-            y = linear(rows, weight, bias, "none", [], "")[:n].to(x.dtype)
-            return y if addend is None else y.add_(addend)
-        return linear(rows, _pad_rows(addend, dtype), weight, bias, "add")[:n]
+        if addend is None:
+            return linear(_pad_rows(x), low, bias, "none", [], "")[:n]
+        return linear(_pad_rows(x), _pad_rows(addend), low, bias, "add")[:n]
 
-    return product
+    if dtype == weight.dtype:
+        return product
+    # The result is rounded before the addend is added: a sum in bfloat16 would be rounded again.
+    return _with_addend(lambda x: product(x.to(dtype)).to(weight.dtype))
 
 
-def _pad_rows(x: Tensor, dtype: torch.dtype) -> Tensor:
+def _pad_rows(x: Tensor) -> Tensor:
     """Add rows, whatever they hold, up to one of the few sizes for which oneDNN keeps kernels: the
     memory behind x if there is enough, else a copy."""
     n, width = x.shape
     rows = round_up(n)
     if rows == n:
-        return x.to(dtype)
+        return x
     stride = x.stride(0)
     available = x.untyped_storage().nbytes() // x.element_size() - x.storage_offset()
-    if dtype == x.dtype and (rows - 1) * stride + width <= available:
+    if (rows - 1) * stride + width <= available:
         return x.as_strided((rows, width), (stride, 1))
-    longer = x.new_zeros(rows, width, dtype=dtype)
+    longer = x.new_zeros(rows, width)
     longer[:n] = x
     return longer
 

@@ -155,18 +155,19 @@ class Session:
     def _encode(self, types: Sequence[str], products: list[Linear]) -> Tensor:
         """RETURNS (Tensor): Shape (types, P)."""
         forward: Callable[..., Tensor] = self._token_encoder.forward
-        encode = inference(self.settings.precision, self.device)(forward)
-        if not isinstance(self._token_encoder, CharCNN):
-            return encode(types)
 
         def encode_chunks(types: list[str]) -> Tensor:
+            encode = inference(self.settings.precision, self.device)(forward)
             size = _TYPES_PER_TASK.get(self.device.type, 2048)
             chunks = (types[i : i + size] for i in range(0, len(types), size))
             parts = [start(partial(encode, chunk, products), self.device) for chunk in chunks]
             with torch.inference_mode():
                 return torch.cat([wait() for wait in parts])
 
-        return self.type_cache.lookup(types, encode_chunks)
+        if isinstance(self._token_encoder, CharCNN):
+            return self.type_cache.lookup(types, encode_chunks)
+        with inference(self.settings.precision, self.device):
+            return forward(types)
 
     def _run(
         self,
