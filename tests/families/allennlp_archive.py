@@ -45,8 +45,8 @@ def random_architecture(rng: numpy.random.Generator) -> Architecture:
         p = sum(outputs for _, outputs in filters)
     unusual = {
         "activation": pick(rng, "relu", "tanh"),
-        "cell_clip": pick(rng, 3, 0.3, None),
-        "proj_clip": pick(rng, 3, 0.1, None),
+        "cell_clip": pick(rng, 3, 0.5, 0.2, None),
+        "proj_clip": pick(rng, 3, 0.3, 0.05, None),
         "max_characters_per_token": 50,
     }
     return {
@@ -86,9 +86,9 @@ def random_weights(architecture: Architecture, rng: numpy.random.Generator) -> W
             bias = uniform(rng, (4 * d,), 4)
             bias[d : 2 * d] += 2  # Cells that forget little reach the clip.
             weights[stem + "input_linearity.weight"] = uniform(rng, (4 * d, p), p, 1.5)
-            weights[stem + "state_linearity.weight"] = uniform(rng, (4 * d, p), p, 0.5)
+            weights[stem + "state_linearity.weight"] = uniform(rng, (4 * d, p), p, 0.3)
             weights[stem + "state_linearity.bias"] = bias
-            weights[stem + "state_projection.weight"] = uniform(rng, (p, d), d, 3)
+            weights[stem + "state_projection.weight"] = uniform(rng, (p, d), d, 2)
     if architecture["cached_words"] is not None:
         weights["_word_embedding.weight"] = uniform(rng, (architecture["cached_words"], p), 1)
     for j in range(architecture["mixes"]):

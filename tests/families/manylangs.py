@@ -53,8 +53,8 @@ def random_architecture(rng: numpy.random.Generator) -> Architecture:
         "projection_dim": int(rng.integers(2, 9)),
         "dim": int(rng.integers(2, 13)),
         "n_layers": int(rng.integers(1, 4)),
-        "cell_clip": pick(rng, 3, 0.3, None),
-        "proj_clip": pick(rng, 3, 0.1, None),
+        "cell_clip": pick(rng, 3, 0.5, 0.2, None),
+        "proj_clip": pick(rng, 3, 0.3, 0.05, None),
         "words": [],
         "characters": [],
     } | random_dictionaries(rng, limit)
