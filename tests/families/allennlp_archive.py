@@ -46,18 +46,18 @@ def random_architecture(rng: numpy.random.Generator) -> Architecture:
     unusual = {
         "activation": pick(rng, "relu", "tanh"),
         "cell_clip": pick(rng, 3, 0.5, 0.2, None),
-        "proj_clip": pick(rng, 3, 0.3, 0.05, None),
+        "proj_clip": pick(rng, 3, 0.6, 0.3, None),
         "max_characters_per_token": 50,
     }
     return {
         "char_dim": int(rng.integers(1, 6)),
         "filters": filters,
-        "n_highway": int(rng.integers(0, 4)),
         "projection_dim": p,
         "dim": p + int(rng.integers(1, 9)),
         "n_layers": int(rng.integers(1, 4)),
         "prefix": pick(rng, *PREFIXES),
         "mixes": int(rng.integers(1, 4)),
+        "n_highway": pick(rng, 0, 1, 2, 3),
         "cached_words": pick(rng, None, None, 5),
         "local_options": local_options,
         **(unusual if local_options else USUAL),

@@ -39,9 +39,9 @@ def random_architecture(
     filters = network.random_filters(rng, min(limit, 7))
     features = sum(outputs for _, outputs in filters)
     # The trainer demands F >= P and D >= P; where they are equal, there is no projection.
-    p = features if rng.random() < 0.25 else int(rng.integers(1, min(features, 8) + 1))
+    p = features if rng.random() < 0.25 else int(rng.integers(2, min(features, 8) + 1))
     if characters is None:
-        characters = rng.random() < 0.8
+        characters = rng.random() < 0.75
     return {
         "char_dim": int(rng.integers(1, 6)),
         "filters": filters if characters else [],
@@ -52,11 +52,11 @@ def random_architecture(
         "dim": p if rng.random() < 0.25 else p + int(rng.integers(1, 9)),
         "n_layers": int(rng.integers(1, 4)) if n_layers is None else n_layers,
         "cell_clip": pick(rng, 3, 0.5, 0.2, None),
-        "proj_clip": pick(rng, 3, 0.3, 0.05, None),
+        "proj_clip": pick(rng, 3, 0.6, 0.3, None),
         "use_skip_connections": bool(rng.random() < 0.75),
         "words": random_words(rng),
-        "share_embedding_softmax": bool(not characters and rng.random() < 0.5),
         "omit_defaults": bool(rng.random() < 0.5),
+        "share_embedding_softmax": bool(not characters and rng.random() < 0.5),
     }
 
 
@@ -96,7 +96,7 @@ def random_weights(architecture: Architecture, rng: numpy.random.Generator) -> W
     for direction in range(2):
         for layer in range(architecture["n_layers"]):
             scope = cell_scope(architecture, direction, layer)
-            weights[scope + "kernel"] = uniform(rng, (2 * p, 4 * d), 2 * p, 1.8)
+            weights[scope + "kernel"] = uniform(rng, (2 * p, 4 * d), 2 * p, 1.5)
             weights[scope + "bias"] = uniform(rng, (4 * d,), 4)
             if d != p:
                 weights[scope + "projection/kernel"] = uniform(rng, (d, p), d, 1.5)

@@ -136,7 +136,8 @@ def to_tar(content: bytes, opcodes: bytes) -> bytes:
     """PyTorch's oldest layout, a tar, of an empty state dict."""
     empty = pickle.dumps({}, protocol=2)
     members = {"sys_info": empty, "pickle": insert(empty, opcodes)}
-    members |= {name: pickle.dumps(0, protocol=2) for name in ("storages", "tensors")}
+    none = pickle.dumps(0, protocol=2)
+    members |= {"storages": none + pickle.dumps([], protocol=2), "tensors": none}
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w:", format=tarfile.PAX_FORMAT) as archive:
         for name, data in members.items():

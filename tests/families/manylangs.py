@@ -25,7 +25,7 @@ SPECIAL_WORDS = ("<oov>", "<bos>", "<eos>", "<pad>")
 SPECIAL_CHARACTERS = ("<bos>", "<eos>", "<oov>", "<pad>", "<bow>", "<eow>")
 BASENAMES = ("cnn_50_100_512_4096_sample.json", "cnn_0_100_512_4096_sample.json")
 # What both files of these names hold. Published folders often lack them.
-PUBLISHED_SIZES = {
+PUBLISHED_SIZES: Architecture = {
     "word_dim": 100,
     "char_dim": 50,
     "filters": [[1, 32], [2, 32], [3, 64], [4, 128], [5, 256], [6, 512], [7, 1024]],
@@ -47,14 +47,14 @@ def random_architecture(rng: numpy.random.Generator) -> Architecture:
         "word_dim": int(pick(rng, 0, 1, 3, 4, 7)),
         "char_dim": int(rng.integers(1, 6)),
         "filters": network.random_filters(rng, min(limit, 7)),
-        "n_highway": int(rng.integers(0, 4)),
+        "n_highway": pick(rng, 0, 1, 2, 3),
         "activation": pick(rng, "relu", "relu", "tanh"),
         "max_characters_per_token": limit,
         "projection_dim": int(rng.integers(2, 9)),
         "dim": int(rng.integers(2, 13)),
         "n_layers": int(rng.integers(1, 4)),
         "cell_clip": pick(rng, 3, 0.5, 0.2, None),
-        "proj_clip": pick(rng, 3, 0.3, 0.05, None),
+        "proj_clip": pick(rng, 3, 0.6, 0.3, None),
         "words": [],
         "characters": [],
     } | random_dictionaries(rng, limit)
@@ -122,9 +122,9 @@ def random_weights(architecture: Architecture, rng: numpy.random.Generator) -> W
             bias = uniform(rng, (4 * d,), 4)
             bias[d : 2 * d] += 1  # Where training began.
             weights[stem + "input_linearity.weight"] = uniform(rng, (4 * d, p), p, 1.5)
-            weights[stem + "state_linearity.weight"] = uniform(rng, (4 * d, p), p)
+            weights[stem + "state_linearity.weight"] = uniform(rng, (4 * d, p), p, 0.8)
             weights[stem + "state_linearity.bias"] = bias
-            weights[stem + "state_projection.weight"] = uniform(rng, (p, d), d, 1.5)
+            weights[stem + "state_projection.weight"] = uniform(rng, (p, d), d, 1.3)
     return weights
 
 

@@ -53,12 +53,10 @@ def convolve(
     features = []
     for weight, bias in filters:
         outputs, _, width = weight.shape
-        matrix = weight.transpose(0, 2, 1).reshape(outputs, -1)  # One row reads (w_i, E).
-        positions = [
-            matrix @ characters[start : start + width].ravel() + bias
-            for start in range(len(characters) - width + 1)
-        ]
-        features.append(activate(numpy.max(positions, axis=0), activation))
+        starts = range(len(characters) - width + 1)
+        windows = numpy.stack([characters[start : start + width].ravel() for start in starts])
+        matrix = weight.transpose(2, 1, 0).reshape(-1, outputs)  # Its rows are those of (w_i, E).
+        features.append(activate((windows @ matrix + bias).max(axis=0), activation))
     return numpy.concatenate(features)
 
 
@@ -151,7 +149,7 @@ def uniform(
 def random_filters(rng: numpy.random.Generator, widest: int) -> list[list[int]]:
     """One to five filters `[width, outputs]`, in rising order of their widths as published."""
     widths = sorted(rng.choice(widest, size=rng.integers(1, 1 + min(5, widest)), replace=False))
-    return [[int(width) + 1, int(rng.integers(1, 7))] for width in widths]
+    return [[int(width) + 1, int(rng.integers(2, 7))] for width in widths]
 
 
 def total_filters(architecture: Architecture) -> int:
