@@ -21,8 +21,9 @@ from typing import Any
 
 import h5py
 import numpy
+import torch
 
-from . import allennlp_archive, bilm_tf, manylangs, nlpl, one_layer_hdf5, tensor_bundle
+from . import allennlp_archive, bilm_tf, manylangs, network, nlpl, one_layer_hdf5, tensor_bundle
 from .network import Architecture, Weights
 from .torch_files import pickle_length, state_dict_bytes, unicode_opcode
 
@@ -177,6 +178,76 @@ def pickled_allennlp(path: Path, kind: str, container: str, marker: Path) -> Pat
     state = allennlp_archive.state_dict(architecture, weights)
     members["weights.th"] = torch_file(state, kind, container, marker)
     path.write_bytes(allennlp_archive.tar_bytes(members))
+    return path
+
+
+# State dicts that only hold what may be loaded
+
+STATE_DICTS = ("expanded", "sparse", "meta", "list", "numbered", "strings", "half empty")
+
+
+def state_dict(path: Path, kind: str) -> Path:
+    """An ELMoForManyLangs folder whose token embedder loads without code, and is no use.
+
+    kind (str): "expanded" (the word table and the projection are terabytes by their shapes, which
+        the architecture confirms; each is stored as one number), "sparse" (the same, without any
+        number), "meta" (tensors without data), "list" (of tensors), "numbered" (keys are numbers),
+        "strings" (in place of tensors), "half empty" (a tensor is missing).
+    """
+    architecture, weights = model(manylangs, seed=1)
+    words, projection = "word_emb_layer.embedding.weight", "projection.weight"
+    if kind in ("expanded", "sparse"):
+        architecture = architecture | {"word_dim": 1 << 40}
+    manylangs.write(path, architecture, weights)
+    embedder = {k: v for k, v in weights.items() if not k.startswith(manylangs.DIRECTIONS)}
+    tensors = {name: torch.from_numpy(array) for name, array in embedder.items()}
+    if kind in ("expanded", "sparse"):
+        features = network.total_filters(architecture)
+        sizes = {
+            words: (len(architecture["words"]), architecture["word_dim"]),
+            projection: (architecture["projection_dim"], architecture["word_dim"] + features),
+        }
+        for name, size in sizes.items():
+            place = torch.zeros((2, 0), dtype=torch.int64)
+            tensors[name] = (
+                torch.ones(1).expand(*size)
+                if kind == "expanded"
+                else torch.sparse_coo_tensor(place, torch.zeros(0), size, check_invariants=True)
+            )
+    state: Any = {
+        "meta": lambda: {name: tensor.to("meta") for name, tensor in tensors.items()},
+        "list": lambda: list(tensors.values()),
+        "numbered": lambda: dict(enumerate(tensors.values())),
+        "strings": lambda: dict.fromkeys(tensors, "weights"),
+        "half empty": lambda: {k: v for k, v in tensors.items() if k != projection},
+    }.get(kind, lambda: tensors)()
+    torch.save(state, path / "token_embedder.pkl", _use_new_zipfile_serialization=False)
+    return path
+
+
+ABSURD = {"dim": 1 << 33, "projection_dim": 1 << 33, "n_layers": 1 << 33, "n_highway": 1 << 33}
+ABSURD |= {"max_characters_per_token": 1 << 33, "char_dim": 1 << 33}
+OPTIONS = (*ABSURD, "filters", "negative", "nested")
+
+
+def absurd_options(path: Path, kind: str, family: str = "manylangs") -> Path:
+    """A folder of honest tensors and an architecture that no machine can hold.
+
+    kind (str): What is absurd; "filters" has one of 2 ** 33 outputs, "negative" negative sizes,
+        "nested" is JSON of 100,000 lists in each other.
+    family (str): "manylangs", "bilm_tf" or "one_layer_hdf5".
+    """
+    module = {"manylangs": manylangs, "bilm_tf": bilm_tf, "one_layer_hdf5": one_layer_hdf5}[family]
+    architecture, weights = model(module, seed=1)
+    module.write(path, architecture, weights)
+    changes: dict[str, Any] = {kind: ABSURD.get(kind)}
+    if kind == "filters":
+        changes = {"filters": [*architecture["filters"][1:], [1, 1 << 33]]}
+    elif kind == "negative":
+        changes = {name: -architecture[name] for name in ("dim", "projection_dim")}
+    settings = module.options(architecture | changes) if kind != "nested" else None
+    text = json.dumps(settings) if kind != "nested" else "[" * 100_000 + "]" * 100_000
+    (path / (manylangs.BASENAMES[0] if module is manylangs else "options.json")).write_text(text)
     return path
 
 

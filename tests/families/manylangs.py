@@ -40,10 +40,13 @@ PUBLISHED_SIZES: Architecture = {
 }
 
 
-def random_architecture(rng: numpy.random.Generator) -> Architecture:
-    """Any sizes; four of five with a word table, all with characters."""
+def random_architecture(rng: numpy.random.Generator, *, characters: bool = True) -> Architecture:
+    """Any sizes; four of five have a word table.
+
+    characters (bool): False for models of words alone, which nobody has published.
+    """
     limit = int(pick(rng, 7, 8, 12, 20, 50))
-    return {
+    architecture = {
         "word_dim": int(pick(rng, 0, 1, 3, 4, 7)),
         "char_dim": int(rng.integers(1, 6)),
         "filters": network.random_filters(rng, min(limit, 7)),
@@ -55,9 +58,14 @@ def random_architecture(rng: numpy.random.Generator) -> Architecture:
         "n_layers": int(rng.integers(1, 4)),
         "cell_clip": pick(rng, 3, 0.5, 0.2, None),
         "proj_clip": pick(rng, 3, 0.6, 0.3, None),
-        "words": [],
-        "characters": [],
-    } | random_dictionaries(rng, limit)
+    }
+    dictionaries = random_dictionaries(rng, limit)
+    if not characters:
+        architecture |= {"word_dim": 5, "char_dim": 0}
+    return architecture | {
+        "words": dictionaries["words"] if architecture["word_dim"] else [],
+        "characters": dictionaries["characters"] if characters else [],
+    }
 
 
 def random_dictionaries(rng: numpy.random.Generator, limit: int) -> Architecture:

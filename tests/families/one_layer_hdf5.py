@@ -57,6 +57,7 @@ def random_weights(architecture: Architecture, rng: numpy.random.Generator) -> W
 
 
 random_sentences = bilm_tf.random_sentences
+options = bilm_tf.options
 
 
 def write(
@@ -73,7 +74,7 @@ def write(
     RETURNS (Path): The file of weights.
     """
     path.mkdir(parents=True, exist_ok=True)
-    settings = bilm_tf.options(architecture, n_characters)
+    settings = options(architecture, n_characters)
     (path / "options.json").write_text(json.dumps(settings))
     write_hdf5(path / name, weights)
     if vocabulary:

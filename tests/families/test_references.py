@@ -33,6 +33,7 @@ from . import (
     one_layer_hdf5,
     tensor_bundle,
     texts,
+    unreadable,
 )
 from .network import Architecture, Weights
 
@@ -333,6 +334,9 @@ def test_dictionaries_of_manylangs() -> None:
             ("characters", ("<bow>", "\u3000")),
         ):
             lines = architecture[key]
+            if key == "words" and architecture["word_dim"] == 0:
+                assert lines == []
+                continue
             assert {i for _, i in lines} == set(range(len(lines)))
             ids = manylangs.read_dictionary(manylangs.dictionary_text(lines))
             assert set(special) <= set(ids) and "\u00a0" not in ids
@@ -937,6 +941,65 @@ def test_models_around_pickles(tmp_path: Path) -> None:
     with tarfile.open(path) as archive:
         torch.load(io.BytesIO(content(archive, "weights.th")), weights_only=False)
     assert marker.exists()
+
+
+@pytest.mark.parametrize("kind", malicious.STATE_DICTS)
+def test_useless_state_dicts(tmp_path: Path, kind: str) -> None:
+    """They load in small memory: what is wrong is for the reader to see."""
+    folder = malicious.state_dict(tmp_path, kind)
+    assert (folder / "token_embedder.pkl").stat().st_size < 20_000
+    state = torch.load(folder / "token_embedder.pkl", map_location="cpu", weights_only=True)
+    _, weights = malicious.model(manylangs, seed=1)
+    names = {name for name in weights if not name.startswith(manylangs.DIRECTIONS)}
+    assert (kind in ("list", "numbered", "half empty")) != (set(state) == names)
+    if kind in ("expanded", "sparse"):
+        width = json.loads((folder / manylangs.BASENAMES[0]).read_text())["token_embedder"]
+        assert state["word_emb_layer.embedding.weight"].shape[1] == width["word_dim"] == 1 << 40
+        assert state["projection.weight"].is_sparse == (kind == "sparse")
+    elif kind == "meta":
+        assert state["projection.weight"].is_meta
+
+
+@pytest.mark.parametrize("family", ["manylangs", "bilm_tf", "one_layer_hdf5"])
+@pytest.mark.parametrize("kind", malicious.OPTIONS)
+def test_absurd_options(tmp_path: Path, kind: str, family: str) -> None:
+    malicious.absurd_options(tmp_path, kind, family)
+    name = manylangs.BASENAMES[0] if family == "manylangs" else "options.json"
+    text = (tmp_path / name).read_text()
+    wanted = {"negative": '_dim": -', "nested": "[" * 100_000}.get(kind, str(1 << 33))
+    assert wanted in text
+
+
+@pytest.mark.parametrize("kind", unreadable.UNREADABLE)
+def test_unreadable_files(tmp_path: Path, kind: str) -> None:
+    path = unreadable.UNREADABLE[kind](tmp_path / "model")
+    if kind == "TensorFlow Hub":
+        assert "module/bilm/char_embed" in read_checkpoint(path / "variables" / "variables")
+    elif kind == "flair":
+        with pytest.raises(pickle.UnpicklingError, match=r"flair\.data\.Dictionary"):
+            torch.load(path, weights_only=True)
+    elif kind in ("transformer ELMo", "no ELMo"):
+        with tarfile.open(path) as archive:
+            state = torch.load(io.BytesIO(content(archive, "weights.th")), weights_only=True)
+        assert not any("elmo" in name for name in state)
+    elif kind in ("words", "characters"):
+        name = {"words": "word", "characters": "char"}[kind]
+        state = torch.load(path / "token_embedder.pkl", map_location="cpu", weights_only=True)
+        lines = (path / f"{name}.dic").read_bytes().count(b"\n")
+        assert lines > len(state[f"{name}_emb_layer.embedding.weight"])
+    elif kind == "dictionary":
+        with pytest.raises(ValueError, match="unpack"):
+            manylangs.read_dictionary((path / "char.dic").read_text(encoding="utf8"))
+
+
+def test_words_alone_in_manylangs(tmp_path: Path) -> None:
+    rng = numpy.random.default_rng(0)
+    architecture = manylangs.random_architecture(rng, characters=False)
+    weights = manylangs.random_weights(architecture, rng)
+    path = manylangs.write(tmp_path / "model", architecture, weights)
+    assert not (path / "char.dic").exists() and (path / "word.dic").exists()
+    layers = manylangs.reference(architecture, weights, [["the", "zzz", "<oov>"]])[0]
+    assert (layers[0, 1] == layers[0, 2]).all() and not (layers[0, 0] == layers[0, 1]).any()
 
 
 @pytest.mark.parametrize("needed", [False, True])
