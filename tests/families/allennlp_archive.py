@@ -91,6 +91,11 @@ def random_weights(architecture: Architecture, rng: numpy.random.Generator) -> W
             weights[stem + "state_projection.weight"] = uniform(rng, (p, d), d, 2)
     if architecture["cached_words"] is not None:
         weights["_word_embedding.weight"] = uniform(rng, (architecture["cached_words"], p), 1)
+    return weights | random_mixes(architecture, rng)
+
+
+def random_mixes(architecture: Architecture, rng: numpy.random.Generator) -> Weights:
+    weights: Weights = {}
     for j in range(architecture["mixes"]):
         weights[f"scalar_mix_{j}.gamma"] = rng.uniform(0.2, 2, 1).astype(numpy.float32)
         for k in range(architecture["n_layers"] + 1):
@@ -101,6 +106,18 @@ def random_weights(architecture: Architecture, rng: numpy.random.Generator) -> W
 def random_sentences(architecture: Architecture, rng: numpy.random.Generator) -> list[list[str]]:
     special = ("<S>", "</S>", "<UNK>", "<s>")
     return texts.random_sentences(rng, architecture["max_characters_per_token"] - 2, special)
+
+
+def from_published(
+    folder: Path, name: str, rng: numpy.random.Generator
+) -> tuple[Architecture, Weights]:
+    """A task's model with two trained mixes around published weights in the HDF5 layout."""
+    architecture, datasets = one_layer_hdf5.read_published(folder, name)
+    architecture |= {"prefix": PREFIXES[0], "mixes": 2, "cached_words": None}
+    architecture |= {"local_options": False}
+    checkpoint = one_layer_hdf5.to_checkpoint(architecture, datasets)
+    weights = from_checkpoint(architecture, checkpoint)
+    return architecture, weights | random_mixes(architecture, rng)
 
 
 # Writing

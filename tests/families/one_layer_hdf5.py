@@ -88,6 +88,30 @@ def write_hdf5(path: Path, weights: Weights) -> None:
             file.create_dataset(name, data=array)
 
 
+def read_published(folder: Path, name: str) -> tuple[Architecture, Weights]:
+    """The architecture and the datasets of published files: options.json and the weights' name."""
+    settings = json.loads((folder / "options.json").read_text())
+    char_cnn = settings["char_cnn"]
+    names = ("filters", "n_highway", "activation", "max_characters_per_token")
+    architecture = settings["lstm"] | {key: char_cnn[key] for key in names}
+    architecture |= {"char_dim": char_cnn["embedding"]["dim"], "words": []}
+    architecture |= {"omit_defaults": False, "share_embedding_softmax": False}
+    return architecture, read_hdf5(folder / name)
+
+
+def read_hdf5(path: Path) -> Weights:
+    """All datasets of a file."""
+    found = {}
+
+    def visit(name: str, node: h5py.HLObject) -> None:
+        if isinstance(node, h5py.Dataset):
+            found[name] = node[()]
+
+    with h5py.File(path) as file:
+        file.visititems(visit)
+    return found
+
+
 def reference(
     architecture: Architecture,
     weights: Weights,

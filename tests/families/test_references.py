@@ -741,21 +741,9 @@ def test_checkpoint_files(tmp_path: Path) -> None:
 # HDF5 and NLPL
 
 
-def datasets(path: Path) -> Weights:
-    found = {}
-
-    def visit(name: str, node: h5py.HLObject) -> None:
-        if isinstance(node, h5py.Dataset):
-            found[name] = node[()]
-
-    with h5py.File(path) as file:
-        file.visititems(visit)
-    return found
-
-
 def test_one_layer_hdf5(tmp_path: Path) -> None:
     architecture, weights, sentences = random_model(one_layer_hdf5, 0)
-    found = datasets(one_layer_hdf5.write(tmp_path, architecture, weights))
+    found = one_layer_hdf5.read_hdf5(one_layer_hdf5.write(tmp_path, architecture, weights))
     assert set(found) == set(weights)
     assert all((found[name] == array).all() for name, array in weights.items())
     parts = {"W_0", "B"} | (
@@ -795,7 +783,7 @@ def test_files_of_nlpl(tmp_path: Path) -> None:
                 assert text == bilm_tf.vocabulary_text(architecture["model"])
             archive.extractall(tmp_path / str(seed))
         if "hdf5" in contents:
-            found = datasets(tmp_path / str(seed) / "model.hdf5")
+            found = one_layer_hdf5.read_hdf5(tmp_path / str(seed) / "model.hdf5")
             expected = one_layer_hdf5.from_checkpoint(architecture["model"], weights)
             assert set(found) == set(expected) and "softmax/W" not in found
         if "checkpoint" in contents:
@@ -827,28 +815,34 @@ def test_allennlp_is_bilm_tf_by_other_names(seed: int) -> None:
         assert array == pytest.approx(checkpoint[name], abs=1e-6)
 
 
-def test_published_vectors() -> None:
+def test_published_vectors(tmp_path: Path) -> None:
     """The weights and vectors that AllenNLP publishes for its own tests.
 
     The first sentence of each row starts from zero states; the files hold the last layer's halves.
     """
     folder = shared_path("fixtures/allennlp")
-    options = json.loads((folder / "options.json").read_text())
-    names = ("filters", "n_highway", "activation", "max_characters_per_token")
-    architecture = options["lstm"] | {name: options["char_cnn"][name] for name in names}
-    architecture |= {"words": [], "char_dim": options["char_cnn"]["embedding"]["dim"]}
-    checkpoint = one_layer_hdf5.to_checkpoint(architecture, datasets(folder / "lm_weights.hdf5"))
-    weights = allennlp_archive.from_checkpoint(architecture, checkpoint)
+    rng = numpy.random.default_rng(0)
+    architecture, weights = allennlp_archive.from_published(folder, "lm_weights.hdf5", rng)
+    _, tensors = one_layer_hdf5.read_published(folder, "lm_weights.hdf5")
+    checkpoint = one_layer_hdf5.to_checkpoint(architecture, tensors)
     rows = json.loads((folder / "sentences.json").read_text())
     sentences = [row[0].split() for row in rows]
-    expected = [datasets(folder / f"lm_embeddings_{i}.hdf5")["0"] for i in range(len(rows))]
-    for family, tensors in ((bilm_tf, checkpoint), (allennlp_archive, weights)):
-        for layers, halves in zip(family.reference(architecture, tensors, sentences), expected):
+    expected = [
+        one_layer_hdf5.read_hdf5(folder / f"lm_embeddings_{i}.hdf5")["0"] for i in range(len(rows))
+    ]
+    families: tuple = ((bilm_tf, checkpoint), (allennlp_archive, weights))
+    for family, arrays in families:
+        for layers, halves in zip(family.reference(architecture, arrays, sentences), expected):
             assert numpy.abs(layers[2] - numpy.concatenate(list(halves), axis=1)).max() < 2e-6
+    path = allennlp_archive.write(tmp_path / "model.tar.gz", architecture, weights)
+    with tarfile.open(path) as archive:
+        state = torch.load(io.BytesIO(content(archive, "weights.th")), weights_only=True)
+    first = f"{architecture['prefix']}_token_embedder.char_conv_0.weight"
+    assert (tensors["CNN/W_cnn_0"][0] == state[first].numpy().T).all()
     words = (folder / "vocab_test.txt").read_text(encoding="utf8").split()
-    tokens = datasets(folder / "elmo_token_embeddings.hdf5")["embedding"]
-    layers = bilm_tf.reference(architecture, checkpoint, [words])[0]
-    assert numpy.abs(layers[0, :, : tokens.shape[1]] - tokens[: len(words)]).max() < 2e-6
+    tokens = one_layer_hdf5.read_hdf5(folder / "elmo_token_embeddings.hdf5")["embedding"]
+    encoded = [bilm_tf.encode_token(architecture, checkpoint, word) for word in words]
+    assert len(tokens) == len(words) and numpy.abs(encoded - tokens).max() < 2e-6
 
 
 def test_mix_by_hand() -> None:
@@ -891,7 +885,9 @@ def test_files_of_allennlp(tmp_path: Path, legacy: bool) -> None:
                     content(archive, f"fta/{allennlp_archive.WEIGHTS_KEY}")
                 )
                 same = architecture | {"use_skip_connections": True}
-                layers = one_layer_hdf5.reference(same, datasets(tmp_path / "x"), sentences)
+                layers = one_layer_hdf5.reference(
+                    same, one_layer_hdf5.read_hdf5(tmp_path / "x"), sentences
+                )
                 expected = allennlp_archive.reference(architecture, weights, sentences)
                 assert differ(layers, expected) < 1e-5
     folder = allennlp_archive.write_folder(tmp_path / "folder", architecture, weights)
