@@ -548,6 +548,21 @@ def unmask(masked: int) -> int:
     return (rotated >> 17 | rotated << 15) & 0xFFFFFFFF
 
 
+@pytest.mark.parametrize(
+    "last, following, expected",
+    [
+        (b"lm/RNN_0", b"lm/softmax/W", b"lm/S"),
+        (b"lm/b_cnn_1", b"lm/b_cnn_2", b"lm/b_cnn_1"),
+        (b"lm/W", b"lm/W/Adagrad", b"lm/W"),
+        (b"train", None, b"u"),
+        (b"\xff\xfe", None, b"\xff\xff"),
+        (b"\xff", None, b"\xff"),
+    ],
+)
+def test_separators_of_blocks(last: bytes, following: bytes | None, expected: bytes) -> None:
+    assert tensor_bundle.separator(last, following) == expected
+
+
 def test_masked_checksums() -> None:
     for crc in (0, 1, 0xE3069283, 0xFFFFFFFF):
         assert unmask(tensor_bundle.mask(crc)) == crc != tensor_bundle.mask(crc)
@@ -628,11 +643,12 @@ def read_table(data: bytes) -> list[tuple[bytes, bytes]]:
     for _ in range(2):
         _, place = read_varint(footer, place)
     items: list[tuple[bytes, bytes]] = []
+    last = None
     for separator, handle in read_block(data, footer[place:]):
         block = read_block(data, handle)
-        if items and block[0][0] <= items[-1][0]:
-            raise ValueError("keys out of order")
-        items += block
+        if last is not None and block[0][0] <= last:
+            raise ValueError("index out of order")
+        items, last = items + block, separator
         if separator < items[-1][0]:
             raise ValueError("index out of order")
     keys = [key for key, _ in items]
