@@ -1,0 +1,386 @@
+"""AllenNLP's `model.tar.gz`: a task's model with ELMo inside and its trained mixes (section D).
+
+An architecture is a dict of `char_dim`, `filters`, `n_highway`, `projection_dim`, `dim`,
+`n_layers`, `prefix` (what comes before the names of ELMo's tensors), `mixes` (their number),
+`cached_words` (number of rows of a table of cached words; None for no table), and the settings
+that no tensor tells: `activation`, `cell_clip`, `proj_clip`, `max_characters_per_token`. Where
+these are not the usual ones, `local_options` is true: the archive holds an options.json.
+Weights have the names that follow the prefix, and `scalar_mix_{j}.…` for the mixes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy
+from numpy import ndarray
+
+from . import bilm_tf, manylangs, network, one_layer_hdf5, texts
+from .network import Architecture, Weights, pick, uniform
+from .torch_files import state_dict_bytes
+
+PREFIXES = (
+    "text_field_embedder.token_embedder_elmo._elmo._elmo_lstm.",
+    "_text_field_embedder.token_embedder_elmo._elmo._elmo_lstm.",
+    "_elmo._elmo_lstm.",
+    "model._text_field_embedder.token_embedder_elmo._elmo._elmo_lstm.",
+)
+# What the tensors do not tell; all published options say so.
+USUAL = {"activation": "relu", "cell_clip": 3, "proj_clip": 3, "max_characters_per_token": 50}
+OPTIONS_KEY = "model.text_field_embedder.token_embedders.elmo.options_file"
+WEIGHTS_KEY = "model.text_field_embedder.token_embedders.elmo.weight_file"
+
+
+def random_architecture(rng: numpy.random.Generator) -> Architecture:
+    """Any sizes; half with other settings than the usual ones, and so with local options."""
+    local_options = bool(rng.random() < 0.5)
+    filters = network.random_filters(rng, 7)
+    p = int(rng.integers(2, 9))
+    if rng.random() < 0.2:
+        p = sum(outputs for _, outputs in filters)
+    unusual = {
+        "activation": pick(rng, "relu", "tanh"),
+        "cell_clip": pick(rng, 3, 0.5, 0.2, None),
+        "proj_clip": pick(rng, 3, 0.6, 0.3, None),
+        "max_characters_per_token": 50,
+    }
+    return {
+        "char_dim": int(rng.integers(1, 6)),
+        "filters": filters,
+        "projection_dim": p,
+        "dim": p + int(rng.integers(1, 9)),
+        "n_layers": int(rng.integers(1, 4)),
+        "prefix": pick(rng, *PREFIXES),
+        "mixes": int(rng.integers(1, 4)),
+        "n_highway": pick(rng, 0, 1, 2, 3),
+        "cached_words": pick(rng, None, None, 5),
+        "local_options": local_options,
+        **(unusual if local_options else USUAL),
+    }
+
+
+def random_weights(architecture: Architecture, rng: numpy.random.Generator) -> Weights:
+    """The biLM's tensors and the mixes. States are large enough for the usual clips to matter."""
+    p, d, e = (architecture[key] for key in ("projection_dim", "dim", "char_dim"))
+    f = network.total_filters(architecture)
+    stem = "_token_embedder."
+    embeddings = uniform(rng, (1 + bilm_tf.N_CHARACTERS, e), 1)
+    embeddings[0] = 0
+    weights = {stem + "_char_embedding_weights": embeddings}
+    for i, (width, outputs) in enumerate(architecture["filters"]):
+        weights[f"{stem}char_conv_{i}.weight"] = uniform(rng, (outputs, e, width), e * width)
+        weights[f"{stem}char_conv_{i}.bias"] = uniform(rng, (outputs,), 10)
+    for k in range(architecture["n_highway"]):
+        weights[f"{stem}_highways._layers.{k}.weight"] = uniform(rng, (2 * f, f), f)
+        weights[f"{stem}_highways._layers.{k}.bias"] = uniform(rng, (2 * f,), 2)
+    weights[stem + "_projection.weight"] = uniform(rng, (p, f), f, 2)
+    weights[stem + "_projection.bias"] = uniform(rng, (p,), 10)
+    for direction in manylangs.DIRECTIONS:
+        for layer in range(architecture["n_layers"]):
+            stem = f"_elmo_lstm.{direction}_layer_{layer}."
+            bias = uniform(rng, (4 * d,), 4)
+            bias[d : 2 * d] += 2  # Cells that forget little reach the clip.
+            weights[stem + "input_linearity.weight"] = uniform(rng, (4 * d, p), p, 1.5)
+            weights[stem + "state_linearity.weight"] = uniform(rng, (4 * d, p), p, 0.3)
+            weights[stem + "state_linearity.bias"] = bias
+            weights[stem + "state_projection.weight"] = uniform(rng, (p, d), d, 2)
+    if architecture["cached_words"] is not None:
+        weights["_word_embedding.weight"] = uniform(rng, (architecture["cached_words"], p), 1)
+    return weights | random_mixes(architecture, rng)
+
+
+def random_mixes(architecture: Architecture, rng: numpy.random.Generator) -> Weights:
+    weights: Weights = {}
+    for j in range(architecture["mixes"]):
+        weights[f"scalar_mix_{j}.gamma"] = rng.uniform(0.2, 2, 1).astype(numpy.float32)
+        for k in range(architecture["n_layers"] + 1):
+            weights[f"scalar_mix_{j}.scalar_parameters.{k}"] = uniform(rng, (1,), 1)
+    return weights
+
+
+def random_sentences(architecture: Architecture, rng: numpy.random.Generator) -> list[list[str]]:
+    special = ("<S>", "</S>", "<UNK>", "<s>")
+    return texts.random_sentences(rng, architecture["max_characters_per_token"] - 2, special)
+
+
+def from_published(
+    folder: Path, name: str, rng: numpy.random.Generator
+) -> tuple[Architecture, Weights]:
+    """A task's model with two trained mixes around published weights in the HDF5 layout."""
+    architecture, datasets = one_layer_hdf5.read_published(folder, name)
+    architecture |= {"prefix": PREFIXES[0], "mixes": 2, "cached_words": None}
+    architecture |= {"local_options": False}
+    checkpoint = one_layer_hdf5.to_checkpoint(architecture, datasets)
+    weights = from_checkpoint(architecture, checkpoint)
+    return architecture, weights | random_mixes(architecture, rng)
+
+
+# Writing
+
+
+def state_dict(architecture: Architecture, weights: Weights) -> Weights:
+    """The whole state dict, a tagger's tensors around ELMo's."""
+    prefix = architecture["prefix"]
+    outer = prefix.removesuffix("_elmo_lstm.")
+    width = 2 * architecture["projection_dim"]
+    state = {"encoder._module.weight_ih_l0": numpy.full((8, width), 0.5, dtype="float32")}
+    for name, array in weights.items():
+        state[(outer if name.startswith("scalar_mix_") else prefix) + name] = array
+    state["tag_projection_layer._module.weight"] = numpy.full((3, 2), 0.25, dtype="float32")
+    return state
+
+
+def options(architecture: Architecture) -> dict:
+    """options.json of the biLM inside."""
+    settings = bilm_tf.options(
+        architecture | {"use_skip_connections": True, "words": [], "omit_defaults": False}, 262
+    )
+    return {key: settings[key] for key in ("lstm", "char_cnn")}
+
+
+def files(
+    architecture: Architecture,
+    weights: Weights,
+    *,
+    legacy: bool = False,
+    do_layer_norm: bool = False,
+    local_weights: bool = False,
+) -> dict[str, bytes]:
+    """The files of an archive by their names.
+
+    legacy (bool): An archive of AllenNLP 0.x; newer ones have a meta.json.
+    do_layer_norm (bool): What the config says of the mixes.
+    local_weights (bool): With `local_options`: the biLM's HDF5 is in the archive, too.
+    """
+    address = "https://allennlp.s3.amazonaws.com/models/elmo/elmo_{}"
+    originals = {OPTIONS_KEY: address.format("options.json")}
+    originals |= {WEIGHTS_KEY: address.format("weights.hdf5")}
+    local: dict[str, bytes] = {}
+    if architecture["local_options"]:
+        originals = {OPTIONS_KEY: "/home/trainer/elmo/options.json"}
+        originals |= {WEIGHTS_KEY: "/home/trainer/elmo/weights.hdf5"}
+        local[OPTIONS_KEY] = json.dumps(options(architecture)).encode()
+        if local_weights:
+            local[WEIGHTS_KEY] = hdf5_bytes(architecture, weights)
+    elmo = {
+        "type": "elmo_token_embedder",
+        "options_file": originals[OPTIONS_KEY],
+        "weight_file": originals[WEIGHTS_KEY],
+        "do_layer_norm": do_layer_norm,
+        "dropout": 0.5,
+    }
+    config = {
+        "dataset_reader": {"type": "sequence_tagging"},
+        "model": {
+            "type": "simple_tagger",
+            "text_field_embedder": {"token_embedders": {"elmo": elmo}},
+            "encoder": {"type": "lstm", "input_size": 2 * architecture["projection_dim"]},
+        },
+        "train_data_path": "train.tsv",
+        "trainer": {"optimizer": "adam", "num_epochs": 40},
+    }
+    members = {
+        "config.json": json.dumps(config, indent=4).encode(),
+        "weights.th": state_dict_bytes(state_dict(architecture, weights), legacy=legacy),
+        "vocabulary/.lock": b"",
+        "vocabulary/labels.txt": b"N\nV\n",
+        "vocabulary/non_padded_namespaces.txt": b"*tags\n*labels\n",
+    }
+    if local:
+        originals = {key: originals[key] for key in local}
+        members["files_to_archive.json"] = json.dumps(originals).encode()
+        members |= {f"fta/{key}": content for key, content in local.items()}
+    if not legacy:
+        members["meta.json"] = json.dumps({"version": "2.8.0"}).encode()
+    return members
+
+
+def write(path: Path, architecture: Architecture, weights: Weights, **settings: bool) -> Path:
+    """An archive, with a member for the folder `vocabulary` as AllenNLP adds it.
+
+    settings: Those of `files`.
+    RETURNS (Path): `path`.
+    """
+    path.write_bytes(tar_bytes(files(architecture, weights, **settings)))
+    return path
+
+
+def write_folder(
+    path: Path, architecture: Architecture, weights: Weights, **settings: bool
+) -> Path:
+    """A serialisation folder: the weights are those of the best epoch."""
+    for name, content in files(architecture, weights, **settings).items():
+        name = name.replace("weights.th", "best.th")
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(content)
+    return path
+
+
+def tar_bytes(members: dict[str, bytes], mode: str = "w:gz") -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode=mode) as archive:  # type: ignore[call-overload]
+        folder = tarfile.TarInfo("vocabulary")
+        folder.type, folder.mode = tarfile.DIRTYPE, 0o755
+        archive.addfile(folder)
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return file.getvalue()
+
+
+def hdf5_bytes(architecture: Architecture, weights: Weights) -> bytes:
+    """The biLM in the published HDF5 layout."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "weights.hdf5"
+        checkpoint = to_checkpoint(architecture, weights)
+        one_layer_hdf5.write_hdf5(path, one_layer_hdf5.from_checkpoint(architecture, checkpoint))
+        return path.read_bytes()
+
+
+# Reference
+
+
+def from_checkpoint(architecture: Architecture, checkpoint: Weights) -> Weights:
+    """AllenNLP's tensors of a biLM that `bilm_tf` describes, without mixes (section D.2)."""
+    stem = "_token_embedder."
+    p, d = architecture["projection_dim"], architecture["dim"]
+    embeddings = checkpoint["lm/char_embed"]
+    zeros = numpy.zeros_like(embeddings[:1])
+    weights = {stem + "_char_embedding_weights": numpy.concatenate([zeros, embeddings])}
+    for i in range(len(architecture["filters"])):
+        kernel = checkpoint[f"lm/CNN/W_cnn_{i}"][0]
+        weights[f"{stem}char_conv_{i}.weight"] = kernel.transpose(2, 1, 0)
+        weights[f"{stem}char_conv_{i}.bias"] = checkpoint[f"lm/CNN/b_cnn_{i}"]
+    for k in range(architecture["n_highway"]):
+        high = {part: checkpoint[f"lm/CNN_high_{k}/{part}"] for part in HIGHWAY_PARTS}
+        weights[f"{stem}_highways._layers.{k}.weight"] = numpy.concatenate(
+            [high["W_transform"].T, -high["W_carry"].T]
+        )
+        weights[f"{stem}_highways._layers.{k}.bias"] = numpy.concatenate(
+            [high["b_transform"], -high["b_carry"]]
+        )
+    weights[stem + "_projection.weight"] = checkpoint["lm/CNN_proj/W_proj"].T
+    weights[stem + "_projection.bias"] = checkpoint["lm/CNN_proj/b_proj"]
+    for number, direction in enumerate(manylangs.DIRECTIONS):
+        for layer in range(architecture["n_layers"]):
+            scope = bilm_tf.cell_scope(architecture, number, layer)
+            stem = f"_elmo_lstm.{direction}_layer_{layer}."
+            kernel = swap_blocks(checkpoint[scope + "kernel"].T, d)
+            bias = swap_blocks(checkpoint[scope + "bias"], d)
+            bias[d : 2 * d] += 1
+            weights[stem + "input_linearity.weight"] = kernel[:, :p]
+            weights[stem + "state_linearity.weight"] = kernel[:, p:]
+            weights[stem + "state_linearity.bias"] = bias
+            weights[stem + "state_projection.weight"] = checkpoint[scope + "projection/kernel"].T
+    return weights
+
+
+HIGHWAY_PARTS = ("W_transform", "b_transform", "W_carry", "b_carry")
+
+
+def swap_blocks(rows: ndarray, d: int) -> ndarray:
+    """The same with the second and third of four blocks of `d` rows exchanged."""
+    blocks = [rows[i * d : (i + 1) * d] for i in range(4)]
+    return numpy.concatenate([blocks[0], blocks[2], blocks[1], blocks[3]])
+
+
+def to_checkpoint(architecture: Architecture, weights: Weights) -> Weights:
+    """The reverse of `from_checkpoint`."""
+    stem = "_token_embedder."
+    d, f = architecture["dim"], network.total_filters(architecture)
+    checkpoint = {"lm/char_embed": weights[stem + "_char_embedding_weights"][1:]}
+    for i in range(len(architecture["filters"])):
+        kernel = weights[f"{stem}char_conv_{i}.weight"].transpose(2, 1, 0)[None]
+        checkpoint[f"lm/CNN/W_cnn_{i}"] = kernel
+        checkpoint[f"lm/CNN/b_cnn_{i}"] = weights[f"{stem}char_conv_{i}.bias"]
+    for k in range(architecture["n_highway"]):
+        weight = weights[f"{stem}_highways._layers.{k}.weight"]
+        bias = weights[f"{stem}_highways._layers.{k}.bias"]
+        parts = (weight[:f].T, bias[:f], -weight[f:].T, -bias[f:])
+        checkpoint |= {f"lm/CNN_high_{k}/{part}": x for part, x in zip(HIGHWAY_PARTS, parts)}
+    checkpoint["lm/CNN_proj/W_proj"] = weights[stem + "_projection.weight"].T
+    checkpoint["lm/CNN_proj/b_proj"] = weights[stem + "_projection.bias"]
+    for number, direction in enumerate(manylangs.DIRECTIONS):
+        for layer in range(architecture["n_layers"]):
+            scope = bilm_tf.cell_scope(architecture, number, layer)
+            stem = f"_elmo_lstm.{direction}_layer_{layer}."
+            sides = [weights[f"{stem}{side}_linearity.weight"] for side in ("input", "state")]
+            bias = weights[stem + "state_linearity.bias"].copy()
+            bias[d : 2 * d] -= 1
+            checkpoint[scope + "kernel"] = swap_blocks(numpy.concatenate(sides, axis=1), d).T
+            checkpoint[scope + "bias"] = swap_blocks(bias, d)
+            checkpoint[scope + "projection/kernel"] = weights[stem + "state_projection.weight"].T
+    return checkpoint
+
+
+def encode_token(architecture: Architecture, weights: Weights, token: str) -> ndarray:
+    """Layer 0 of one token, shape (P,)."""
+    stem = "_token_embedder."
+    ids = [i + 1 for i in bilm_tf.character_ids(architecture, token)]
+    embedded = weights[stem + "_char_embedding_weights"][ids]
+    filters = [
+        (weights[f"{stem}char_conv_{i}.weight"], weights[f"{stem}char_conv_{i}.bias"])
+        for i in range(len(architecture["filters"]))
+    ]
+    x = network.convolve(embedded, filters, architecture["activation"])
+    for k in range(architecture["n_highway"]):
+        weight = weights[f"{stem}_highways._layers.{k}.weight"]
+        x = manylangs.highway(x, weight, weights[f"{stem}_highways._layers.{k}.bias"])
+    return weights[stem + "_projection.weight"] @ x + weights[stem + "_projection.bias"]
+
+
+def reference(
+    architecture: Architecture,
+    weights: Weights,
+    sentences: Sequence[Sequence[str]],
+    dtype: type = numpy.float64,
+) -> list[ndarray]:
+    """All layers of every sentence from zero states, shape (L + 1, tokens, 2P) each."""
+    weights = network.cast(weights, dtype)
+    encode = network.cached(lambda token: encode_token(architecture, weights, token))
+    cells = [
+        [
+            manylangs.cell(architecture, weights, f"_elmo_lstm.{direction}_layer_{layer}.")
+            for layer in range(architecture["n_layers"])
+        ]
+        for direction in manylangs.DIRECTIONS
+    ]
+    return [
+        network.side_by_side(
+            *network.bidirectional(encode, bilm_tf.BOUNDARIES, cells, True, sentence)
+        )
+        for sentence in sentences
+    ]
+
+
+def mix_weights(
+    architecture: Architecture, weights: Weights, mix: int = 0
+) -> tuple[ndarray, float]:
+    """A trained mix: the layers' weights after the softmax, and gamma."""
+    scores = numpy.array(
+        [
+            weights[f"scalar_mix_{mix}.scalar_parameters.{k}"][0]
+            for k in range(architecture["n_layers"] + 1)
+        ],
+        dtype=numpy.float64,
+    )
+    exponentials = numpy.exp(scores - scores.max())
+    return exponentials / exponentials.sum(), float(weights[f"scalar_mix_{mix}.gamma"][0])
+
+
+def reference_mix(
+    architecture: Architecture,
+    weights: Weights,
+    sentences: Sequence[Sequence[str]],
+    mix: int = 0,
+) -> list[ndarray]:
+    """What the task saw of every sentence, without layer normalisation, shape (tokens, 2P)."""
+    shares, gamma = mix_weights(architecture, weights, mix)
+    layers = reference(architecture, weights, sentences)
+    return [gamma * sum(share * x for share, x in zip(shares, y)) for y in layers]
