@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Hashable
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
@@ -37,20 +38,25 @@ def load_kernels(
         runs = device.type == "cuda" and _agrees(name, device, dtype, *settings)
     else:
         runs = kernel == "triton" and device.type != "cpu"
+        if runs and find_spec("triton") is None:
+            raise ValueError(
+                'kernel = "triton", but Triton is not installed: pip install triton, or set '
+                'kernel = "auto"'
+            )
     return import_module(name) if runs else None
 
 
 @cache
 def _agrees(name: str, device: torch.device, dtype: torch.dtype, *settings: Hashable) -> bool:
-    try:
-        import triton  # noqa: F401
-    except ImportError:
+    if find_spec("triton") is None or dtype not in _MAX_ERROR:
         return False
     try:
         error = import_module(name).max_error(device, dtype, *settings)
         if error <= _MAX_ERROR[dtype]:
             return True
         reason = f"a result differs by {error:.1%}"
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:  # Of Triton, its compiler, or the driver.
         reason = f"{type(error).__name__}: {error}"
     warnings.warn(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -30,32 +31,35 @@ _SAMPLE = [
         "WE NEED MORE INTERNATIONALIZATION !!!",
     )
 ]
-_CHOSEN: WeakKeyDictionary[BiLM, dict[torch.device, Precision]] = WeakKeyDictionary()
+_CHOSEN: WeakKeyDictionary[BiLM, dict[tuple[torch.device, str], Precision]] = WeakKeyDictionary()
 
 
-def choose_precision(bilm: BiLM) -> Precision:
+def choose_precision(bilm: BiLM, settings: Settings) -> Settings:
     """Choose by the kind of device, and compare with float32 on a small sample. The times are not
     measured, so that the same machine always chooses the same.
 
     bilm (BiLM): The network.
-    RETURNS (Precision): The same one for later weights of this network on this device.
+    settings (Settings): With any precision.
+    RETURNS (Settings): With the same precision for later weights of this network on this device.
     """
     from .session import Session  # It imports this file.
 
     chosen = _CHOSEN.setdefault(bilm, {})
-    if bilm.device not in chosen:
+    key = bilm.device, settings.kernel
+    if key not in chosen:
+        trial = Settings("float32", type_cache_mb=0, kernel=settings.kernel)
         precision: Precision = "float32"
         exact = None
         for candidate in _candidates(bilm.device):
-            exact = exact or Session(bilm, Settings(type_cache_mb=0)).embed(_SAMPLE)
-            vectors = Session(bilm, Settings(candidate, type_cache_mb=0)).embed(_SAMPLE)
+            exact = exact or Session(bilm, trial).embed(_SAMPLE)
+            vectors = Session(bilm, replace(trial, precision=candidate)).embed(_SAMPLE)
             cosines = [F.cosine_similarity(*pair, dim=-1).min() for pair in zip(exact, vectors)]
             if min(cosines) >= MIN_COSINE:
                 precision = candidate
                 break
         logger.info("precision 'auto': the biLM runs in %s on %s", precision, bilm.device)
-        chosen[bilm.device] = precision
-    return chosen[bilm.device]
+        chosen[key] = precision
+    return replace(settings, precision=chosen[key])
 
 
 def _candidates(device: torch.device) -> list[Precision]:

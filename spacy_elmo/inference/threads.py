@@ -28,12 +28,19 @@ def start(task: Callable[[], T], device: torch.device) -> Callable[[], T]:
 
     task (Callable): Must enter `no_fork` itself.
     device (torch.device): Where it computes.
-    RETURNS (Callable): Waits for the task, and returns what it returns. It must be called once.
+    RETURNS (Callable): Waits for the task, and returns what it returns. To be called once.
     """
-    n_threads = torch.get_num_threads()
+    with _STARTING:  # A thread's first question takes over the number of the process.
+        n_threads = torch.get_num_threads()
     if device.type != "cpu" or n_threads == 1:
         return task
-    return _pool(n_threads).submit(task).result
+    try:
+        future = _pool(n_threads).submit(task)
+    except RuntimeError:  # The main thread has ended, or no thread can be started.
+        return task
+    process = os.getpid()
+    # A forked process does not have the thread.
+    return lambda: future.result() if os.getpid() == process else task()
 
 
 @cache
@@ -44,14 +51,25 @@ def _pool(n_threads: int) -> ThreadPoolExecutor:
 
 def _use_one_thread() -> None:
     """Set the number of this thread. PyTorch makes it the number of threads that begin later as
-    well; another thread sets that back."""
+    well; another thread sets that back. A thread of the user that calls PyTorch for the first time
+    in this instant gets 1, too."""
     with _STARTING:
         number_of_new_threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        other = threading.Thread(target=torch.set_num_threads, args=(number_of_new_threads,))
-        other.start()
-        other.join()
+        try:
+            other = threading.Thread(target=torch.set_num_threads, args=(number_of_new_threads,))
+            other.start()
+            other.join()
+        except RuntimeError:  # It cannot be started. This thread is slower, but right.
+            torch.set_num_threads(number_of_new_threads)
+
+
+def _after_fork_in_child() -> None:
+    """A child has none of the threads, and another thread may have held the lock."""
+    global _STARTING
+    _STARTING = threading.Lock()
+    _pool.cache_clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # A child has none of the threads.
+    os.register_at_fork(after_in_child=_after_fork_in_child)
