@@ -131,6 +131,25 @@ def test_threads_that_use_a_pipeline_first_share_its_weights(weights_folder):
     )
 
 
+def test_packing_lets_other_pipelines_run(monkeypatch):
+    first, second = random_bilm(), random_bilm()
+    packing, done = threading.Event(), threading.Event()
+    linears = first.token_encoder.linears
+
+    def wait():
+        packing.set()
+        assert done.wait(TIMEOUT), "the other biLM waits"
+        return linears()
+
+    monkeypatch.setattr(first.token_encoder, "linears", wait)
+    thread = threading.Thread(target=first.embed, args=([["bank"]],))
+    thread.start()
+    assert packing.wait(TIMEOUT)
+    in_threads(lambda: (second.embed([["bank"]]), current_session(second).checksum))
+    done.set()
+    thread.join()
+
+
 def fork():
     process = os.fork()
     if process == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -60,6 +61,8 @@ class Session:
         self._packed: Optional[PackedBiLM] = None
         self._states: Optional[list[LayerState]] = None
         self._checksum: Optional[str] = None
+        # Held within `no_fork`. Other sessions need not wait while this one packs its weights.
+        self._lock = threading.Lock()
 
     def batches(
         self, types: Sequence[str], index: numpy.ndarray, lengths: Sequence[int] | numpy.ndarray
@@ -138,7 +141,7 @@ class Session:
     def checksum(self) -> str:
         """A checksum of evenly spaced samples of all weights, the same in every process. Whatever
         trains a biLM changes nearly all weights, and reading all would take as long as a batch."""
-        with no_fork(), LOCK:
+        with no_fork(), self._lock:
             if self._checksum is None:
                 self._checksum = self._compute_checksum()
             return self._checksum
@@ -223,7 +226,7 @@ class Session:
             self._states = [(F.pad(h, more), F.pad(c, more)) for h, c in self._states]
 
     def _pack(self) -> PackedBiLM:
-        with no_fork(), LOCK:
+        with no_fork(), self._lock:
             if self._packed is None:
                 self._packed = pack_bilm(self._token_encoder, self._lstm, self.settings)
             return self._packed
