@@ -96,6 +96,8 @@ def test_forked_processes_use_one_thread_for_elmo_only(tmp_path, weights_folder)
         "use again": 1,
         "use in a thread first": 1,
         "a child's child": 1,
+        "choose afterwards": 3,
+        "choose, and fork again": 1,
         "saving": 1,
         "no elmo after": 2,
         "parent": 2,
