@@ -18,6 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spacy_elmo.inference import Settings, current_session
+from spacy_elmo.inference.session import TypeCache
 
 from .conftest import elmo_pipeline, max_difference, random_bilm
 from .kills import PROGRAMS
@@ -222,6 +223,39 @@ def test_a_fork_waits_for_one_batch_only(one_thread):
     embed(wait_a_little, n_batches=100)
     thread.join()
     assert before[0] and not before[-1]
+
+
+class SlowTypeCache(TypeCache):
+    """Calls `meanwhile` in the middle of `clear`."""
+
+    meanwhile = staticmethod(lambda: None)
+
+    def __setattr__(self, name, value):
+        self.meanwhile()
+        super().__setattr__(name, value)
+
+
+@needs_fork
+def test_a_fork_waits_until_the_type_cache_is_cleared():
+    """Its lock would stay locked in the child."""
+    cache = SlowTypeCache(100)
+    clearing, forked = threading.Event(), threading.Event()
+
+    def meanwhile():
+        clearing.set()
+        assert not forked.wait(0.05)
+
+    def fork_meanwhile():
+        assert clearing.wait(TIMEOUT)
+        fork()
+        forked.set()
+
+    cache.__dict__["meanwhile"] = meanwhile
+    thread = threading.Thread(target=fork_meanwhile)
+    thread.start()
+    cache.clear()
+    thread.join(TIMEOUT)
+    assert forked.is_set()
 
 
 @needs_fork
