@@ -50,9 +50,7 @@ class Session:
 
     def __init__(self, bilm: BiLM, settings: Settings) -> None:
         check_precision(settings.precision, bilm.device)
-        if settings.precision == "auto":
-            settings = replace(settings, precision=choose_precision(bilm))
-        self.settings = settings
+        self.settings = settings = _resolve_auto(bilm, settings)
         self.device, self.dtype = bilm.device, bilm.dtype
         self.n_layers, self.width = bilm.config.n_activations, bilm.config.output_dim
         self.type_cache = TypeCache(int(settings.type_cache_mb * 2**20))
@@ -251,8 +249,7 @@ def current_session(bilm: BiLM, settings: Settings = Settings()) -> Session:
         beside it until then.
     RAISES (ValueError): If the precision is not for the device of the weights.
     """
-    if settings.precision == "auto":  # Which runs the biLM: not within `no_fork`.
-        settings = replace(settings, precision=choose_precision(bilm))
+    settings = _resolve_auto(bilm, settings)  # Which may run the biLM: not within `no_fork`.
     weights = tuple(
         (WeakIdRef(p), p.data_ptr(), object() if p.is_inference() else p._version)
         for p in bilm.parameters()
@@ -267,3 +264,17 @@ def current_session(bilm: BiLM, settings: Settings = Settings()) -> Session:
         if settings not in sessions:
             sessions[settings] = Session(bilm, settings)
         return sessions[settings]
+
+
+def release_session(bilm: BiLM, settings: Settings) -> None:
+    """Free the session of these settings, if there is one. Those of others stay."""
+    if bilm in _SESSIONS:
+        settings = _resolve_auto(bilm, settings)
+        with no_fork(), LOCK:
+            _SESSIONS[bilm][1].pop(settings, None)
+
+
+def _resolve_auto(bilm: BiLM, settings: Settings) -> Settings:
+    if settings.precision == "auto":
+        return replace(settings, precision=choose_precision(bilm))
+    return settings
