@@ -18,6 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spacy_elmo.inference import Settings, current_session
+from spacy_elmo.inference.session import TypeCache
 
 from .conftest import elmo_pipeline, max_difference, random_bilm
 from .kills import PROGRAMS
@@ -96,6 +97,8 @@ def test_forked_processes_use_one_thread_for_elmo_only(tmp_path, weights_folder)
         "use again": 1,
         "use in a thread first": 1,
         "a child's child": 1,
+        "choose afterwards": 3,
+        "choose, and fork again": 1,
         "saving": 1,
         "no elmo after": 2,
         "parent": 2,
@@ -129,6 +132,25 @@ def test_threads_that_use_a_pipeline_first_share_its_weights(weights_folder):
     assert all(
         max_difference(doc._.elmo_layers, docs[0][0]._.elmo_layers) <= 1e-6 for doc, _ in docs
     )
+
+
+def test_packing_lets_other_pipelines_run(monkeypatch):
+    first, second = random_bilm(), random_bilm()
+    packing, done = threading.Event(), threading.Event()
+    linears = first.token_encoder.linears
+
+    def wait():
+        packing.set()
+        assert done.wait(TIMEOUT), "the other biLM waits"
+        return linears()
+
+    monkeypatch.setattr(first.token_encoder, "linears", wait)
+    thread = threading.Thread(target=first.embed, args=([["bank"]],))
+    thread.start()
+    assert packing.wait(TIMEOUT)
+    in_threads(lambda: (second.embed([["bank"]]), current_session(second).checksum))
+    done.set()
+    thread.join()
 
 
 def fork():
@@ -201,6 +223,39 @@ def test_a_fork_waits_for_one_batch_only(one_thread):
     embed(wait_a_little, n_batches=100)
     thread.join()
     assert before[0] and not before[-1]
+
+
+class SlowTypeCache(TypeCache):
+    """Calls `meanwhile` in the middle of `clear`."""
+
+    meanwhile = staticmethod(lambda: None)
+
+    def __setattr__(self, name, value):
+        self.meanwhile()
+        super().__setattr__(name, value)
+
+
+@needs_fork
+def test_a_fork_waits_until_the_type_cache_is_cleared():
+    """Its lock would stay locked in the child."""
+    cache = SlowTypeCache(100)
+    clearing, forked = threading.Event(), threading.Event()
+
+    def meanwhile():
+        clearing.set()
+        assert not forked.wait(0.05)
+
+    def fork_meanwhile():
+        assert clearing.wait(TIMEOUT)
+        fork()
+        forked.set()
+
+    cache.__dict__["meanwhile"] = meanwhile
+    thread = threading.Thread(target=fork_meanwhile)
+    thread.start()
+    cache.clear()
+    thread.join(TIMEOUT)
+    assert forked.is_set()
 
 
 @needs_fork

@@ -19,6 +19,7 @@ _changed = threading.Condition()
 _inside: dict[int, int] = {}  # How many times each thread has entered `no_fork`.
 _forking: list[int] = []  # Threads that want to fork, the next one first.
 _in_child = False
+_limited = threading.local()  # `limited`: in a forked process, once this thread was inside.
 
 
 @contextmanager
@@ -32,9 +33,11 @@ def no_fork() -> Iterator[None]:
         _inside[thread] = _inside.get(thread, 0) + 1
     try:
         # GNU OpenMP would wait for ever for threads that a forked process does not have. The number
-        # is a setting of each thread.
-        if _in_child and torch.get_num_threads() > 1:
-            torch.set_num_threads(1)
+        # is a setting of each thread. It is changed once: the user may choose another one later.
+        if _in_child and not hasattr(_limited, "limited"):
+            _limited.limited = True
+            if torch.get_num_threads() > 1:
+                torch.set_num_threads(1)
         yield
     finally:
         with _changed:
@@ -60,13 +63,13 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    global _changed, _in_child
+    global _changed, _in_child, _limited
     # Another thread may have held this lock for a moment.
     _changed = threading.Condition()
     for thread in _inside.keys() - {threading.get_ident()}:
         del _inside[thread]
     _forking.clear()
-    _in_child = True
+    _in_child, _limited = True, threading.local()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,6 +1,6 @@
 """Fast inference with a biLM: packed weights, precisions, a cache of word types."""
 
-from .session import Session, current_session
+from .session import Session, current_session, release_session
 from .settings import Settings
 
-__all__ = ["Session", "Settings", "current_session"]
+__all__ = ["Session", "Settings", "current_session", "release_session"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -49,9 +50,7 @@ class Session:
 
     def __init__(self, bilm: BiLM, settings: Settings) -> None:
         check_precision(settings.precision, bilm.device)
-        if settings.precision == "auto":
-            settings = replace(settings, precision=choose_precision(bilm))
-        self.settings = settings
+        self.settings = settings = _resolve_auto(bilm, settings)
         self.device, self.dtype = bilm.device, bilm.dtype
         self.n_layers, self.width = bilm.config.n_activations, bilm.config.output_dim
         self.type_cache = TypeCache(int(settings.type_cache_mb * 2**20))
@@ -60,6 +59,8 @@ class Session:
         self._packed: Optional[PackedBiLM] = None
         self._states: Optional[list[LayerState]] = None
         self._checksum: Optional[str] = None
+        # Held within `no_fork`. Other sessions need not wait while this one packs its weights.
+        self._lock = threading.Lock()
 
     def batches(
         self, types: Sequence[str], index: numpy.ndarray, lengths: Sequence[int] | numpy.ndarray
@@ -138,7 +139,7 @@ class Session:
     def checksum(self) -> str:
         """A checksum of evenly spaced samples of all weights, the same in every process. Whatever
         trains a biLM changes nearly all weights, and reading all would take as long as a batch."""
-        with no_fork(), LOCK:
+        with no_fork(), self._lock:
             if self._checksum is None:
                 self._checksum = self._compute_checksum()
             return self._checksum
@@ -223,7 +224,7 @@ class Session:
             self._states = [(F.pad(h, more), F.pad(c, more)) for h, c in self._states]
 
     def _pack(self) -> PackedBiLM:
-        with no_fork(), LOCK:
+        with no_fork(), self._lock:
             if self._packed is None:
                 self._packed = pack_bilm(self._token_encoder, self._lstm, self.settings)
             return self._packed
@@ -248,8 +249,7 @@ def current_session(bilm: BiLM, settings: Settings = Settings()) -> Session:
         beside it until then.
     RAISES (ValueError): If the precision is not for the device of the weights.
     """
-    if settings.precision == "auto":  # Which runs the biLM: not within `no_fork`.
-        settings = replace(settings, precision=choose_precision(bilm))
+    settings = _resolve_auto(bilm, settings)  # Which may run the biLM: not within `no_fork`.
     weights = tuple(
         (WeakIdRef(p), p.data_ptr(), object() if p.is_inference() else p._version)
         for p in bilm.parameters()
@@ -264,3 +264,17 @@ def current_session(bilm: BiLM, settings: Settings = Settings()) -> Session:
         if settings not in sessions:
             sessions[settings] = Session(bilm, settings)
         return sessions[settings]
+
+
+def release_session(bilm: BiLM, settings: Settings) -> None:
+    """Free the session of these settings, if there is one. Those of others stay."""
+    if bilm in _SESSIONS:
+        settings = _resolve_auto(bilm, settings)
+        with no_fork(), LOCK:
+            _SESSIONS[bilm][1].pop(settings, None)
+
+
+def _resolve_auto(bilm: BiLM, settings: Settings) -> Settings:
+    if settings.precision == "auto":
+        return replace(settings, precision=choose_precision(bilm))
+    return settings

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..bilm.forking import no_fork
 from ..bilm.packing import to_device
 
-# Guards what all threads share: type caches, sessions, packed weights. Held within `no_fork`.
+# Guards type caches and the list of sessions. Held within `no_fork`, and only for microseconds.
 LOCK = threading.RLock()
 
 # Of an entry: a dictionary entry and a row number; the header of a text; one of its characters.

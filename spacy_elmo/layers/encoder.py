@@ -13,7 +13,7 @@ from thinc.api import Model, Ops, torch2xp, xp2torch
 from thinc.types import ArgsKwargs, Floats2d, Floats3d
 
 from ..bilm import BiLM
-from ..inference import Session, Settings, current_session
+from ..inference import Session, Settings, current_session, release_session
 from ..inference.settings import Precision, check_precision
 from ..segmenters import Segmenter
 from .activation_cache import ActivationCache
@@ -236,7 +236,8 @@ def set_precision(model: Model[list[Doc], BatchLayers], precision: Precision) ->
     settings = replace(shim.settings, precision=precision)
     bilm = get_bilm(model)
     check_precision(precision, bilm.device)
-    bilm.invalidate()  # Frees what is packed in the other precision.
+    if settings != shim.usable_settings:
+        release_session(bilm, shim.usable_settings)
     shim.settings = shim.usable_settings = settings
 
 

@@ -29,7 +29,6 @@ from spacy.pipeline import Sentencizer
 from spacy.tokens import Doc, DocBin
 from thinc.api import to_numpy
 
-from ..bilm.forking import no_fork
 from ..component import Elmo, pipe_settings
 from ..files import atomic_file, atomic_folder, clear_temporary, locked_output
 from ..layers.encoder import get_session
@@ -138,8 +137,7 @@ class VectorWriter:
                     raise self._other_docs(n_read, n_read + len(portion))
             else:
                 # The last bits of a type's encoding depend on the types that it is computed with.
-                with no_fork():
-                    get_session(self.elmo.model).type_cache.clear()
+                get_session(self.elmo.model).type_cache.clear()
                 records = map(self._encode, self.nlp.pipe(portion, **settings))
                 self._write_part(path, records)
                 yield sum(map(len, portion))

@@ -505,6 +505,25 @@ def test_set_precision_frees_what_was_packed_before():
     assert before() is None
 
 
+def test_the_same_precision_again_changes_nothing():
+    encoder = ElmoEncoder(random_bilm, by_sentence(), Settings())
+    before = get_session(encoder)
+    set_precision(encoder, "float32")
+    assert get_session(encoder) is before
+
+
+def test_set_precision_leaves_the_other_sessions_of_the_network():
+    bilm = random_bilm()
+    first, second = (
+        ElmoEncoder(lambda: bilm, by_sentence(), Settings(stateful=stateful))
+        for stateful in (False, True)
+    )
+    get_session(first)
+    before = get_session(second)
+    set_precision(first, "float16")
+    assert get_session(second) is before
+
+
 def test_sessions_do_not_keep_a_network_alive():
     bilm = random_bilm()
     bilm.embed(SENTENCES)

@@ -62,12 +62,21 @@ def saving():
     return torch.get_num_threads()
 
 
+def choose_afterwards():
+    use_again()
+    torch.set_num_threads(3)
+    nlp("a word .")
+    return torch.get_num_threads()
+
+
 nlp = pipeline()
 counts = {"no elmo before": child(torch.get_num_threads), "first use": child(first_use)}
 nlp(TEXT)
 counts["use again"] = child(use_again)
 counts["use in a thread first"] = child(use_in_a_thread_first)
 counts["a child's child"] = child(lambda: child(use_again))
+counts["choose afterwards"] = child(choose_afterwards)
+counts["choose, and fork again"] = child(lambda: choose_afterwards() and child(use_again))
 counts["saving"] = child(saving)
 counts["no elmo after"] = child(torch.get_num_threads)
 counts["parent"] = torch.get_num_threads()
