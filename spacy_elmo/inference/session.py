@@ -6,7 +6,6 @@ import hashlib
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Optional
 from weakref import WeakKeyDictionary
@@ -34,6 +33,9 @@ if TYPE_CHECKING:
 
 # Word types that are encoded at once, by device.
 _TYPES_PER_TASK = {"cpu": 128}
+
+# Batches that run beside the one that the caller waits for: each takes memory.
+_MAX_AHEAD = 8
 
 # Numbers of each weight tensor that go into a checksum.
 _CHECKSUM_SAMPLE = 1024
@@ -85,7 +87,7 @@ class Session:
         groups = [[0, 1]] if len(packed.lstm[0]) == 1 else [[0], [1]]
         # While the caller uses a batch, and one direction is slower than the other, the threads
         # have another batch to run.
-        n_ahead = torch.get_num_threads() // 2 if len(groups) > 1 else 0
+        n_ahead = min(torch.get_num_threads() // 2, _MAX_AHEAD) if len(groups) > 1 else 0
         running: deque[tuple[numpy.ndarray, Tensor, list[Callable[[], None]]]] = deque()
         for numbers in [*split_sentences(sizes, self._max_tokens), *[None] * n_ahead]:
             if numbers is not None:
@@ -189,6 +191,7 @@ class Session:
         """
         config = self._lstm.config
         which: Any = directions[0] if len(directions) == 1 else slice(None)
+        states = self._states  # `reset_states` may be called while this runs.
         with inference(self.settings.precision, self.device):
             x = F.embedding(to_device(batch.inputs[which], self.device), vectors)
             rows = to_device(batch.token_rows, self.device)
@@ -196,9 +199,9 @@ class Session:
                 if number > 0:
                     run, y = packed.lstm[number - 1][directions[0]], torch.empty_like(x)
                     state = None
-                    if self._states is not None:
+                    if states is not None:
                         index = to_device(sentences, self.device)
-                        h, c = (kept[which] for kept in self._states[number - 1])
+                        h, c = (kept[which] for kept in states[number - 1])
                         state = h.index_select(-2, index), c.index_select(-2, index)
                     run(x, batch.batch_sizes, y=y, state=state)
                     if state is not None:
@@ -276,5 +279,5 @@ def release_session(bilm: BiLM, settings: Settings) -> None:
 
 def _resolve_auto(bilm: BiLM, settings: Settings) -> Settings:
     if settings.precision == "auto":
-        return replace(settings, precision=choose_precision(bilm))
+        return choose_precision(bilm, settings)
     return settings

@@ -3,9 +3,14 @@
 import copy
 import dataclasses
 import gc
+import os
 import pickle
+import subprocess
+import sys
+import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy
 import pytest
@@ -531,3 +536,32 @@ def test_sessions_do_not_keep_a_network_alive():
     del bilm
     gc.collect()
     assert alive() is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_threads_where_none_can_be_used():
+    """After the main thread has ended, and in a child that continues what its parent began."""
+    program = Path(__file__).parents[1] / "programs" / "embed_at_the_end.py"
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.returncode) == ("child 0\nthread 2\n", 0), done.stderr
+
+
+def test_a_thread_that_cannot_start(n_threads, monkeypatch):
+    """The call is slower, and so are later ones at most."""
+    bilm = random_bilm()
+    expected = bilm.embed(SENTENCES)
+    n_threads(6)  # A number that no other test uses: its pool has no threads yet.
+
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        assert_equal(bilm.embed(SENTENCES), expected)
+    assert_equal(bilm.embed(SENTENCES), expected)
+    assert torch.get_num_threads() == 6
+
+
+def assert_equal(vectors, expected):
+    for one, other in zip(vectors, expected, strict=True):
+        assert torch.equal(one, other)
