@@ -130,6 +130,24 @@ def test_empty_corpus(tmp_path, texts):
     assert not (tmp_path / "c").exists() and not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"dev_fraction": 2.0}, "dev_fraction must be between 0 and 1, found 2.0"),
+        ({"dev_fraction": 0.0}, "dev_fraction must be between 0 and 1, found 0.0"),
+        ({"dev_fraction": float("nan")}, "dev_fraction must be between 0 and 1, found nan"),
+        ({"vocab_size": -1}, "vocab_size must be 1 or more, found -1"),
+        ({"n_process": 0}, "n_process must be 1 or more, found 0"),
+    ],
+)
+def test_settings_out_of_range_are_refused_before_texts_are_read(tmp_path, settings, message):
+    texts = iter(sentences())
+    with pytest.raises(ValueError, match=message):
+        prepare(texts, tmp_path / "c", SENTENCE_PER_LINE, **settings)
+    assert next(texts) == next(iter(sentences()))
+    assert not list(tmp_path.iterdir())
+
+
 def test_too_small_to_hold_something_out(tmp_path):
     with pytest.raises(ValueError, match="the corpus is too small"):
         prepare(["one line"], tmp_path / "c", SENTENCE_PER_LINE)
