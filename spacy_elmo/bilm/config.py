@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import InitVar
+from dataclasses import MISSING, InitVar
 from typing import Annotated, Any, Literal, Optional
 
 from pydantic import Field, PlainValidator
 from pydantic.dataclasses import dataclass
 
-from .validation import SETTINGS, Bool, Whole, validate
+from .validation import SETTINGS, Bool, Whole, setting_names, validate
 
 # 256 bytes, begin/end sentence, begin/end word, padding. Row 0 of the table is kept for masking.
 N_CHARACTERS = 262
@@ -57,7 +57,8 @@ class CharCNNConfig:
     filters: Annotated[tuple[Filter, ...], Field(max_length=MAX_LAYERS)]
     activation: Activation = "relu"
     n_highway: Annotated[Whole, Field(ge=0, le=MAX_LAYERS)] = 0
-    embedding_dim: Width = 16
+    # In files, the embedding is a section.
+    embedding_dim: Annotated[Width, Field(validation_alias="embedding.dim")] = 16
     max_characters_per_token: Width = DEFAULT_MAX_CHARACTERS
     projection: Optional[Bool] = None
     # As options.json has it: without the masking row in training, with it for inference.
@@ -200,8 +201,8 @@ class BiLMConfig:
 
 
 def settings_from_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """RETURNS (dict): The contents of an `options.json` under the names of `BiLMConfig` and with
-    bilm-tf's defaults. Nothing is checked."""
+    """RETURNS (dict): The contents of an `options.json` under the names that `validate` reads, and
+    with bilm-tf's defaults. Nothing is checked."""
     settings = dict(options)
     if isinstance(lstm := options.get("lstm"), Mapping):
         settings["lstm"] = {
@@ -211,10 +212,10 @@ def settings_from_options(options: Mapping[str, Any]) -> dict[str, Any]:
         }  # fmt: skip
     if isinstance(char_cnn := options.get("char_cnn"), Mapping):
         embedding = char_cnn.get("embedding")
-        embedding = {"dim": None, **(embedding if isinstance(embedding, Mapping) else {})}
+        embedding = {"dim": MISSING, **(embedding if isinstance(embedding, Mapping) else {})}
         settings["char_cnn"] = {
             **{name: value for name, value in char_cnn.items() if name != "embedding"},
-            **{f"embedding_{name}": value for name, value in embedding.items()},
+            **{f"embedding.{name}": value for name, value in embedding.items()},
         }
         settings["n_tokens_vocab"] = None
     return settings
@@ -222,4 +223,4 @@ def settings_from_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _select_fields(kind: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out what only bilm-tf's training uses."""
-    return {name: settings[name] for name in kind.__dataclass_fields__ if name in settings}
+    return {name: settings[name] for name in setting_names(kind) if name in settings}

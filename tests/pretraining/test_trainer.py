@@ -1103,6 +1103,21 @@ def test_all_errors_of_a_config_are_reported_at_once(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("section", ["", "[bilm.char_cnn.embedding]\ndim = 4\n"])
+def test_the_width_of_the_character_embedding_is_read_from_its_section_only(tmp_path, section):
+    (tmp_path / "c.cfg").write_text(
+        "[bilm]\n[bilm.lstm]\ndim = 4\n"
+        f"[bilm.char_cnn]\nfilters = [[1, 4]]\nembedding_dim = 7\n{section}"
+    )
+    with pytest.raises(ValueError) as error:
+        read_config(tmp_path / "c.cfg")
+    is_missing = [] if section else ["the setting bilm.char_cnn.embedding.dim is missing"]
+    assert str(error.value).splitlines() == [
+        *is_missing,
+        "no setting 'bilm.char_cnn.embedding_dim': did you mean 'embedding.dim'?",
+    ]
+
+
 def test_settings_that_contradict_each_other_are_named_with_their_sections(tmp_path):
     (tmp_path / "c.cfg").write_text(
         '[pretraining]\n[pretraining.loss]\nname = "adaptive"\ntied = true\n'
