@@ -110,8 +110,8 @@ class LSTMConfig:
     def __post_init__(self) -> None:
         if self.projection_dim > self.dim:
             raise ValueError(
-                f"projection_dim is {self.projection_dim}, more than dim ({self.dim}): "
-                "a projection only narrows; set it to dim for none"
+                f"projection_dim is {self.projection_dim}, more than lstm.dim ({self.dim}): "
+                "a projection only narrows; set it to lstm.dim for none"
             )
 
     @property

@@ -105,7 +105,7 @@ def test_counts_of_filters():
         ("lstm.n_layers", 0, ["lstm.n_layers", "1 or more"]),
         ("lstm.n_layers", None, ["lstm.n_layers", "None"]),
         ("lstm.projection_dim", -1, ["lstm.projection_dim", "-1"]),
-        ("lstm.projection_dim", 65, ["lstm.projection_dim", "65", "64"]),
+        ("lstm.projection_dim", 65, ["lstm.projection_dim is 65, more than lstm.dim (64)"]),
         ("lstm.cell_clip", 0, ["lstm.cell_clip", "positive", "0"]),
         ("lstm.cell_clip", "3", ["lstm.cell_clip", "'3'"]),
         ("lstm.proj_clip", -3.0, ["lstm.proj_clip", "-3.0"]),
