@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import multiprocessing
@@ -85,6 +86,17 @@ def test_long_sentences_are_cut(tmp_path):
     corpus = open_corpus(tmp_path / "c")
     assert max(corpus.train.lengths.max(), corpus.dev.lengths.max()) == 4
     assert sum(corpus.manifest["n_tokens"].values()) == sum(range(1, 40))
+
+
+def test_tokens_are_split_one_text_at_a_time():
+    """The lists of a whole chunk would cost more than the splitting: they are garbage-collected."""
+    texts = ["one line"] * 2000
+    next(tokenize(texts, SENTENCE_PER_LINE))  # Makes the pipeline.
+    gc.collect()
+    stream = tokenize(texts, SENTENCE_PER_LINE)
+    n_before = len(gc.get_objects())
+    assert next(stream) == ("one line", [["one", "line"]])
+    assert len(gc.get_objects()) - n_before < 1000
 
 
 def test_given_vocabulary(tmp_path):
