@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, InitVar
-from typing import Annotated, Any, Literal, Optional
+from dataclasses import MISSING, field
+from typing import Annotated, Any, Final, Literal, Optional
 
 from pydantic import Field, PlainValidator
 from pydantic.dataclasses import dataclass
@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from .validation import SETTINGS, Bool, Whole, setting_names, validate
 
 # 256 bytes, begin/end sentence, begin/end word, padding. Row 0 of the table is kept for masking.
-N_CHARACTERS = 262
+N_CHARACTERS: Final = 262
 # Two of these frame every token (begin-word, end-word).
 DEFAULT_MAX_CHARACTERS = 50
 
@@ -52,6 +52,8 @@ class CharCNNConfig:
         65,536.
     projection (Optional[bool]): Whether a projection follows the highways. By default there is
         one exactly if the number of filters differs from the biLM's width (bilm-tf's rule).
+    n_characters (int): As options.json has it: 261 in training, 262 for inference, with the masking
+        row. The network always has 262.
     """
 
     filters: Annotated[tuple[Filter, ...], Field(max_length=MAX_LAYERS)]
@@ -61,10 +63,10 @@ class CharCNNConfig:
     embedding_dim: Annotated[Width, Field(validation_alias="embedding.dim")] = 16
     max_characters_per_token: Width = DEFAULT_MAX_CHARACTERS
     projection: Optional[Bool] = None
-    # As options.json has it: without the masking row in training, with it for inference.
-    n_characters: InitVar[Literal[261, 262]] = N_CHARACTERS
+    # Not compared: the network is the same.
+    n_characters: Literal[261, 262] = field(default=N_CHARACTERS, compare=False)
 
-    def __post_init__(self, n_characters: int) -> None:
+    def __post_init__(self) -> None:
         if not self.filters:
             raise ValueError("filters is empty: give at least one [width, number] pair")
         if self.n_filters > MAX_WIDTH:

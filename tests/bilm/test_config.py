@@ -61,7 +61,10 @@ def test_options_round_trip(config):
 
 def test_training_options_are_accepted_and_their_other_keys_ignored():
     options = {**changed("char_cnn.n_characters", 261), "n_epochs": 10, "bidirectional": True}
-    assert BiLMConfig.from_options(options) == BiLMConfig.from_options(OPTIONS)
+    config = BiLMConfig.from_options(options)
+    assert config == BiLMConfig.from_options(OPTIONS)
+    assert config.char_cnn.n_characters == 261
+    assert config.to_options()["char_cnn"]["n_characters"] == 262
 
 
 def test_bilm_tf_defaults_hold_for_absent_settings():
