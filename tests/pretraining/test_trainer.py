@@ -137,6 +137,20 @@ def test_the_same_activations_as_at_inference(corpus):
         assert max_difference(activations, sorted(layer.tolist())) < 1e-5
 
 
+def test_an_evaluation_that_stops_leaves_the_model_as_it_was(corpus):
+    model = new_model(run_config(corpus), corpus).train()
+    assert perplexity(model, corpus.dev, should_stop=lambda: True) is None
+    assert model.training
+
+    def fail():
+        assert not model.training
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        perplexity(model, corpus.dev, should_stop=fail)
+    assert model.training
+
+
 def test_perplexity_is_that_of_single_sentences(corpus):
     model = new_model(run_config(corpus), corpus).eval()
     together = perplexity(model, corpus.dev, batch_words=50)
