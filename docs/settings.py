@@ -155,12 +155,13 @@ def pretraining() -> list[str]:
     lstm = {**vars(bilm.lstm), "dim": REQUIRED, "projection_dim": REQUIRED}
     char_cnn = {**vars(bilm.char_cnn), "filters": REQUIRED, "embedding_dim": REQUIRED}
     width = text_of("embedding_dim", CharCNNConfig)
+    hidden = {"embedding_dim", "n_characters"}
     return [
         "## Of `spacy elmo pretrain`\n",
         section("`[paths]`", PathsConfig, defaults={"corpus": REQUIRED}),
         section("`[system]`", SystemConfig),
         section("`[bilm.lstm]`", LSTMConfig, defaults=lstm),
-        section("`[bilm.char_cnn]`", CharCNNConfig, defaults=char_cnn, skip={"embedding_dim"})
+        section("`[bilm.char_cnn]`", CharCNNConfig, defaults=char_cnn, skip=hidden)
         + "\nLeave the section out for word input. The vocabulary is the corpus's.\n",
         "### `[bilm.char_cnn.embedding]`\n\n"
         + table([("`dim`", "whole number", "required", width)]),

@@ -128,7 +128,7 @@ def test_a_saved_pipeline_with_word_input_needs_no_vocabulary_file(tmp_path, voc
         ({"filters": [[1, 4], [0, 6]]}, r"char_cnn.filters.1.0 must be 1 or more, found 0"),
         ({"filters": [[1]]}, r"the setting char_cnn.filters.0.1 is missing"),
         ({"dim": 0}, "lstm.dim must be 1 or more, found 0"),
-        ({"projection_dim": 13}, "more than dim"),
+        ({"projection_dim": 13}, r"more than lstm\.dim \(12\).*; set it to lstm\.dim"),
         ({"n_layers": 0}, "lstm.n_layers must be 1 or more"),
         ({"cell_clip": -1.0}, "cell_clip must be a positive"),
         ({"proj_clip": 0.0}, "proj_clip must be a positive"),

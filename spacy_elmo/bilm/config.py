@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import InitVar
-from typing import Annotated, Any, Literal, Optional
+from dataclasses import MISSING, field
+from typing import Annotated, Any, Final, Literal, Optional
 
 from pydantic import Field, PlainValidator
 from pydantic.dataclasses import dataclass
 
-from .validation import SETTINGS, Bool, Whole, validate
+from .validation import SETTINGS, Bool, Whole, setting_names, validate
 
 # 256 bytes, begin/end sentence, begin/end word, padding. Row 0 of the table is kept for masking.
-N_CHARACTERS = 262
+N_CHARACTERS: Final = 262
 # Two of these frame every token (begin-word, end-word).
 DEFAULT_MAX_CHARACTERS = 50
 
@@ -52,18 +52,21 @@ class CharCNNConfig:
         65,536.
     projection (Optional[bool]): Whether a projection follows the highways. By default there is
         one exactly if the number of filters differs from the biLM's width (bilm-tf's rule).
+    n_characters (int): As options.json has it: 261 in training, 262 for inference, with the masking
+        row. The network always has 262.
     """
 
     filters: Annotated[tuple[Filter, ...], Field(max_length=MAX_LAYERS)]
     activation: Activation = "relu"
     n_highway: Annotated[Whole, Field(ge=0, le=MAX_LAYERS)] = 0
-    embedding_dim: Width = 16
+    # In files, the embedding is a section.
+    embedding_dim: Annotated[Width, Field(validation_alias="embedding.dim")] = 16
     max_characters_per_token: Width = DEFAULT_MAX_CHARACTERS
     projection: Optional[Bool] = None
-    # As options.json has it: without the masking row in training, with it for inference.
-    n_characters: InitVar[Literal[261, 262]] = N_CHARACTERS
+    # Not compared: the network is the same.
+    n_characters: Literal[261, 262] = field(default=N_CHARACTERS, compare=False)
 
-    def __post_init__(self, n_characters: int) -> None:
+    def __post_init__(self) -> None:
         if not self.filters:
             raise ValueError("filters is empty: give at least one [width, number] pair")
         if self.n_filters > MAX_WIDTH:
@@ -109,8 +112,8 @@ class LSTMConfig:
     def __post_init__(self) -> None:
         if self.projection_dim > self.dim:
             raise ValueError(
-                f"projection_dim is {self.projection_dim}, more than dim ({self.dim}): "
-                "a projection only narrows; set it to dim for none"
+                f"projection_dim is {self.projection_dim}, more than lstm.dim ({self.dim}): "
+                "a projection only narrows; set it to lstm.dim for none"
             )
 
     @property
@@ -200,8 +203,8 @@ class BiLMConfig:
 
 
 def settings_from_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """RETURNS (dict): The contents of an `options.json` under the names of `BiLMConfig` and with
-    bilm-tf's defaults. Nothing is checked."""
+    """RETURNS (dict): The contents of an `options.json` under the names that `validate` reads, and
+    with bilm-tf's defaults. Nothing is checked."""
     settings = dict(options)
     if isinstance(lstm := options.get("lstm"), Mapping):
         settings["lstm"] = {
@@ -211,10 +214,10 @@ def settings_from_options(options: Mapping[str, Any]) -> dict[str, Any]:
         }  # fmt: skip
     if isinstance(char_cnn := options.get("char_cnn"), Mapping):
         embedding = char_cnn.get("embedding")
-        embedding = {"dim": None, **(embedding if isinstance(embedding, Mapping) else {})}
+        embedding = {"dim": MISSING, **(embedding if isinstance(embedding, Mapping) else {})}
         settings["char_cnn"] = {
             **{name: value for name, value in char_cnn.items() if name != "embedding"},
-            **{f"embedding_{name}": value for name, value in embedding.items()},
+            **{f"embedding.{name}": value for name, value in embedding.items()},
         }
         settings["n_tokens_vocab"] = None
     return settings
@@ -222,4 +225,4 @@ def settings_from_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _select_fields(kind: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out what only bilm-tf's training uses."""
-    return {name: settings[name] for name in kind.__dataclass_fields__ if name in settings}
+    return {name: settings[name] for name in setting_names(kind) if name in settings}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, is_dataclass
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 from pydantic import ConfigDict, Strict, TypeAdapter, ValidationError
 
 T = TypeVar("T")
-SETTINGS = ConfigDict(extra="forbid")
+# Code calls every field by its name, also one that has another name in files (its alias).
+SETTINGS = ConfigDict(extra="forbid", populate_by_name=True)
 Bool = Annotated[bool, Strict()]
 Whole = Annotated[int, Strict()]
 Number = Annotated[float, Strict()]
@@ -38,7 +39,7 @@ def validate(kind: type[T], values: Any, prefix: str = "") -> T:
     """Make settings of nested mappings.
 
     kind (type): A pydantic dataclass.
-    values (Any): The settings by name.
+    values (Any): The settings by name. One that is `dataclasses.MISSING` is reported as missing.
     prefix (str): What comes before the names in messages, such as "pretraining.".
     RAISES (ValueError): With one line for each setting that is unknown, missing or wrong.
     """
@@ -46,20 +47,25 @@ def validate(kind: type[T], values: Any, prefix: str = "") -> T:
         return TypeAdapter(kind).validate_python(values)
     except ValidationError as error:
         message = "\n".join(_describe(kind, prefix, details) for details in error.errors())
-        # In files, the embedding is a section.
-        raise ValueError(message.replace("embedding_", "embedding.")) from error
+        raise ValueError(message) from error
+
+
+def setting_names(kind: Any) -> list[str]:
+    """RETURNS (list): The names that the fields of a pydantic dataclass have in files."""
+    fields = kind.__pydantic_fields__.items()
+    return [str(field.validation_alias or name) for name, field in fields]
 
 
 def _describe(kind: Any, prefix: str, error: Any) -> str:
     """RETURNS (str): One of pydantic's errors: the setting, what is wrong, and its value."""
     name = prefix + ".".join(map(str, error["loc"]))
-    if error["type"] == "missing":
+    if error["type"] == "missing" or error["input"] is MISSING:
         return f"the setting {name} is missing"
     if error["type"] == "unexpected_keyword_argument":
         for section in error["loc"][:-1]:
             hint = get_type_hints(kind)[section]
             kind = next(x for x in (hint, *get_args(hint)) if is_dataclass(x))
-        names = [field.name for field in fields(kind)]
+        names = setting_names(kind)
         close = difflib.get_close_matches(str(error["loc"][-1]), names, 1)
         guess = f": did you mean {close[0]!r}?" if close else f", only {', '.join(names)}"
         return f"no setting {name!r}{guess}"

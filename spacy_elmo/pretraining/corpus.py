@@ -139,8 +139,15 @@ def prepare(
         a text that occurs twice is never in both parts.
     n_process (int): Processes that tokenise.
     RETURNS (dict): The manifest.
-    RAISES (ValueError): If there is no text, or too little for both parts.
+    RAISES (ValueError): If a setting is out of range, there is no text, or too little for both
+        parts.
     """
+    if not 0 < dev_fraction < 1:
+        raise ValueError(f"dev_fraction must be between 0 and 1, found {dev_fraction}")
+    if vocab_size is not None and vocab_size < 1:
+        raise ValueError(f"vocab_size must be 1 or more, found {vocab_size}")
+    if n_process < 1:
+        raise ValueError(f"n_process must be 1 or more, found {n_process}")
     with atomic_folder(folder) as new:
         # The generator is closed here, so that its processes end with an error or a signal.
         with contextlib.closing(tokenize(texts, tokenization, n_process)) as sentences:

@@ -67,18 +67,19 @@ def perplexity(
     sums = numpy.zeros(6)
     was_training = model.training
     model.eval()
-    for batch in batches:
-        if should_stop():
-            model.train(was_training)
-            return None
-        if batch is None:
-            continue
-        targets = batch.targets[0]
-        likelihoods = model.log_likelihood(batch, states)
-        sums[:2] += likelihoods.double().sum(1).cpu().numpy()
-        sums[2] += 0 if unigram is None else unigram[targets].sum()
-        sums[3:] += (targets == UNK_ID).sum(), batch.n_words, batch.n_targets
-    model.train(was_training)
+    try:
+        for batch in batches:
+            if should_stop():
+                return None
+            if batch is None:
+                continue
+            targets = batch.targets[0]
+            likelihoods = model.log_likelihood(batch, states)
+            sums[:2] += likelihoods.double().sum(1).cpu().numpy()
+            sums[2] += 0 if unigram is None else unigram[targets].sum()
+            sums[3:] += (targets == UNK_ID).sum(), batch.n_words, batch.n_targets
+    finally:
+        model.train(was_training)
     total = all_reduce_sum(torch.from_numpy(sums).to(model.bilm.device)).tolist()
     *log_probabilities, n_unknown, n_words, n_targets = total
     forward, backward, of_unigram = (-value / n_targets for value in log_probabilities)

@@ -116,7 +116,8 @@ def _work(connection: Connection, settings: TokenizationConfig) -> None:
         while True:
             texts = connection.recv()
             try:
-                result: Union[list[list[list[str]]], Exception] = _tokenize_chunk(settings, texts)
+                sentences = list(_tokenize_chunk(settings, texts))
+                result: Union[list[list[list[str]]], Exception] = sentences
             except Exception as error:
                 result = error
             connection.send(result)
@@ -129,25 +130,26 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _tokenize_chunk(settings: TokenizationConfig, texts: list[str]) -> list[list[list[str]]]:
-    """RETURNS (list): The sentences of each text."""
+def _tokenize_chunk(settings: TokenizationConfig, texts: list[str]) -> Iterable[list[list[str]]]:
+    """RETURNS (Iterable): The sentences of each text."""
     nlp = _make_pipeline(settings)
+    if settings.whitespace and settings.one_per_line:
+        # Not a list: Python's garbage collector would take longer for it than the splitting takes.
+        return (_cut([text.split()], settings.max_length) for text in texts)
     # The zone frees the strings of the texts: the vocabulary must not grow with the corpus.
     with nlp.memory_zone():
-        return [
-            [
-                sentence[start : start + settings.max_length]
-                for sentence in _split_sentences(nlp, settings, text)
-                for start in range(0, len(sentence), settings.max_length)
-            ]
-            for text in texts
-        ]
+        return [_cut(_split_sentences(nlp, settings, text), settings.max_length) for text in texts]
+
+
+def _cut(sentences: Iterable[list[str]], max_length: int) -> list[list[str]]:
+    return [
+        sentence[start : start + max_length]
+        for sentence in sentences
+        for start in range(0, len(sentence), max_length)
+    ]
 
 
 def _split_sentences(nlp: Language, settings: TokenizationConfig, text: str) -> Iterator[list[str]]:
-    if settings.whitespace and settings.one_per_line:
-        yield text.split()
-        return
     doc = nlp(Doc(nlp.vocab, words=text.split()) if settings.whitespace else text)
     for sentence in [doc] if settings.one_per_line else doc.sents:
         yield [token.text for token in sentence if not token.is_space]

@@ -127,11 +127,13 @@ class Trainer:
             checkpoints.check_same_training(saved, config, corpus)
         n_batches = len(self._epoch(0))  # Raises if there are too many rows for the corpus.
         torch.manual_seed(config.system.seed)
+        model_config = config
         if "bilm" in saved:
             # The model that the training started from is not needed.
             paths = replace(config.paths, init_from=None)
-            config = replace(config, paths=paths, bilm=BiLMConfig.from_options(saved["bilm"]))
-        self.model, self.origin = build_model(config, corpus)
+            bilm = BiLMConfig.from_options(saved["bilm"])
+            model_config = replace(config, paths=paths, bilm=bilm)
+        self.model, self.origin = build_model(model_config, corpus)
         self.model.to(device)
         self.model.bilm.lstm.kernel = self.model.output.kernel = config.system.kernel
         self.updater = Updater(self.model, self.settings, config.system.seed)

@@ -61,7 +61,10 @@ def test_options_round_trip(config):
 
 def test_training_options_are_accepted_and_their_other_keys_ignored():
     options = {**changed("char_cnn.n_characters", 261), "n_epochs": 10, "bidirectional": True}
-    assert BiLMConfig.from_options(options) == BiLMConfig.from_options(OPTIONS)
+    config = BiLMConfig.from_options(options)
+    assert config == BiLMConfig.from_options(OPTIONS)
+    assert config.char_cnn.n_characters == 261
+    assert config.to_options()["char_cnn"]["n_characters"] == 262
 
 
 def test_bilm_tf_defaults_hold_for_absent_settings():
@@ -105,15 +108,21 @@ def test_counts_of_filters():
         ("lstm.n_layers", 0, ["lstm.n_layers", "1 or more"]),
         ("lstm.n_layers", None, ["lstm.n_layers", "None"]),
         ("lstm.projection_dim", -1, ["lstm.projection_dim", "-1"]),
-        ("lstm.projection_dim", 65, ["lstm.projection_dim", "65", "64"]),
+        ("lstm.projection_dim", 65, ["lstm.projection_dim is 65, more than lstm.dim (64)"]),
         ("lstm.cell_clip", 0, ["lstm.cell_clip", "positive", "0"]),
         ("lstm.cell_clip", "3", ["lstm.cell_clip", "'3'"]),
         ("lstm.proj_clip", -3.0, ["lstm.proj_clip", "-3.0"]),
         ("lstm.proj_clip", float("nan"), ["lstm.proj_clip", "nan"]),
         ("char_cnn", ..., ["n_tokens_vocab", "missing"]),
         ("char_cnn", "yes", ["char_cnn", "must be a section", "'yes'"]),
-        ("char_cnn.embedding", ..., ["char_cnn.embedding.dim must be a whole number", "None"]),
-        ("char_cnn.embedding", {}, ["char_cnn.embedding.dim must be a whole number", "None"]),
+        ("char_cnn.embedding", ..., ["the setting char_cnn.embedding.dim is missing"]),
+        ("char_cnn.embedding", {}, ["the setting char_cnn.embedding.dim is missing"]),
+        (
+            "char_cnn.embedding.dim",
+            None,
+            ["char_cnn.embedding.dim must be a whole number, found None"],
+        ),
+        ("char_cnn.embedding.dim", "embedding_x", ["found 'embedding_x'"]),
         ("char_cnn.embedding.dim", 0, ["char_cnn.embedding.dim", "1 or more"]),
         ("char_cnn.filters", ..., ["char_cnn.filters", "missing"]),
         ("char_cnn.filters", [], ["char_cnn.filters", "empty"]),

@@ -233,9 +233,9 @@ def test_numbers_out_of_range(run):
     for option in ("--vocab-size", "--min-count", "--max-length", "--n-process"):
         result = main("prepare", run / "text.txt", run / "new", option, 0)
         assert result.exit_code == 2 and f"'{option}'" in " ".join(result.output.split()), option
-    assert "too near to 0 or 1" in fail(
-        "prepare", run / "text.txt", run / "new", "--dev-fraction", 2
-    )
+    for value in (2, "nan"):
+        error = fail("prepare", run / "text.txt", run / "new", "--dev-fraction", value)
+        assert "must be between 0 and 1, found" in error
     assert not (run / "new").exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import multiprocessing
@@ -87,6 +88,17 @@ def test_long_sentences_are_cut(tmp_path):
     assert sum(corpus.manifest["n_tokens"].values()) == sum(range(1, 40))
 
 
+def test_tokens_are_split_one_text_at_a_time():
+    """The lists of a whole chunk would cost more than the splitting: they are garbage-collected."""
+    texts = ["one line"] * 2000
+    next(tokenize(texts, SENTENCE_PER_LINE))  # Makes the pipeline.
+    gc.collect()
+    stream = tokenize(texts, SENTENCE_PER_LINE)
+    n_before = len(gc.get_objects())
+    assert next(stream) == ("one line", [["one", "line"]])
+    assert len(gc.get_objects()) - n_before < 1000
+
+
 def test_given_vocabulary(tmp_path):
     words = ["<S>", "</S>", "<UNK>", "money", "absent", "Anna"]
     prepare(sentences(), tmp_path / "c", SENTENCE_PER_LINE, vocabulary=words, dev_fraction=0.1)
@@ -128,6 +140,24 @@ def test_empty_corpus(tmp_path, texts):
     with pytest.raises(ValueError, match="the corpus is empty"):
         prepare(texts, tmp_path / "c", SENTENCE_PER_LINE)
     assert not (tmp_path / "c").exists() and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"dev_fraction": 2.0}, "dev_fraction must be between 0 and 1, found 2.0"),
+        ({"dev_fraction": 0.0}, "dev_fraction must be between 0 and 1, found 0.0"),
+        ({"dev_fraction": float("nan")}, "dev_fraction must be between 0 and 1, found nan"),
+        ({"vocab_size": -1}, "vocab_size must be 1 or more, found -1"),
+        ({"n_process": 0}, "n_process must be 1 or more, found 0"),
+    ],
+)
+def test_settings_out_of_range_are_refused_before_texts_are_read(tmp_path, settings, message):
+    texts = iter(sentences())
+    with pytest.raises(ValueError, match=message):
+        prepare(texts, tmp_path / "c", SENTENCE_PER_LINE, **settings)
+    assert next(texts) == next(iter(sentences()))
+    assert not list(tmp_path.iterdir())
 
 
 def test_too_small_to_hold_something_out(tmp_path):

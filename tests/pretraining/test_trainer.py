@@ -137,6 +137,20 @@ def test_the_same_activations_as_at_inference(corpus):
         assert max_difference(activations, sorted(layer.tolist())) < 1e-5
 
 
+def test_an_evaluation_that_stops_leaves_the_model_as_it_was(corpus):
+    model = new_model(run_config(corpus), corpus).train()
+    assert perplexity(model, corpus.dev, should_stop=lambda: True) is None
+    assert model.training
+
+    def fail():
+        assert not model.training
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        perplexity(model, corpus.dev, should_stop=fail)
+    assert model.training
+
+
 def test_perplexity_is_that_of_single_sentences(corpus):
     model = new_model(run_config(corpus), corpus).eval()
     together = perplexity(model, corpus.dev, batch_words=50)
@@ -1100,6 +1114,21 @@ def test_all_errors_of_a_config_are_reported_at_once(tmp_path):
         "pretraining.dropout must be less than 1, found 2",
         "pretraining.optimizer.name must be 'adagrad' or 'adamw', found 'sgd'",
         "system.seed must be a whole number, found '0'",
+    ]
+
+
+@pytest.mark.parametrize("section", ["", "[bilm.char_cnn.embedding]\ndim = 4\n"])
+def test_the_width_of_the_character_embedding_is_read_from_its_section_only(tmp_path, section):
+    (tmp_path / "c.cfg").write_text(
+        "[bilm]\n[bilm.lstm]\ndim = 4\n"
+        f"[bilm.char_cnn]\nfilters = [[1, 4]]\nembedding_dim = 7\n{section}"
+    )
+    with pytest.raises(ValueError) as error:
+        read_config(tmp_path / "c.cfg")
+    is_missing = [] if section else ["the setting bilm.char_cnn.embedding.dim is missing"]
+    assert str(error.value).splitlines() == [
+        *is_missing,
+        "no setting 'bilm.char_cnn.embedding_dim': did you mean 'embedding.dim'?",
     ]
 
 
