@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import shutil
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -31,7 +30,7 @@ from thinc.api import to_numpy
 
 from ..bilm.forking import no_fork
 from ..component import Elmo, pipe_settings
-from ..files import atomic_file, atomic_folder, clear_temporary, locked_output
+from ..files import atomic_file, atomic_folder, clear_temporary, locked_output, remove_folder
 from ..layers.encoder import get_session
 
 # Batches per portion. With more, sequences of similar length are batched together more often; with
@@ -62,7 +61,7 @@ def locked_vectors(out: Path) -> Iterator[None]:
         clear_temporary(folder)
         is_done = out.is_file() and (folder / _SETTINGS).is_file()
         if is_done and all(_mtime(path) <= _mtime(out) for path in folder.iterdir()):
-            shutil.rmtree(folder)
+            remove_folder(folder)
         yield
 
 
@@ -151,7 +150,7 @@ class VectorWriter:
         """Make the output of the parts, and remove them."""
         with self._resumable(self.out), atomic_file(self.out) as temporary:
             _OUTPUTS[self.out.suffix](temporary, self._read_records())
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_folder(self._folder)
 
     def _check_resumable(self) -> None:
         """RAISES (ValueError): If the parts are of a run whose vectors would differ."""

@@ -4,6 +4,7 @@ import gzip
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -331,6 +332,32 @@ def test_what_a_killed_run_leaves_in_the_parts(text: Path, in_parts: Path, tmp_p
     assert not parts.exists() and not other.exists()
     succeed("embed", text, tmp_path / "undisturbed.hdf5", "-m", in_parts)
     assert same(out, tmp_path / "undisturbed.hdf5")
+
+
+@pytest.mark.parametrize("options", [[], ["--force"]])
+def test_ended_while_the_parts_are_removed(
+    options: list, text: Path, in_parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Files may be removed in any order. What is left does not block the output."""
+    out, arguments = tmp_path / "out.hdf5", ("-m", in_parts, "-q")
+
+    rmtree = shutil.rmtree
+
+    def remove_settings_only(folder: Path, **options):
+        if not list(Path(folder).glob("*.zip")):
+            return rmtree(folder, **options)
+        (Path(folder) / "settings.json").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", remove_settings_only)
+        assert run("embed", text, out, *arguments).exit_code != 0
+    assert len(list(tmp_path.glob(".*out*"))) == 1  # The parts.
+    if not options:
+        assert "exists already" in fail("embed", text, out, *arguments)
+        out.unlink()
+    succeed("embed", text, out, *arguments, *options)
+    assert not list(tmp_path.glob(".*out*")) and len(read(out)) == len(LINES)
 
 
 @pytest.mark.parametrize("contents", [b"", b"\xff", b"[1]", b"3"])
