@@ -63,6 +63,11 @@ def embed_cli(
             set_precision(elmo.model, cast(Precision, precision))
         paths = _find_texts(source, out)
         writer = VectorWriter(out, nlp, elmo, layers, force=force)
+        if writer.n_discarded:
+            msg.warn(
+                f"{writer.n_discarded} part(s) of an earlier run are damaged, or follow one that "
+                "is damaged or missing: computing them again"
+            )
         if writer.n_records:
             msg.info(f"Continuing after the {_records(writer.n_records)} that an earlier run wrote")
         _write(writer, paths, whitespace, quiet)

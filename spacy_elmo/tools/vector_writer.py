@@ -14,7 +14,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import re
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Optional
@@ -38,6 +40,10 @@ from ..layers.encoder import get_session
 _PORTION_BATCHES = 8
 # In the folder of parts: all that vectors depend on, besides the input.
 _SETTINGS = "settings.json"
+# The name of a part: its number, how many docs it has, and their checksum.
+_PART = re.compile(r"\d{8}-\d+-[0-9a-f]{16}\.zip")
+# All that zipfile raises for damaged files.
+_DAMAGED = (zipfile.BadZipFile, RuntimeError, EOFError, ValueError, OSError, zlib.error)
 
 # Which vectors to write.
 LAYERS: dict[str, Callable[[Doc], Any]] = {
@@ -82,7 +88,8 @@ class VectorWriter:
     nlp (Language): The pipeline. Components after elmo do not run.
     elmo (Elmo): The component whose vectors are written.
     layers (str): Which vectors: a key of `LAYERS`.
-    force (bool): Discard what an earlier run has left.
+    force (bool): Discard what an earlier run has left. Without it, damaged parts are discarded, and
+        those after them.
     RAISES (ValueError): If the output is of an unknown format, there are no such layers, or an
         earlier run had other weights or other settings.
     """
@@ -111,14 +118,20 @@ class VectorWriter:
                 f"{self._folder} was not written by this command, which needs the name: move it "
                 "away, or choose another output"
             )
-        self._parts = [] if force else sorted(self._folder.glob("*.zip"))
-        if self._parts:
+        self._parts: list[Path] = []
+        paths = sorted(path for path in self._folder.glob("*.zip") if _PART.fullmatch(path.name))
+        if paths and not force:
             self._check_resumable()
+            self._parts = _complete_parts(paths)
+            for path in paths[len(self._parts) :]:
+                path.unlink()
+        # Parts that are damaged, or that follow a part that is damaged or missing.
+        self.n_discarded = 0 if force else len(paths) - len(self._parts)
 
     @property
     def n_records(self) -> int:
         """The number of docs whose vectors are in the parts."""
-        return sum(int(path.name.split("-")[1]) for path in self._parts)
+        return sum(map(_count, self._parts))
 
     def write(self, docs: Iterable[Doc]) -> Iterator[int]:
         """Write the vectors of docs that no earlier run has written.
@@ -201,8 +214,10 @@ class VectorWriter:
             try:
                 with zipfile.ZipFile(path) as file:
                     yield from map(file.read, file.namelist())
-            except zipfile.BadZipFile as error:
-                raise ValueError(f"{path} is damaged: start afresh with --force") from error
+            except _DAMAGED as error:
+                raise ValueError(
+                    f"{path} is damaged: remove it, and the same command computes it again"
+                ) from error
 
     def _other_docs(self, start: int, end: int) -> ValueError:
         return ValueError(
@@ -219,6 +234,24 @@ class VectorWriter:
                 f"cannot write {path}: {error.strerror or error}. What is finished is kept in "
                 f"{self._folder}: the same command continues from there"
             ) from error
+
+
+def _count(path: Path) -> int:
+    """RETURNS (int): How many docs a part has, by its name."""
+    return int(path.name.split("-")[1])
+
+
+def _complete_parts(paths: list[Path]) -> list[Path]:
+    """RETURNS (list): The parts before the first that is missing or damaged."""
+    for number, path in enumerate(paths):
+        try:
+            with zipfile.ZipFile(path) as file:
+                is_complete = len(file.namelist()) == _count(path)
+        except _DAMAGED:
+            is_complete = False
+        if not is_complete or not path.name.startswith(f"{number:08}-"):
+            return paths[:number]
+    return paths
 
 
 def _describe_pipeline(nlp: Language, elmo: Elmo) -> dict[str, str]:

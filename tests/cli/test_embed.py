@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 import threading
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -361,16 +363,81 @@ def test_ended_while_the_parts_are_removed(
 
 
 @pytest.mark.parametrize("contents", [b"", b"\xff", b"[1]", b"3"])
-@pytest.mark.parametrize("name", ["settings.json", "*.zip"])
-def test_damaged_parts(name: str, contents: bytes, text: Path, in_parts: Path, tmp_path: Path):
-    out, parts = tmp_path / "out.npz", tmp_path / ".out.npz.partial"
+def test_damaged_settings(contents: bytes, text: Path, in_parts: Path, tmp_path: Path):
+    out, settings = tmp_path / "out.npz", tmp_path / ".out.npz.partial" / "settings.json"
     interrupted(3, text, out, "-m", in_parts)
-    path = sorted(parts.glob(name))[0]
-    path.write_bytes(contents)
+    settings.write_bytes(contents)
     message = fail("embed", text, out, "-m", in_parts)
-    assert path.name in message and "is damaged" in message and "--force" in message
+    assert "settings.json is damaged" in message and "--force" in message
     assert not out.exists()
     succeed("embed", text, out, "-m", in_parts, "--force")
+
+
+def other_part(path: Path) -> bytes:
+    """A zip file with more records than its name says."""
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr("1.npy", b"")
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "number, damage",
+    [
+        (0, lambda path: b""),
+        (1, lambda path: bytes(path.stat().st_size)),
+        (2, lambda path: path.read_bytes()[:-9]),
+        (1, other_part),
+        (0, None),
+        (1, None),
+    ],
+    ids=["empty", "zeros", "truncated", "other", "first missing", "missing"],
+)
+def test_damaged_parts_are_computed_again(
+    number: int, damage: Callable | None, text: Path, in_parts: Path, tmp_path: Path
+):
+    """And those after them."""
+    out, parts = tmp_path / "out.hdf5", tmp_path / ".out.hdf5.partial"
+    interrupted(3, text, out, "-m", in_parts)
+    path = sorted(parts.glob("*.zip"))[number]
+    path.unlink() if damage is None else path.write_bytes(damage(path))
+    # A kill between this run and the next one.
+    n_new = 1
+    interrupted(n_new, text, out, "-m", in_parts)
+    assert len(list(parts.glob("*.zip"))) == number + n_new
+    output = succeed("embed", text, out, "-m", in_parts)
+    assert f"after the {number + n_new} record" in output
+    succeed("embed", text, tmp_path / "undisturbed.hdf5", "-m", in_parts)
+    assert same(out, tmp_path / "undisturbed.hdf5")
+
+
+def test_damaged_parts_are_reported(text: Path, in_parts: Path, tmp_path: Path):
+    """On opening where that is cheap, and else when the output is made of them."""
+    out, parts = tmp_path / "out.hdf5", tmp_path / ".out.hdf5.partial"
+    arguments = ("embed", text, out, "-m", in_parts)
+    interrupted(3, *arguments[1:])
+    paths = sorted(parts.glob("*.zip"))
+    paths[1].write_bytes(b"PK")
+    data = bytearray(paths[0].read_bytes())
+    data[len(data) // 2] ^= 1
+    paths[0].write_bytes(data)
+    result = run(*arguments)
+    output = " ".join(result.output.split())
+    assert "2 part(s) of an earlier run are damaged" in output
+    assert f"{paths[0].name} is damaged: remove it" in output and result.exit_code == 1
+    assert not out.exists()
+    paths[0].unlink()
+    succeed(*arguments)
+    assert len(read(out)) == len(LINES)
+
+
+@pytest.mark.parametrize("options", [[], ["--force"]])
+def test_other_zip_files_among_the_parts(options: list, text: Path, in_parts: Path, tmp_path: Path):
+    out, parts = tmp_path / "out.hdf5", tmp_path / ".out.hdf5.partial"
+    interrupted(3, text, out, "-m", in_parts)
+    for name in ("notes.zip", "old-backup.zip", "1-2-3.zip"):
+        (parts / name).write_text("x")
+    output = succeed("embed", text, out, "-m", in_parts, *options)
+    assert ("after the 3 records" in output) == (not options)
 
 
 def test_a_run_that_fails_at_once_leaves_nothing(text: Path, pipeline: Path, tmp_path: Path):
