@@ -42,6 +42,8 @@ _PORTION_BATCHES = 8
 _SETTINGS = "settings.json"
 # The name of a part: its number, how many docs it has, and their checksum.
 _PART = re.compile(r"\d{8}-\d+-[0-9a-f]{16}\.zip")
+# How a file of an earlier version, in place of the folder, starts.
+_EARLIER = b"spacy-elmo embed 1\n"
 # All that zipfile raises for damaged files.
 _DAMAGED = (zipfile.BadZipFile, RuntimeError, EOFError, ValueError, OSError, zlib.error)
 
@@ -88,10 +90,8 @@ class VectorWriter:
     nlp (Language): The pipeline. Components after elmo do not run.
     elmo (Elmo): The component whose vectors are written.
     layers (str): Which vectors: a key of `LAYERS`.
-    force (bool): Discard what an earlier run has left. Without it, damaged parts are discarded, and
-        those after them.
-    RAISES (ValueError): If the output is of an unknown format, there are no such layers, or an
-        earlier run had other weights or other settings.
+    force (bool): Discard all that an earlier run has left, not only damaged parts.
+    RAISES (ValueError): If the format is unknown, or an earlier run had other weights or settings.
     """
 
     def __init__(
@@ -99,8 +99,6 @@ class VectorWriter:
     ) -> None:
         if out.suffix not in _OUTPUTS:
             raise ValueError(f"{out}: the output must end in one of {', '.join(_OUTPUTS)}")
-        if layers not in LAYERS:
-            raise ValueError(f"no layers {layers!r}: choose one of {', '.join(LAYERS)}")
         self.out = out
         self.nlp = nlp
         self.elmo = elmo
@@ -113,25 +111,32 @@ class VectorWriter:
             "precision": get_session(elmo.model).settings.precision,
             **_describe_pipeline(nlp, elmo),
         }
+        if _is_earlier_version(self._folder):
+            if not force:
+                raise ValueError(
+                    f"{self._folder} is of an earlier version: remove it, or add --force"
+                )
+            self._folder.unlink()
         if self._folder.exists() and not (self._folder / _SETTINGS).is_file():
             raise ValueError(
                 f"{self._folder} was not written by this command, which needs the name: move it "
                 "away, or choose another output"
             )
-        self._parts: list[Path] = []
-        paths = sorted(path for path in self._folder.glob("*.zip") if _PART.fullmatch(path.name))
-        if paths and not force:
+        paths = [] if force else sorted(self._folder.glob("*.zip"))
+        paths = [path for path in paths if _PART.fullmatch(path.name)]
+        if paths:
             self._check_resumable()
-            self._parts = _complete_parts(paths)
-            for path in paths[len(self._parts) :]:
-                path.unlink()
+        self._parts = _complete_parts(paths)
         # Parts that are damaged, or that follow a part that is damaged or missing.
-        self.n_discarded = 0 if force else len(paths) - len(self._parts)
+        discarded = paths[len(self._parts) :]
+        for path in discarded:
+            path.unlink()
+        self.n_discarded = len(discarded)
 
     @property
     def n_records(self) -> int:
         """The number of docs whose vectors are in the parts."""
-        return sum(map(_count, self._parts))
+        return sum(int(path.name.split("-")[1]) for path in self._parts)
 
     def write(self, docs: Iterable[Doc]) -> Iterator[int]:
         """Write the vectors of docs that no earlier run has written.
@@ -236,21 +241,25 @@ class VectorWriter:
             ) from error
 
 
-def _count(path: Path) -> int:
-    """RETURNS (int): How many docs a part has, by its name."""
-    return int(path.name.split("-")[1])
+def _is_earlier_version(path: Path) -> bool:
+    """RETURNS (bool): Whether this is a file in which an earlier version kept its records."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_EARLIER)) == _EARLIER
 
 
 def _complete_parts(paths: list[Path]) -> list[Path]:
     """RETURNS (list): The parts before the first that is missing or damaged."""
-    for number, path in enumerate(paths):
+    for expected, path in enumerate(paths):
+        number, count, _ = path.name.split("-")
         try:
             with zipfile.ZipFile(path) as file:
-                is_complete = len(file.namelist()) == _count(path)
+                is_complete = len(file.namelist()) == int(count)
         except _DAMAGED:
             is_complete = False
-        if not is_complete or not path.name.startswith(f"{number:08}-"):
-            return paths[:number]
+        if int(number) != expected or not is_complete:
+            return paths[:expected]
     return paths
 
 

@@ -283,6 +283,14 @@ def test_bad_lines_are_named(text: Path, pipeline: Path, tmp_path: Path):
         assert "in.jsonl, line 2" in message and problem in message
 
 
+def test_choices_of_layers(text: Path, tmp_path: Path):
+    """Checked before anything is loaded."""
+    result = run("embed", text, tmp_path / "out.npz", "-m", "nowhere", "--layers", "last")
+    assert result.exit_code == 2 and "--layers" in result.output
+    for output in (result.output, run("embed", "--help").output):
+        assert all(name in output for name in ("all", "top", "mixed", "mean"))
+
+
 def test_bad_arguments(text: Path, pipeline: Path, tmp_path: Path):
     out = tmp_path / "out.hdf5"
     assert "nowhere.txt" in fail("embed", tmp_path / "nowhere.txt", out, "-m", pipeline)
@@ -321,6 +329,17 @@ def test_a_file_of_another_program_is_not_used(
     assert work.read_text() == "three years of work" and not (tmp_path / "out.hdf5").exists()
     work.unlink()
     succeed(*command)
+
+
+def test_a_file_of_an_earlier_version(text: Path, pipeline: Path, tmp_path: Path):
+    earlier = tmp_path / ".out.hdf5.partial"
+    earlier.write_bytes(b"spacy-elmo embed 1\n" + bytes(99))
+    command = ("embed", text, tmp_path / "out.hdf5", "-m", pipeline)
+    message = fail(*command)
+    assert "of an earlier version: remove it" in message and "--force" in message
+    assert earlier.exists()
+    succeed(*command, "--force")
+    assert not earlier.exists() and len(read(tmp_path / "out.hdf5")) == len(LINES)
 
 
 def test_what_a_killed_run_leaves_in_the_parts(text: Path, in_parts: Path, tmp_path: Path):
