@@ -113,9 +113,7 @@ class VectorWriter:
         }
         if _is_earlier_version(self._folder):
             if not force:
-                raise ValueError(
-                    f"{self._folder} is of an earlier version: remove it, or add --force"
-                )
+                raise ValueError(f"{self._folder} is of an earlier version: remove it, or --force")
             self._folder.unlink()
         if self._folder.exists() and not (self._folder / _SETTINGS).is_file():
             raise ValueError(
