@@ -761,7 +761,7 @@ def test_hdf5_with_numbers_of_limited_precision(hdf5_folder):
         file.create_dataset("CNN/b_cnn_2", data=numpy.ones(shape, dtype="f4"), scaleoffset=3)
 
     replace_dataset(hdf5_folder, "CNN/b_cnn_2", create)
-    assert_refused(hdf5_folder, "CNN/b_cnn_2", "filters number 6, but only")
+    assert_refused(hdf5_folder, "CNN/b_cnn_2", "filters scale-offset, but only")
 
 
 @pytest.mark.parametrize(
