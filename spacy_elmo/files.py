@@ -70,6 +70,14 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def remove_folder(path: Path) -> None:
+    """Remove a folder, if it exists, as a whole: what a kill leaves of it has a temporary name."""
+    path, temporary = _prepare(path)
+    with contextlib.suppress(OSError):
+        os.replace(path, temporary)
+    shutil.rmtree(temporary, ignore_errors=True)
+
+
 def clear_temporary(folder: Path, name: Optional[str] = None) -> None:
     """Remove the temporary files and folders of killed processes. No other process may be writing
     there.

@@ -9,7 +9,10 @@ import argparse
 import shutil
 from pathlib import Path
 
+from wasabi import msg
+
 import spacy_elmo
+from spacy_elmo.files import atomic_file, clear_temporary
 
 
 def main() -> None:
@@ -17,11 +20,14 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     target = parser.parse_args().folder
     source = Path(spacy_elmo.__file__).parent / "configs"
-    for path in source.rglob("*.cfg"):
+    for path in sorted(source.rglob("*.cfg")):
         copy = target / path.relative_to(source)
-        copy.parent.mkdir(parents=True, exist_ok=True)
+        clear_temporary(copy.parent, copy.name)
         if not copy.exists():
-            shutil.copyfile(path, copy)
+            with atomic_file(copy) as temporary:
+                shutil.copyfile(path, temporary)
+        elif copy.read_bytes() != path.read_bytes():
+            msg.warn(f"{copy} differs from that of the package: kept; remove it to get the new one")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import Optional, cast
 
@@ -13,9 +14,12 @@ from wasabi import msg
 from ..inference.settings import Precision
 from ..layers.encoder import set_precision
 from ..tools.texts import find_files, read_docs, total_size
-from ..tools.vector_writer import VectorWriter, locked_vectors
+from ..tools.vector_writer import LAYERS, VectorWriter, locked_vectors
 from ..weights import load_pipeline
 from .util import check_overwrite, exit_on_error, get_component, require_gpu
+
+# What typer takes as choices.
+Layers = Enum("Layers", {name: name for name in LAYERS})  # type: ignore[misc]
 
 
 def embed_cli(
@@ -28,8 +32,8 @@ def embed_cli(
         ..., help="Vectors: .hdf5, .npz or .spacy (which is put together in memory)"
     ),
     model: str = typer.Option(..., "--model", "-m", help="A pipeline, or weights"),
-    layers: str = typer.Option(
-        "all", "--layers", "-L", help="all, top, mixed (the component's mix) or mean"
+    layers: Layers = typer.Option(
+        Layers("all"), "--layers", "-L", help="All, the top, the component's mix, or the mean"
     ),
     name: Optional[str] = typer.Option(None, "--name", "-n", help="Name of the elmo component"),
     whitespace: bool = typer.Option(
@@ -62,7 +66,12 @@ def embed_cli(
         if precision is not None:
             set_precision(elmo.model, cast(Precision, precision))
         paths = _find_texts(source, out)
-        writer = VectorWriter(out, nlp, elmo, layers, force=force)
+        writer = VectorWriter(out, nlp, elmo, layers.value, force=force)
+        if writer.n_discarded:
+            msg.warn(
+                f"{writer.n_discarded} part(s) of an earlier run are damaged, or follow one that "
+                "is damaged or missing: computing them again"
+            )
         if writer.n_records:
             msg.info(f"Continuing after the {_records(writer.n_records)} that an earlier run wrote")
         _write(writer, paths, whitespace, quiet)

@@ -56,7 +56,8 @@ def _plot(mixes: list[tuple[str, MixState]], n_layers: int, path: Path) -> None:
 
     RAISES (ValueError): If matplotlib is missing, or no mix has weights.
     """
-    rows = {_label(*one): list(one[1].weights) for one in mixes if one[1].weights is not None}
+    # A task may have several mixes of the same label.
+    rows = [(_label(*one), list(one[1].weights)) for one in mixes if one[1].weights is not None]
     if not rows:
         raise ValueError("no task has layer weights yet: train the pipeline, then plot them")
     try:
@@ -65,12 +66,12 @@ def _plot(mixes: list[tuple[str, MixState]], n_layers: int, path: Path) -> None:
         raise ValueError('to plot, install matplotlib: pip install "spacy-elmo[viz]"') from error
     figure = Figure(figsize=(2 + n_layers, 1.2 + 0.45 * len(rows)), layout="constrained")
     axes = figure.subplots()
-    padded = [row + [float("nan")] * (n_layers - len(row)) for row in rows.values()]
+    padded = [row + [float("nan")] * (n_layers - len(row)) for _, row in rows]
     image = axes.imshow(padded, cmap="Blues", vmin=0, vmax=1, aspect="auto")
     notes = {0: "\ntoken encoder", n_layers - 1: "\ntop"}
     axes.set_xticks(range(n_layers), [f"layer {i}{notes.get(i, '')}" for i in range(n_layers)])
-    axes.set_yticks(range(len(rows)), list(rows))
-    for y, row in enumerate(rows.values()):
+    axes.set_yticks(range(len(rows)), [label for label, _ in rows])
+    for y, (_, row) in enumerate(rows):
         for x, weight in enumerate(row):
             colour = "white" if weight > 0.6 else "black"
             axes.text(x, y, f"{weight:.2f}", ha="center", va="center", color=colour)

@@ -16,9 +16,10 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from glob import has_magic
+from glob import glob, has_magic
 from pathlib import Path
 from typing import Optional, Union
 
@@ -64,14 +65,13 @@ def find_files(
     for name in inputs:
         path = Path(name)
         if path.is_dir():
-            matches = _glob(path, "**/*", on_skip)
-            matches = [x for x in matches if x.name.lower().endswith(SUFFIXES) and x.is_file()]
+            matches = [x for x in _walk(path, on_skip) if x.name.lower().endswith(SUFFIXES)]
         elif path == STDIN or path.exists():
             matches = [path]
         else:
             # Folders up to the first wildcard are named.
             named = next(parent for parent in path.parents if not has_magic(str(parent)))
-            matches = _glob(named, str(path.relative_to(named)), on_skip)
+            matches = list(_match(path, named, on_skip))
         if not matches:
             raise ValueError(
                 f"no text in {str(name)!r}: give files, folders or patterns of "
@@ -88,29 +88,44 @@ def find_files(
     return files
 
 
-def _glob(named: Path, pattern: str, on_skip: Optional[Callable[[Path], object]]) -> list[Path]:
-    """RETURNS (list): What matches below a folder, sorted, without hidden files, and without what
-    is in folders below it that spacy-elmo has written. `**` does not follow links to folders: they
-    may lead back."""
-    matches: list[Path] = []
-    is_skipped: dict[Path, bool] = {}
-    # Before Python 3.13, ** at the end matches only folders.
-    for path in sorted(named.glob(pattern + "/*" if pattern.endswith("**") else pattern)):
-        names = path.relative_to(named).parts
-        if any(name.startswith(".") for name in names):
+def _walk(top: Path, on_skip: Optional[Callable[[Path], object]]) -> list[Path]:
+    """RETURNS (list): The files below a folder, sorted, without hidden ones and without folders
+    that spacy-elmo has written. Links to folders are not followed: they may lead back."""
+    files: list[Path] = []
+    for name, folders, names in os.walk(top):
+        folder = Path(name)
+        if folder != top and _is_written(folder):
+            folders.clear()
+            if on_skip is not None:
+                on_skip(folder)
             continue
-        for folder in reversed(path.parents[: len(names) - 1]):
+        folders[:] = [x for x in folders if not x.startswith(".")]
+        files += (folder / x for x in names if not x.startswith("."))
+    return sorted(path for path in files if path.is_file())
+
+
+def _match(
+    pattern: Path, named: Path, on_skip: Optional[Callable[[Path], object]]
+) -> Iterator[Path]:
+    """YIELDS (Path): What matches, sorted, without what is in folders that spacy-elmo has written,
+    except for the folder that is named and those above it. As in a shell, hidden files match only
+    a pattern with their dot, and `**` follows links to folders."""
+    is_skipped: dict[Path, bool] = dict.fromkeys((named, *named.parents), False)
+    for path in sorted(map(Path, glob(str(pattern), recursive=True))):
+        for folder in reversed(path.parents):
             if folder not in is_skipped:
-                is_skipped[folder] = any(
-                    all(any(folder.glob(name)) for name in written) for written in _WRITTEN
-                )
+                is_skipped[folder] = _is_written(folder)
                 if is_skipped[folder] and on_skip is not None:
                     on_skip(folder)
             if is_skipped[folder]:
                 break
         else:
-            matches.append(path)
-    return matches
+            yield path
+
+
+def _is_written(folder: Path) -> bool:
+    """RETURNS (bool): Whether spacy-elmo has written this folder."""
+    return any(all(any(folder.glob(name)) for name in names) for names in _WRITTEN)
 
 
 def total_size(files: Iterable[Path]) -> Optional[int]:

@@ -14,8 +14,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import shutil
+import re
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Optional
@@ -30,7 +31,7 @@ from spacy.tokens import Doc, DocBin
 from thinc.api import to_numpy
 
 from ..component import Elmo, pipe_settings
-from ..files import atomic_file, atomic_folder, clear_temporary, locked_output
+from ..files import atomic_file, atomic_folder, clear_temporary, locked_output, remove_folder
 from ..layers.encoder import get_session
 
 # Batches per portion. With more, sequences of similar length are batched together more often; with
@@ -38,6 +39,12 @@ from ..layers.encoder import get_session
 _PORTION_BATCHES = 8
 # In the folder of parts: all that vectors depend on, besides the input.
 _SETTINGS = "settings.json"
+# The name of a part: its number, how many docs it has, and their checksum.
+_PART = re.compile(r"\d{8}-\d+-[0-9a-f]{16}\.zip")
+# How a file of an earlier version, in place of the folder, starts.
+_EARLIER = b"spacy-elmo embed 1\n"
+# All that zipfile raises for damaged files.
+_DAMAGED = (zipfile.BadZipFile, RuntimeError, EOFError, ValueError, OSError, zlib.error)
 
 # Which vectors to write.
 LAYERS: dict[str, Callable[[Doc], Any]] = {
@@ -61,7 +68,7 @@ def locked_vectors(out: Path) -> Iterator[None]:
         clear_temporary(folder)
         is_done = out.is_file() and (folder / _SETTINGS).is_file()
         if is_done and all(_mtime(path) <= _mtime(out) for path in folder.iterdir()):
-            shutil.rmtree(folder)
+            remove_folder(folder)
         yield
 
 
@@ -82,9 +89,8 @@ class VectorWriter:
     nlp (Language): The pipeline. Components after elmo do not run.
     elmo (Elmo): The component whose vectors are written.
     layers (str): Which vectors: a key of `LAYERS`.
-    force (bool): Discard what an earlier run has left.
-    RAISES (ValueError): If the output is of an unknown format, there are no such layers, or an
-        earlier run had other weights or other settings.
+    force (bool): Discard all that an earlier run has left, not only damaged parts.
+    RAISES (ValueError): If the format is unknown, or an earlier run had other weights or settings.
     """
 
     def __init__(
@@ -92,8 +98,6 @@ class VectorWriter:
     ) -> None:
         if out.suffix not in _OUTPUTS:
             raise ValueError(f"{out}: the output must end in one of {', '.join(_OUTPUTS)}")
-        if layers not in LAYERS:
-            raise ValueError(f"no layers {layers!r}: choose one of {', '.join(LAYERS)}")
         self.out = out
         self.nlp = nlp
         self.elmo = elmo
@@ -106,14 +110,25 @@ class VectorWriter:
             "precision": get_session(elmo.model).settings.precision,
             **_describe_pipeline(nlp, elmo),
         }
+        if _is_earlier_version(self._folder):
+            if not force:
+                raise ValueError(f"{self._folder} is of an earlier version: remove it, or --force")
+            self._folder.unlink()
         if self._folder.exists() and not (self._folder / _SETTINGS).is_file():
             raise ValueError(
                 f"{self._folder} was not written by this command, which needs the name: move it "
                 "away, or choose another output"
             )
-        self._parts = [] if force else sorted(self._folder.glob("*.zip"))
-        if self._parts:
+        paths = [] if force else sorted(self._folder.glob("*.zip"))
+        paths = [path for path in paths if _PART.fullmatch(path.name)]
+        if paths:
             self._check_resumable()
+        self._parts = _complete_parts(paths)
+        # Parts that are damaged, or that follow a part that is damaged or missing.
+        discarded = paths[len(self._parts) :]
+        for path in discarded:
+            path.unlink()
+        self.n_discarded = len(discarded)
 
     @property
     def n_records(self) -> int:
@@ -149,7 +164,7 @@ class VectorWriter:
         """Make the output of the parts, and remove them."""
         with self._resumable(self.out), atomic_file(self.out) as temporary:
             _OUTPUTS[self.out.suffix](temporary, self._read_records())
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_folder(self._folder)
 
     def _check_resumable(self) -> None:
         """RAISES (ValueError): If the parts are of a run whose vectors would differ."""
@@ -200,8 +215,10 @@ class VectorWriter:
             try:
                 with zipfile.ZipFile(path) as file:
                     yield from map(file.read, file.namelist())
-            except zipfile.BadZipFile as error:
-                raise ValueError(f"{path} is damaged: start afresh with --force") from error
+            except _DAMAGED as error:
+                raise ValueError(
+                    f"{path} is damaged: remove it, and the same command computes it again"
+                ) from error
 
     def _other_docs(self, start: int, end: int) -> ValueError:
         return ValueError(
@@ -218,6 +235,28 @@ class VectorWriter:
                 f"cannot write {path}: {error.strerror or error}. What is finished is kept in "
                 f"{self._folder}: the same command continues from there"
             ) from error
+
+
+def _is_earlier_version(path: Path) -> bool:
+    """RETURNS (bool): Whether this is a file in which an earlier version kept its records."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_EARLIER)) == _EARLIER
+
+
+def _complete_parts(paths: list[Path]) -> list[Path]:
+    """RETURNS (list): The parts before the first that is missing or damaged."""
+    for expected, path in enumerate(paths):
+        number, count, _ = path.name.split("-")
+        try:
+            with zipfile.ZipFile(path) as file:
+                is_complete = len(file.namelist()) == int(count)
+        except _DAMAGED:
+            is_complete = False
+        if int(number) != expected or not is_complete:
+            return paths[:expected]
+    return paths
 
 
 def _describe_pipeline(nlp: Language, elmo: Elmo) -> dict[str, str]:

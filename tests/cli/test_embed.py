@@ -4,9 +4,12 @@ import gzip
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import threading
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -280,6 +283,14 @@ def test_bad_lines_are_named(text: Path, pipeline: Path, tmp_path: Path):
         assert "in.jsonl, line 2" in message and problem in message
 
 
+def test_choices_of_layers(text: Path, tmp_path: Path):
+    """Checked before anything is loaded."""
+    result = run("embed", text, tmp_path / "out.npz", "-m", "nowhere", "--layers", "last")
+    assert result.exit_code == 2 and "--layers" in result.output
+    for output in (result.output, run("embed", "--help").output):
+        assert all(name in output for name in ("all", "top", "mixed", "mean"))
+
+
 def test_bad_arguments(text: Path, pipeline: Path, tmp_path: Path):
     out = tmp_path / "out.hdf5"
     assert "nowhere.txt" in fail("embed", tmp_path / "nowhere.txt", out, "-m", pipeline)
@@ -320,6 +331,17 @@ def test_a_file_of_another_program_is_not_used(
     succeed(*command)
 
 
+def test_a_file_of_an_earlier_version(text: Path, pipeline: Path, tmp_path: Path):
+    earlier = tmp_path / ".out.hdf5.partial"
+    earlier.write_bytes(b"spacy-elmo embed 1\n" + bytes(99))
+    command = ("embed", text, tmp_path / "out.hdf5", "-m", pipeline)
+    message = fail(*command)
+    assert "of an earlier version: remove it" in message and "--force" in message
+    assert earlier.exists()
+    succeed(*command, "--force")
+    assert not earlier.exists() and len(read(tmp_path / "out.hdf5")) == len(LINES)
+
+
 def test_what_a_killed_run_leaves_in_the_parts(text: Path, in_parts: Path, tmp_path: Path):
     """A part that is not complete, and a folder of parts without its settings."""
     out, parts = tmp_path / "out.hdf5", tmp_path / ".out.hdf5.partial"
@@ -333,17 +355,108 @@ def test_what_a_killed_run_leaves_in_the_parts(text: Path, in_parts: Path, tmp_p
     assert same(out, tmp_path / "undisturbed.hdf5")
 
 
+@pytest.mark.parametrize("options", [[], ["--force"]])
+def test_ended_while_the_parts_are_removed(
+    options: list, text: Path, in_parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Files may be removed in any order. What is left does not block the output."""
+    out, arguments = tmp_path / "out.hdf5", ("-m", in_parts, "-q")
+
+    rmtree = shutil.rmtree
+
+    def remove_settings_only(folder: Path, **options):
+        if not list(Path(folder).glob("*.zip")):
+            return rmtree(folder, **options)
+        (Path(folder) / "settings.json").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", remove_settings_only)
+        assert run("embed", text, out, *arguments).exit_code != 0
+    assert len(list(tmp_path.glob(".*out*"))) == 1  # The parts.
+    if not options:
+        assert "exists already" in fail("embed", text, out, *arguments)
+        out.unlink()
+    succeed("embed", text, out, *arguments, *options)
+    assert not list(tmp_path.glob(".*out*")) and len(read(out)) == len(LINES)
+
+
 @pytest.mark.parametrize("contents", [b"", b"\xff", b"[1]", b"3"])
-@pytest.mark.parametrize("name", ["settings.json", "*.zip"])
-def test_damaged_parts(name: str, contents: bytes, text: Path, in_parts: Path, tmp_path: Path):
-    out, parts = tmp_path / "out.npz", tmp_path / ".out.npz.partial"
+def test_damaged_settings(contents: bytes, text: Path, in_parts: Path, tmp_path: Path):
+    out, settings = tmp_path / "out.npz", tmp_path / ".out.npz.partial" / "settings.json"
     interrupted(3, text, out, "-m", in_parts)
-    path = sorted(parts.glob(name))[0]
-    path.write_bytes(contents)
+    settings.write_bytes(contents)
     message = fail("embed", text, out, "-m", in_parts)
-    assert path.name in message and "is damaged" in message and "--force" in message
+    assert "settings.json is damaged" in message and "--force" in message
     assert not out.exists()
     succeed("embed", text, out, "-m", in_parts, "--force")
+
+
+def other_part(path: Path) -> bytes:
+    """A zip file with more records than its name says."""
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr("1.npy", b"")
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "number, damage",
+    [
+        (0, lambda path: b""),
+        (1, lambda path: bytes(path.stat().st_size)),
+        (2, lambda path: path.read_bytes()[:-9]),
+        (1, other_part),
+        (0, None),
+        (1, None),
+    ],
+    ids=["empty", "zeros", "truncated", "other", "first missing", "missing"],
+)
+def test_damaged_parts_are_computed_again(
+    number: int, damage: Callable | None, text: Path, in_parts: Path, tmp_path: Path
+):
+    """And those after them."""
+    out, parts = tmp_path / "out.hdf5", tmp_path / ".out.hdf5.partial"
+    interrupted(3, text, out, "-m", in_parts)
+    path = sorted(parts.glob("*.zip"))[number]
+    path.unlink() if damage is None else path.write_bytes(damage(path))
+    # A kill between this run and the next one.
+    n_new = 1
+    interrupted(n_new, text, out, "-m", in_parts)
+    assert len(list(parts.glob("*.zip"))) == number + n_new
+    output = succeed("embed", text, out, "-m", in_parts)
+    assert f"after the {number + n_new} record" in output
+    succeed("embed", text, tmp_path / "undisturbed.hdf5", "-m", in_parts)
+    assert same(out, tmp_path / "undisturbed.hdf5")
+
+
+def test_damaged_parts_are_reported(text: Path, in_parts: Path, tmp_path: Path):
+    """On opening where that is cheap, and else when the output is made of them."""
+    out, parts = tmp_path / "out.hdf5", tmp_path / ".out.hdf5.partial"
+    arguments = ("embed", text, out, "-m", in_parts)
+    interrupted(3, *arguments[1:])
+    paths = sorted(parts.glob("*.zip"))
+    paths[1].write_bytes(b"PK")
+    data = bytearray(paths[0].read_bytes())
+    data[len(data) // 2] ^= 1
+    paths[0].write_bytes(data)
+    result = run(*arguments)
+    output = " ".join(result.output.split())
+    assert "2 part(s) of an earlier run are damaged" in output
+    assert f"{paths[0].name} is damaged: remove it" in output and result.exit_code == 1
+    assert not out.exists()
+    paths[0].unlink()
+    succeed(*arguments)
+    assert len(read(out)) == len(LINES)
+
+
+@pytest.mark.parametrize("options", [[], ["--force"]])
+def test_other_zip_files_among_the_parts(options: list, text: Path, in_parts: Path, tmp_path: Path):
+    out, parts = tmp_path / "out.hdf5", tmp_path / ".out.hdf5.partial"
+    interrupted(3, text, out, "-m", in_parts)
+    for name in ("notes.zip", "old-backup.zip", "1-2-3.zip"):
+        (parts / name).write_text("x")
+    output = succeed("embed", text, out, "-m", in_parts, *options)
+    assert ("after the 3 records" in output) == (not options)
 
 
 def test_a_run_that_fails_at_once_leaves_nothing(text: Path, pipeline: Path, tmp_path: Path):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import re
 import shutil
+import signal
+from pathlib import Path
 
 import pytest
 import srsly
@@ -54,9 +58,33 @@ def test_configs_are_copied_where_there_are_none(tmp_path):
     changed, missing = tmp_path / "tagger.cfg", tmp_path / "pretraining" / "tiny.cfg"
     changed.write_text("mine")
     missing.unlink()
-    script("configs", tmp_path)
+    output = script("configs", tmp_path)
+    assert f"{changed} differs" in output and "remove it to get the new one" in output
+    assert output.count("differs") == 1
     assert changed.read_text() == "mine"
     assert missing.read_text() == (CONFIG_FOLDER / "pretraining" / "tiny.cfg").read_text()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_killed_copy_of_configs_leaves_no_half_file(tmp_path, monkeypatch):
+    def copy_half(source, target):
+        with open(target, "wb") as file:
+            file.write(Path(source).read_bytes()[:99])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def run_and_die():
+        monkeypatch.setattr(shutil, "copyfile", copy_half)
+        script("configs", tmp_path)
+
+    process = multiprocessing.get_context("fork").Process(target=run_and_die)
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    assert not list(tmp_path.rglob("*.cfg"))
+    script("configs", tmp_path)
+    for path in CONFIG_FOLDER.rglob("*.cfg"):
+        assert (tmp_path / path.relative_to(CONFIG_FOLDER)).read_bytes() == path.read_bytes()
+    assert not list(tmp_path.rglob("*.tmp"))
 
 
 def test_a_project_has_no_links():

@@ -190,3 +190,54 @@ def test_links_to_folders_are_not_followed(tmp_path):
     (tmp_path / "texts" / "loop").symlink_to(".")
     (tmp_path / "texts" / "linked").symlink_to("../other")
     assert find_files([tmp_path / "texts"]) == [tmp_path / "texts" / "a.txt"]
+    assert find_files([tmp_path / "texts" / "linked"]) == [tmp_path / "texts" / "linked" / "b.txt"]
+
+
+@pytest.mark.skipif(not hasattr(os, "symlink"), reason="no symbolic links on this system")
+@pytest.mark.parametrize(
+    "pattern, names",
+    [
+        ("texts/**/*.txt", ["a.txt", "deep/c.txt", "linked/b.txt"]),
+        ("texts/**.txt", ["a.txt"]),
+        ("texts/**/c*", ["deep/c.txt"]),
+        ("texts/.*.txt", [".h.txt"]),
+        ("texts/.h*/*.txt", [".hidden/d.txt"]),
+        ("texts/.hidden/*.txt", [".hidden/d.txt"]),
+        ("texts/l*/*.txt", ["linked/b.txt"]),
+        ("texts/*/../a.txt", ["deep/../a.txt", "linked/../a.txt"]),
+        ("texts/deep/../*.txt", ["deep/../a.txt"]),
+    ],
+)
+def test_patterns(pattern, names, tmp_path):
+    """They match what `glob` matches."""
+    for name in ("a.txt", ".h.txt", "deep/c.txt", ".hidden/d.txt", "../other/b.txt"):
+        path = tmp_path / "texts" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("text\n")
+    (tmp_path / "texts" / "linked").symlink_to(tmp_path / "other")
+    if pattern == "texts/*/../a.txt":
+        (tmp_path / "a.txt").touch()  # Where `linked/..` leads.
+    files = find_files([tmp_path / pattern])
+    assert files == [tmp_path / "texts" / name for name in names]
+
+
+def test_folders_that_are_skipped_are_not_listed(tmp_path, monkeypatch):
+    """They may have many files."""
+    for name in (".git/objects", "corpus/train", "texts"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "a.txt").write_text("text\n")
+    for name in ("manifest.json", "types.txt"):
+        (tmp_path / "corpus" / name).write_text("{}")
+    listed = []
+    scandir = os.scandir
+
+    def scan(path):
+        listed.append(os.path.relpath(path, tmp_path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    assert find_files([tmp_path]) == [tmp_path / "texts" / "a.txt"]
+    assert "texts" in listed
+    assert not {".git", os.path.join(".git", "objects"), os.path.join("corpus", "train")} & {
+        *listed
+    }

@@ -78,8 +78,10 @@ def find_format(path: Path) -> tuple[ModuleType, Path]:
     RAISES (ValueError): If no format is recognised, or if there are several files of weights."""
     if path.is_dir():
         return _find_in_folder(path)
-    if not path.is_file():
+    if not path.exists():
         raise ValueError(f"no such file or folder: {path}")
+    if not path.is_file():
+        raise ValueError(f"{path} is neither a file nor a folder")
     with path.open("rb") as file:
         start = file.read(512)
     if not start:

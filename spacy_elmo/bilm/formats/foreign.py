@@ -39,7 +39,7 @@ def describe_foreign(path: Path) -> Optional[str]:
     """RETURNS (Optional[str]): What the file or folder is, and what to do about it; None if it is
     not recognised."""
     if path.is_dir():
-        files = (*path.iterdir(), *path.glob("*.model/encoder.pkl"))
+        files = (*path.iterdir(), *path.glob("*.model/*.pkl"))
         return _describe_names({file.name for file in files})
     with path.open("rb") as file:
         start = file.read(512)
@@ -84,7 +84,7 @@ def _describe_zip(path: Path) -> str:
 
 def _describe_names(names: Collection[str]) -> Optional[str]:
     """RETURNS (Optional[str]): What files of these names are, in one folder or archive."""
-    if "encoder.pkl" in names:
+    if {"encoder.pkl", "token_embedder.pkl"} <= set(names):
         return _MANY_LANGS
     if "saved_model.pb" in names:
         return _SAVED_MODEL

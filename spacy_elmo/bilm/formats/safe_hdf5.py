@@ -23,7 +23,12 @@ _FILTERS = {
     h5py.h5z.FILTER_SHUFFLE: "shuffle",
     h5py.h5z.FILTER_DEFLATE: "deflate",
     h5py.h5z.FILTER_FLETCHER32: "fletcher32",
+    h5py.h5z.FILTER_SZIP: "szip",
+    h5py.h5z.FILTER_NBIT: "n-bit",
+    h5py.h5z.FILTER_SCALEOFFSET: "scale-offset",
+    h5py.h5z.FILTER_LZF: "lzf",
 }
+_ACCEPTED_FILTERS = ("shuffle", "deflate", "fletcher32")
 _CHECKSUM_BYTES = 4  # Of fletcher32.
 
 
@@ -79,10 +84,10 @@ def check_storage(path: Path, datasets: Mapping[str, h5py.Dataset]) -> None:
                 f"{path}: the data of {name} are in other files (a virtual dataset, or external "
                 "storage): refused. Copy them into this file where you trust it"
             )
-        if len(set(filters)) < len(filters) or not set(filters) <= set(_FILTERS.values()):
+        if len(set(filters)) < len(filters) or not set(filters) <= set(_ACCEPTED_FILTERS):
             raise ValueError(
                 f"{path}: {name} is stored with the HDF5 filters {', '.join(filters)}, but only "
-                f"{', '.join(_FILTERS.values())} are read, each at most once: where you trust the "
+                f"{', '.join(_ACCEPTED_FILTERS)} are read, each at most once: where you trust the "
                 "file, store it without filters (h5repack -f NONE)"
             )
         if n_written < n_declared and not filters:
