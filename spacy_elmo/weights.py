@@ -97,7 +97,11 @@ def load_bilm(source: Union[str, Path], component: Optional[str] = None) -> BiLM
     try:
         # Neither the tokenizer nor the other components are needed, nor what the settings of the
         # elmo component refer to.
-        name = choose_component(*_list_components(path), component)
+        advice = (
+            "write the weights of one to a folder with `spacy elmo export PIPELINE OUT "
+            "--name NAME`, and use that"
+        )
+        name = choose_component(*_list_components(path), component, advice)
         elmo = spacy.blank("xx").add_pipe("elmo", config={"model": {"weights": None}})
         elmo.from_disk(path / name, exclude=["vocab"])  # type: ignore[attr-defined]
         return elmo.bilm  # type: ignore[attr-defined]
@@ -125,24 +129,23 @@ def load_pipeline(source: Union[str, Path]) -> Language:
     return nlp
 
 
-def choose_component(names: list[str], pipeline: list[str], name: Optional[str]) -> str:
+def choose_component(
+    names: list[str], pipeline: list[str], name: Optional[str], advice: str
+) -> str:
     """Choose one of a pipeline's elmo components.
 
     names, pipeline (list[str]): The elmo components, and all components.
     name (Optional[str]): The one that the user has named.
+    advice (str): What to do if there are several.
     RETURNS (str): This name, or that of the only one.
     RAISES (ValueError): If there is no such component, or several and no name.
     """
     if not names:
-        raise ValueError(f"the pipeline has no elmo component, only {pipeline}")
+        raise ValueError(f"there is no elmo component, only {pipeline}")
     if name is None and len(names) > 1:
-        raise ValueError(
-            f"the pipeline has several elmo components {names}: choose one with --name. Where that "
-            "is no option, write its weights to a folder with `spacy elmo export PIPELINE OUT "
-            "--name NAME`, and use that"
-        )
+        raise ValueError(f"there are several elmo components {names}: {advice}")
     if name is not None and name not in names:
-        raise ValueError(f"the pipeline has no elmo component {name!r}, only {names}")
+        raise ValueError(f"there is no elmo component {name!r}, only {names}")
     return name or names[0]
 
 

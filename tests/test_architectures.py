@@ -109,6 +109,14 @@ def test_a_pipeline_with_random_weights_round_trips(tmp_path, vocabulary, word_i
     assert max_difference(other("The bank flows")._.elmo_layers, expected._.elmo_layers) > 1e-4
 
 
+def test_random_weights_are_those_that_were_saved_before_the_first_use():
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo", config={"model": CHARACTERS})
+    loaded = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
+    expected = loaded("The bank flows")._.elmo_layers
+    assert max_difference(nlp("The bank flows")._.elmo_layers, expected) < 1e-6
+
+
 def test_a_saved_pipeline_with_word_input_needs_no_vocabulary_file(tmp_path, vocabulary):
     nlp = spacy.blank("en")
     nlp.add_pipe("elmo", config={"model": {**WORD_INPUT, "vocabulary": str(vocabulary)}})

@@ -407,6 +407,7 @@ def test_without_weights_the_first_use_says_what_to_do():
     for use in (lambda: nlp("text"), nlp.initialize, lambda: elmo.bilm):
         with pytest.raises(ValueError, match="no weights yet"):
             use()
+    elmo.set_annotations([], [])
 
 
 def test_load_weights(weights_folder, nlp):

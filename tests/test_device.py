@@ -227,8 +227,10 @@ def test_a_pipeline_saved_on_a_gpu_runs_on_a_cpu(
     weights_folder: Path, precision: str, reason: str, without_bfloat16: None
 ):
     nlp = elmo_pipeline(weights_folder, model={"precision": precision})
-    with pytest.warns(UserWarning, match=f"'{precision}'.*{reason}.*runs in float32"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         data = nlp.to_bytes()
+    with pytest.warns(UserWarning, match=f"'{precision}'.*{reason}.*runs in float32"):
         nlp = spacy.blank("en").from_config(nlp.config).from_bytes(data)
     [expected] = random_bilm().embed([["the", "bank"]])
     with warnings.catch_warnings():
@@ -247,6 +249,19 @@ def test_a_pipeline_saved_on_a_cpu_runs_on_a_gpu(
         bilm_of(nlp)
     nlp("the bank")
     assert precision_of(nlp) == "float32"
+
+
+def test_saving_does_not_move_a_pipeline_that_never_ran(gpu: None, weights_folder: Path):
+    """The biLM is on no device yet. Here it could not be read from the device."""
+    nlp = elmo_pipeline(weights_folder, model={"precision": "int8"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        data = nlp.get_pipe("elmo").to_bytes()
+    set_current_ops(NumpyOps())
+    other = spacy.blank("en").add_pipe("elmo", config={"model": {"weights": None}})
+    [expected] = random_bilm().embed([["the", "bank"]])
+    [layers] = other.from_bytes(data).bilm.embed([["the", "bank"]])
+    assert max_difference(layers, expected) < 1e-6
 
 
 # What the caller has set for PyTorch

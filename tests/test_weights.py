@@ -69,7 +69,7 @@ def test_a_pipeline(tmp_path, weights_folder, bilm):
     assert_is(load_bilm(tmp_path / "pipeline"), bilm)
     nlp.remove_pipe("lm")
     nlp.to_disk(tmp_path / "none")
-    with pytest.raises(ValueError, match=r"has no elmo component, only \['sentencizer'\]"):
+    with pytest.raises(ValueError, match=r"no elmo component, only \['sentencizer'\]"):
         load_bilm(tmp_path / "none")
 
 
@@ -316,8 +316,12 @@ def test_a_pipeline_with_several(tmp_path, weights_folder, bilm):
     nlp = elmo_pipeline(weights_folder)
     nlp.add_pipe("elmo", name="small")
     nlp.to_disk(tmp_path / "two")
-    with pytest.raises(ValueError, match=r"several elmo components \['elmo', 'small'\].*--name"):
+    several = r"several elmo components \['elmo', 'small'\]: "
+    with pytest.raises(ValueError, match=several + ".*spacy elmo export.*--name"):
         load_bilm(tmp_path / "two")
+    (tmp_path / "text").write_text("the bank", "utf8")
+    arguments = (tmp_path / "text", tmp_path / "out.npz", "--model", tmp_path / "two")
+    assert "'small']: choose one with --name" in " ".join(fail("embed", *arguments).split())
     with pytest.raises(ValueError, match="no elmo component 'large'"):
         load_bilm(tmp_path / "two", "large")
     assert_is(load_bilm(tmp_path / "two", "elmo"), bilm)

@@ -33,7 +33,8 @@ Linear = Callable[..., Tensor]
 
 
 class LayerProducts(NamedTuple):
-    """The matrix products of one layer, for inference.
+    """The matrix products of one layer, as `run_layer` uses them: packed for inference, or of plain
+    tensors inside the autograd function.
 
     input, recurrent (Linear): From inputs and from outputs to gates, width 4H.
     projection (Optional[Linear]): From width H to P.
@@ -79,7 +80,8 @@ def run_layer(
     state: Optional[LayerState] = None,
     cells: Optional[Tensor] = None,
 ) -> None:
-    """Run one layer without autograd.
+    """Run one layer, for inference and for the forward pass of training. Autograd must be off: the
+    outputs are written in place.
 
     x (Tensor): Packed inputs, shape (..., rows, in).
     batch_sizes (Sequence[int]): Sequences that are active at each step; falling.

@@ -114,4 +114,5 @@ def get_component(nlp: Language, name: Optional[str]) -> Elmo:
     """RETURNS (Elmo): The elmo component of this name, or the only one if the name is None.
     RAISES (ValueError): If there is no such component, or several and no name."""
     components = list_components(nlp)
-    return components[choose_component(list(components), nlp.component_names, name)]
+    advice = "choose one with --name"
+    return components[choose_component(list(components), nlp.component_names, name, advice)]

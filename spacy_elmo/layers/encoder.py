@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Optional, cast
+from typing import Any, NamedTuple, Optional, Union, cast
 
 import numpy
 from spacy.attrs import ORTH
@@ -52,7 +52,7 @@ class DocVectors(NamedTuple):
 
 
 def ElmoEncoder(
-    load: Optional[Callable[[], BiLM]],
+    load: Union[BiLM, Callable[[], BiLM], None],
     segmenter: Segmenter,
     settings: Settings,
     *,

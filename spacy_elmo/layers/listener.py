@@ -121,19 +121,17 @@ class GradientCheck:
 
     On a GPU, reading a number waits for everything that is computed before it. There, only every
     hundredth gradient is checked, by the sum of all since the last check.
-
-    name (str): What to call the gradients in the error.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self) -> None:
         self._sum: Any = 0.0
         self._n_values = 0
 
-    def add(self, value: Any, *, sync: bool = True) -> float:
+    def add(self, value: Any, name: str, *, sync: bool = True) -> float:
         """Check a gradient.
 
         value (Any): A number that is not finite if the gradient is not.
+        name (str): What to call the gradients in the error.
         sync (bool): Check at once, also where that waits for the device.
         RETURNS (float): The sum of the values since the last check; 0 if this call checked nothing.
         RAISES (ValueError): If a gradient since the last check is not finite.
@@ -146,7 +144,7 @@ class GradientCheck:
         self._sum, self._n_values = 0.0, 0
         if not isfinite(total):
             raise ValueError(
-                f"{self.name} is NaN or infinite: lower the learning rate, or clip gradients "
+                f"{name} is NaN or infinite: lower the learning rate, or clip gradients "
                 "(training.optimizer.grad_clip)"
             )
         return total
@@ -261,14 +259,13 @@ def join_layers(ops: Ops, layers: Sequence[Any]) -> BatchLayers:
 
 def mix_docs(mix: Mix) -> Model[BatchLayers, list[Floats2d]]:
     """Apply a mix to a batch of docs."""
-    check = GradientCheck(f"the gradient of the ELMo vectors (mix: {mix.name})")
     return Model(
         MIX_DOCS,
         _forward_mix,
         init=_init_mix,
         layers=[mix],
         dims={"nO": None},
-        attrs={"gradient_check": check},
+        attrs={"gradient_check": GradientCheck()},
     )
 
 
@@ -285,11 +282,12 @@ def _forward_mix(
     model: Model[BatchLayers, list[Floats2d]], X: BatchLayers, is_train: bool
 ) -> tuple[list[Floats2d], Callable]:
     if not X.lengths:
-        return [], lambda dY: X.layers
+        return [], lambda dY: model.ops.xp.zeros_like(X.layers)
     check: GradientCheck = model.attrs["gradient_check"]
-    if not is_train:
-        check.add(0.0)
     mix = model.layers[0]
+    name = f"the gradient of the ELMo vectors (mix: {mix.name})"
+    if not is_train:
+        check.add(0.0, name)
     run = mix.attrs.get("forward_frozen") if X.frozen else None
     Y, backprop_mix = mix(X.layers, is_train) if run is None else run(mix, X.layers, is_train)
     if model.has_dim("nO") and Y.shape[1] != model.get_dim("nO"):
@@ -301,7 +299,7 @@ def _forward_mix(
     def backprop(dY: list[Floats2d]) -> Optional[Floats3d]:
         ops = model.ops
         flat = ops.flatten(dY)
-        check.add(ops.xp.sum(flat), sync=ops.device_type == "cpu")
+        check.add(ops.xp.sum(flat), name, sync=ops.device_type == "cpu")
         if X.frozen and not any(node.param_names for node in mix.walk()):
             return None
         return backprop_mix(flat)

@@ -87,7 +87,9 @@ def describe_missing_layers(model: Model[list[Doc], BatchLayers], docs: Sequence
 
 def describe_listener(model: Model[list[Doc], BatchLayers]) -> str:
     upstream = model.attrs["link"].upstream
-    for component, listeners in {} if upstream is None else upstream.listener_map.items():
+    if upstream is None:
+        return "a listener"
+    for component, listeners in upstream.listener_map.items():
         if model in listeners:
             return f"the listener of {component!r}"
     return "a listener"

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Optional
+from typing import Optional, Union
 
 import srsly
 import torch
@@ -37,8 +37,8 @@ def _ordinary_tensors() -> Iterator[None]:
 class ElmoShim(PyTorchShim):
     """Holds the biLM for thinc: loads, moves, trains and saves it.
 
-    load (Optional[Callable]): Makes the biLM at its first use. A saved pipeline replaces the biLM
-        before that. None: the encoder has no weights yet.
+    load (Union[BiLM, Callable, None]): The biLM, or what makes it at its first use. A saved
+        pipeline replaces the biLM before that. None: the encoder has no weights yet.
     settings (Settings): How to run it.
     mixed_precision (bool): Fine-tune with bfloat16 products; weights, gradients and results stay
         float32.
@@ -50,7 +50,7 @@ class ElmoShim(PyTorchShim):
 
     def __init__(
         self,
-        load: Optional[Callable[[], BiLM]],
+        load: Union[BiLM, Callable[[], BiLM], None],
         settings: Settings,
         mixed_precision: bool = False,
         language: Optional[str] = None,
@@ -76,18 +76,26 @@ class ElmoShim(PyTorchShim):
         RAISES (ValueError): If there are no weights."""
         with no_fork(), _LOADING:
             if not isinstance(self._model, BiLM):
-                if self.load is None:
-                    raise ValueError(
-                        "the elmo component has no weights yet: name some in its config "
-                        '(nlp.add_pipe("elmo", config={"model": {"weights": "path/to/folder"}})), '
-                        "call load_weights() on the component, or load a pipeline that holds them"
-                    )
-                with _ordinary_tensors():
-                    # Random weights are of the default dtype, which may be float64.
-                    self.set_bilm(self.load().float())
-                if self.warning is not None:
-                    warnings.warn(self.warning, stacklevel=2)
+                self.set_bilm(self._read())
             return self._model
+
+    def _read(self) -> BiLM:
+        """RETURNS (BiLM): The biLM before it moves to the encoder's device: always the same,
+        because its weights may be random.
+        RAISES (ValueError): If there are no weights."""
+        if self.load is None:
+            raise ValueError(
+                "the elmo component has no weights yet: name some in its config "
+                '(nlp.add_pipe("elmo", config={"model": {"weights": "path/to/folder"}})), '
+                "call load_weights() on the component, or load a pipeline that holds them"
+            )
+        if not isinstance(self.load, BiLM):
+            with _ordinary_tensors():
+                # Random weights are of the default dtype, which may be float64.
+                self.load = self.load().float()
+            if self.warning is not None:
+                warnings.warn(self.warning, stacklevel=2)
+        return self.load
 
     def set_bilm(self, bilm: BiLM) -> None:
         """Take another biLM, which moves to the encoder's device. A precision that the device does
@@ -102,7 +110,7 @@ class ElmoShim(PyTorchShim):
             warnings.warn(f"{error}; the biLM runs in float32", stacklevel=2)
             self.usable_settings = replace(self.settings, precision="float32")
         bilm.lstm.kernel = self.settings.kernel
-        self._model = bilm
+        self._model, self.load = bilm, None
 
     def finish_update(self, optimizer: Optimizer) -> None:
         super().finish_update(optimizer)
@@ -116,8 +124,12 @@ class ElmoShim(PyTorchShim):
             self.set_bilm(self._model)
 
     def to_bytes(self) -> bytes:
-        # The saved pipeline must not need the original files, even if this one never ran.
-        state = native.to_bytes(self.load_bilm()) if self.has_weights else b""
+        state = b""
+        if self.has_weights:
+            # The saved pipeline must not need the original files, even if this one never ran.
+            with no_fork(), _LOADING:
+                bilm = self._model if isinstance(self._model, BiLM) else self._read()
+            state = native.to_bytes(bilm)
         return srsly.msgpack_dumps({"config": self.cfg, "state": state})
 
     def from_bytes(self, bytes_data: bytes) -> ElmoShim:

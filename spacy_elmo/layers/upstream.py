@@ -43,7 +43,7 @@ class RunState:
     followers (WeakSet[Upstream]): The elmo components after it in a pipeline.
     has_warned (bool): Whether the warning of long sentences was shown.
     docs (Sequence[Doc]): The docs of the last update. Empty: no training since `end_training`.
-    batch (Optional[SharedBatch]): The batch of the last update.
+    batch (Optional[SharedBatch]): The batch of the last update, if the biLM is not frozen.
     gradient_check (GradientCheck): For the gradients that reach the biLM.
     """
 
@@ -56,7 +56,7 @@ class RunState:
     def end_training(self) -> None:
         self.docs: Sequence[Doc] = ()
         self.batch: Optional[SharedBatch] = None
-        self.gradient_check = GradientCheck("the gradient of the biLM's layers")
+        self.gradient_check = GradientCheck()
 
     def __reduce__(self) -> tuple:
         return RunState, ()
@@ -130,6 +130,9 @@ class Upstream(Tok2Vec):
 
     def set_annotations(self, docs: Iterable[Doc], scores: Sequence[DocVectors]) -> None:
         """Write vectors to the docs."""
+        docs = list(docs)
+        if not docs:  # Then there need not be weights.
+            return
         checksum = get_session(self.model).checksum
         for doc, vectors in zip(docs, scores):
             extensions.write(doc, self.name, checksum, vectors.layers, vectors.tokens)
@@ -211,9 +214,11 @@ class Upstream(Tok2Vec):
             layers, backprop = encode_layers(self.model, docs, self.activation_cache), None
         else:
             layers, backprop = self._begin_fine_tuning(docs, losses)
-        self._run.batch = SharedBatch(doc_keys(docs), layers, states, backprop)
+        batch = SharedBatch(doc_keys(docs), layers, states, backprop)
         for state in states:
-            state.batch = self._run.batch
+            state.batch = batch
+        if backprop is not None:
+            self._run.batch = batch
         if sgd is not None:
             self.finish_update(sgd)
         return losses
@@ -229,7 +234,8 @@ class Upstream(Tok2Vec):
         def backprop(d_layers: Optional[Floats3d], sgd: Optional[Optimizer]) -> None:
             if d_layers is not None:
                 squares = ops.xp.vdot(d_layers, d_layers)
-                losses[self.name] += check.add(squares, sync=ops.device_type == "cpu")
+                what = f"{self.name}: the gradient of the biLM's layers"
+                losses[self.name] += check.add(squares, what, sync=ops.device_type == "cpu")
                 backprop_model(d_layers)
             if sgd is not None:
                 self._apply_gradients(sgd)

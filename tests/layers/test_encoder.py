@@ -227,6 +227,13 @@ def test_weights_are_read_at_first_use(weights_folder):
     assert get_session(encoder).settings.precision == "float16"
 
 
+def test_weights_may_be_given_as_a_bilm(bilm):
+    encoder = ElmoEncoder(bilm, sentences(), Settings())
+    assert get_bilm(encoder) is bilm
+    [expected] = bilm.embed([["bank"]])
+    assert max_difference(encoder.predict(make_docs([["bank"]])).layers, expected) < 1e-6
+
+
 def test_without_weights_every_use_says_so():
     encoder = ElmoEncoder(None, sentences(), Settings())
     for use in (encoder.predict, encoder.begin_update, lambda docs: encoder.initialize()):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import pickle
 import tracemalloc
+import weakref
 
 import numpy
 import pytest
@@ -20,7 +22,7 @@ from spacy_elmo.bilm.formats import native
 from spacy_elmo.extensions import get_layers
 from spacy_elmo.inference import Session
 from spacy_elmo.layers.encoder import BatchLayers, get_bilm
-from spacy_elmo.layers.listener import mix_docs
+from spacy_elmo.layers.listener import NAME, mix_docs
 from spacy_elmo.layers.mixes import ConcatLayers, FrozenMix, ScalarMix
 from spacy_elmo.mix_logger import find_mixes
 
@@ -915,6 +917,33 @@ def test_bad_gradients(weights_folder, value, frozen):
     dY[0][0, 0] = value
     with pytest.raises(ValueError, match=r"gradient of the ELMo vectors .* is NaN or infinite"):
         backprop(dY)
+
+
+def test_bad_gradients_of_the_layers_name_the_component(weights_folder):
+    """The gradients of the listeners are finite, but not the sum of their squares."""
+    nlp = initialized(weights_folder, frozen=False)
+    source = nlp.get_pipe("tagger").model.layers[0]
+    nlp.get_pipe("elmo").update(tagged(nlp))
+    Y, backprop = source.begin_update([example.x for example in tagged(nlp)])
+    with pytest.raises(ValueError, match="elmo: the gradient of the biLM's layers is NaN or inf"):
+        backprop([numpy.full_like(y, 1e30) for y in Y])
+
+
+def test_the_last_batch_of_a_frozen_bilm_is_freed_with_its_listeners(weights_folder):
+    nlp = initialized(weights_folder, frozen=True)
+    nlp.update(tagged(nlp))
+    state = next(n for n in nlp.get_pipe("tagger").model.walk() if n.name == NAME).attrs["link"]
+    batch = weakref.ref(state.batch)
+    state.batch = None
+    gc.collect()
+    assert batch() is None
+
+
+def test_the_gradient_of_no_docs_is_not_the_layers():
+    layers = numpy.zeros((3, 0, 4), dtype="float32")
+    Y, backprop = mix_docs(FrozenMix()).begin_update(BatchLayers(layers, []))
+    gradient = backprop(Y)
+    assert gradient is not layers and gradient.shape == layers.shape
 
 
 class OnDevice(numpy.ndarray):
