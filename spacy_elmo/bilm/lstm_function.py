@@ -13,14 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Optional
 
-import numpy
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .config import LSTMConfig
 from .mixed_precision import operand, product_dtype, product_rows
-from .packing import to_device
+from .packing import previous_rows, to_device
 
 # Added to the forget gate's bias at run time (bilm-tf stores it without).
 FORGET_BIAS = 1.0
@@ -199,10 +198,7 @@ class LSTMFunction(torch.autograd.Function):
         weight = gate_weight.to(dtype)
         recurrent = weight[..., width:].contiguous()
         projection = None if projection_weight is None else projection_weight.to(dtype)
-        # For each row but those of the first step, the row of the same sequence one step before.
-        counts = numpy.array([0, *batch_sizes[:-1]], dtype=numpy.int64)
-        distance = numpy.repeat(counts, batch_sizes)
-        previous = to_device((numpy.arange(n_rows) - distance)[batch_sizes[0] :], x.device)
+        previous = to_device(previous_rows(batch_sizes), x.device)
         factors = _derivatives(gates, cells, c0, previous, ctx.config.cell_clip)
         d_out = dy.clone()
         low = _backward_steps(ctx, factors, d_out, y, recurrent, projection)

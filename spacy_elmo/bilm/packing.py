@@ -6,7 +6,7 @@ has one row for each of the first `batch_sizes[t]` sequences.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -92,6 +92,13 @@ def pack_sentences(
         numpy.stack(token_rows),
         packed.sequences[:n_sentences],
     )
+
+
+def previous_rows(batch_sizes: Sequence[int]) -> numpy.ndarray:
+    """RETURNS (ndarray): For each row but those of the first step, the row of the same sequence one
+    step before."""
+    sizes = numpy.array(batch_sizes, dtype=numpy.int64)
+    return numpy.arange(sizes[0], sizes.sum()) - numpy.repeat(sizes[:-1], sizes[1:])
 
 
 def split_sentences(lengths: numpy.ndarray, max_tokens: int) -> Iterator[numpy.ndarray]:

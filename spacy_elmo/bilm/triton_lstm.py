@@ -16,7 +16,6 @@ from functools import cache
 from itertools import accumulate, chain
 from typing import Any, NamedTuple, Optional
 
-import numpy
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -25,7 +24,7 @@ from .config import LSTMConfig
 from .kernels import mean_error
 from .lstm_function import FORGET_BIAS, LayerState, LSTMFunction, _split_steps
 from .mixed_precision import product_dtype
-from .packing import to_device
+from .packing import previous_rows, to_device
 from .triton_cell import ROWS, cell_backward, cell_forward
 
 
@@ -245,22 +244,16 @@ class _LSTMFunction(torch.autograd.Function):
             )
             if step:
                 d_y[:, before].baddbmm_(d_gates[:, rows], weights.recurrent)
-        # For each row but those of the first step, the row of the same sequence one step before.
-        sizes = numpy.array(ctx.batch_sizes)
-        distance = numpy.repeat(sizes[:-1], sizes[1:])
-        previous = to_device(numpy.arange(first, y.shape[1]) - distance, y.device)
         width = x.shape[2]
         inputs = x.new_empty(*x.shape[:2], width + y.shape[2])
         inputs[..., :width] = x
         inputs[:, :first, width:] = 0 if h0 is None else h0
-        inputs[:, first:, width:] = y[:, previous]
+        inputs[:, first:, width:] = y[:, to_device(previous_rows(ctx.batch_sizes), y.device)]
         d_weight = _product(d_gates.transpose(1, 2), inputs, ctx.dtype)
         d_projection: Any = None, None
         if weights.projection is not None:
             d_projection = _product(d_y.transpose(1, 2), hidden, ctx.dtype)
-        d_x = None
-        if ctx.needs_input_grad[0]:
-            d_x = _product(d_gates, weights.input, ctx.dtype)
+        d_x = _product(d_gates, weights.input, ctx.dtype) if ctx.needs_input_grad[0] else None
         gradients = zip(d_weight, d_bias.sum(1), d_projection)
         return d_x, None, None, None, *chain(*gradients)
 

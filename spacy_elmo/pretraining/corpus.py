@@ -142,12 +142,7 @@ def prepare(
     RAISES (ValueError): If a setting is out of range, there is no text, or too little for both
         parts.
     """
-    if not 0 < dev_fraction < 1:
-        raise ValueError(f"dev_fraction must be between 0 and 1, found {dev_fraction}")
-    if vocab_size is not None and vocab_size < 1:
-        raise ValueError(f"vocab_size must be 1 or more, found {vocab_size}")
-    if n_process < 1:
-        raise ValueError(f"n_process must be 1 or more, found {n_process}")
+    _check_ranges(dev_fraction, vocab_size=vocab_size, n_process=n_process)
     with atomic_folder(folder) as new:
         # The generator is closed here, so that its processes end with an error or a signal.
         with contextlib.closing(tokenize(texts, tokenization, n_process)) as sentences:
@@ -180,6 +175,15 @@ def prepare(
         manifest["checksum"] = _checksum(manifest)
         (new / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf8")
     return manifest
+
+
+def _check_ranges(dev_fraction: float, **numbers: Optional[int]) -> None:
+    """Before anything is read, which can take hours."""
+    if not 0 < dev_fraction < 1:
+        raise ValueError(f"dev_fraction must be between 0 and 1, found {dev_fraction}")
+    for name, number in numbers.items():
+        if number is not None and number < 1:
+            raise ValueError(f"{name} must be 1 or more, found {number}")
 
 
 def _write_tokens(

@@ -71,13 +71,12 @@ def perplexity(
         for batch in batches:
             if should_stop():
                 return None
-            if batch is None:
-                continue
-            targets = batch.targets[0]
-            likelihoods = model.log_likelihood(batch, states)
-            sums[:2] += likelihoods.double().sum(1).cpu().numpy()
-            sums[2] += 0 if unigram is None else unigram[targets].sum()
-            sums[3:] += (targets == UNK_ID).sum(), batch.n_words, batch.n_targets
+            if batch is not None:
+                targets = batch.targets[0]
+                likelihoods = model.log_likelihood(batch, states)
+                sums[:2] += likelihoods.double().sum(1).cpu().numpy()
+                sums[2] += 0 if unigram is None else unigram[targets].sum()
+                sums[3:] += (targets == UNK_ID).sum(), batch.n_words, batch.n_targets
     finally:
         model.train(was_training)
     total = all_reduce_sum(torch.from_numpy(sums).to(model.bilm.device)).tolist()
