@@ -344,19 +344,8 @@ def reference(
     """All layers of every sentence from zero states, shape (L + 1, tokens, 2P) each."""
     weights = network.cast(weights, dtype)
     encode = network.cached(lambda token: encode_token(architecture, weights, token))
-    cells = [
-        [
-            manylangs.cell(architecture, weights, f"_elmo_lstm.{direction}_layer_{layer}.")
-            for layer in range(architecture["n_layers"])
-        ]
-        for direction in manylangs.DIRECTIONS
-    ]
-    return [
-        network.side_by_side(
-            *network.bidirectional(encode, bilm_tf.BOUNDARIES, cells, True, sentence)
-        )
-        for sentence in sentences
-    ]
+    prefix, boundaries = "_elmo_lstm.", bilm_tf.BOUNDARIES
+    return manylangs.run(architecture, weights, encode, prefix, boundaries, sentences)
 
 
 def mix_weights(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy
@@ -323,14 +323,29 @@ def reference(
     """All layers of every sentence from zero states, shape (L + 1, tokens, 2P) each."""
     weights = network.cast(weights, dtype)
     encode = network.cached(lambda token: encode_token(architecture, weights, token))
+    return run(architecture, weights, encode, "", ("<bos>", "<eos>"), sentences)
+
+
+def run(
+    architecture: Architecture,
+    weights: Weights,
+    encode: Callable[[str], ndarray],
+    prefix: str,
+    boundaries: tuple[str, str],
+    sentences: Sequence[Sequence[str]],
+) -> list[ndarray]:
+    """The layers of `reference`, from the encodings of tokens.
+
+    prefix (str): Of the names of the LSTMs' tensors.
+    boundaries (tuple): The tokens before and after every sentence.
+    """
     cells = [
         [
-            cell(architecture, weights, f"{direction}_layer_{layer}.")
+            cell(architecture, weights, f"{prefix}{direction}_layer_{layer}.")
             for layer in range(architecture["n_layers"])
         ]
         for direction in DIRECTIONS
     ]
-    boundaries = ("<bos>", "<eos>")
     return [
         network.side_by_side(*network.bidirectional(encode, boundaries, cells, True, sentence))
         for sentence in sentences
