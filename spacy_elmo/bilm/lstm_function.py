@@ -93,7 +93,7 @@ def run_layer(
     hidden = torch.empty_like(c)
     previous = h
     start = 0
-    for sizes in _split_steps(batch_sizes, products.max_rows):
+    for sizes in split_steps(batch_sizes, products.max_rows):
         input_gates = products.input(x[..., start : start + sum(sizes), :], None)
         chunk_start = start
         for n in sizes:
@@ -119,7 +119,7 @@ def run_layer(
         state[1].copy_(c)
 
 
-def _split_steps(batch_sizes: Sequence[int], max_rows: int) -> Iterator[Sequence[int]]:
+def split_steps(batch_sizes: Sequence[int], max_rows: int) -> Iterator[Sequence[int]]:
     """Cut steps into runs of at most `max_rows` rows, but at least one step."""
     start = rows = 0
     for step, n in enumerate(batch_sizes):

@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from .config import LSTMConfig
 from .kernels import mean_error
-from .lstm_function import FORGET_BIAS, LayerState, LSTMFunction, _split_steps
+from .lstm_function import FORGET_BIAS, LayerState, LSTMFunction, split_steps
 from .mixed_precision import product_dtype
 from .packing import previous_rows, to_device
 from .triton_cell import ROWS, cell_backward, cell_forward
@@ -141,7 +141,7 @@ def run_layer(
     hidden = torch.empty_like(c, dtype=dtype)
     previous = None if h is None else h.to(dtype)
     start = 0
-    for sizes in _split_steps(batch_sizes, max_rows):
+    for sizes in split_steps(batch_sizes, max_rows):
         gates = weights.input_gates(low_x[:, start : start + sum(sizes)])
         for n, rows in zip(sizes, _step_rows(sizes)):
             cells, out = c[:, :n], low_y[:, start : start + n]

@@ -51,10 +51,8 @@ def pack_bilm(
     ]
     layers: list[list[Callable[..., None]]] = []
     for pair in zip(lstm.forward_layers, lstm.backward_layers):
-        # On a GPU, both directions in one batched product.
         weight = pair[0].gate_weight
         dtype = torch.bfloat16 if precision == "bfloat16" else weight.dtype
-        groups = zip(pair) if weight.device.type == "cpu" else [pair]
         kernels = load_kernels(TRITON_LSTM, settings.kernel, weight.device, dtype, config)
         if kernels is not None:
             parts = [(one.gate_weight, one.gate_bias, one.projection_weight) for one in pair]
@@ -63,6 +61,8 @@ def pack_bilm(
             run = partial(kernels.run_layer, weights=weights, max_rows=max_rows, config=config)
             layers.append([run])
         else:
+            # On a GPU, both directions in one batched product.
+            groups = zip(pair) if weight.device.type == "cpu" else [pair]
             products = [_pack_layer(group, precision) for group in groups]
             layers.append([partial(run_layer, products=one, config=config) for one in products])
     return PackedBiLM(char_products, layers)
