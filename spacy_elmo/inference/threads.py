@@ -46,7 +46,12 @@ def start(task: Callable[[], T], device: torch.device) -> Callable[[], T]:
 @cache
 def _pool(n_threads: int) -> ThreadPoolExecutor:
     # Threads of Python: PyTorch's operators run without the global interpreter lock.
-    return ThreadPoolExecutor(n_threads, "spacy-elmo", initializer=_use_one_thread)
+    pool = ThreadPoolExecutor(n_threads, "spacy-elmo", initializer=_use_one_thread)
+    # All threads begin here, so that later calls leave the number of new threads alone.
+    barrier = threading.Barrier(n_threads)
+    for future in [pool.submit(barrier.wait, 10) for _ in range(n_threads)]:
+        future.result()
+    return pool
 
 
 def _use_one_thread() -> None:
