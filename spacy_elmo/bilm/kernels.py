@@ -1,7 +1,8 @@
-"""Which kernels run on a GPU: Triton's, or PyTorch's own.
+"""Which kernels run: this package's own, or PyTorch's.
 
-Triton is no dependency. Where it is installed, its kernels are compiled for the GPU at hand, which
-nobody may have tried before: so they are compared with the plain path first.
+On a GPU these are Triton's. Triton is no dependency; where it is installed, its kernels are
+compiled for the GPU at hand. On a CPU there is one in C, which is built if there is a compiler.
+Nobody may have tried them on this machine before: so they are compared with the plain path first.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def load_kernels(
     RETURNS (Optional[module]): None for the plain path.
     """
     if kernel == "auto":
-        runs = device.type == "cuda" and _agrees(name, device, dtype, *settings)
+        runs = device.type == "cuda" and _agrees(name, "triton", device, dtype, *settings)
     else:
         runs = kernel == "triton" and device.type != "cpu"
         if runs and find_spec("triton") is None:
@@ -46,9 +47,19 @@ def load_kernels(
     return import_module(name) if runs else None
 
 
+def load_compiled_cell(kernel: Kernel, device: torch.device, dtype: torch.dtype) -> Any:
+    """RETURNS (Optional[module]): `compiled_cell`, if it is to run products of this type: on a CPU,
+    with any kernel but "torch", if it was built."""
+    name, extension = f"{__package__}.compiled_cell", f"{__package__}._cell"
+    runs = kernel != "torch" and device.type == "cpu" and _agrees(name, extension, device, dtype)
+    return import_module(name) if runs else None
+
+
 @cache
-def _agrees(name: str, device: torch.device, dtype: torch.dtype, *settings: Hashable) -> bool:
-    if find_spec("triton") is None or dtype not in _MAX_ERROR:
+def _agrees(
+    name: str, required: str, device: torch.device, dtype: torch.dtype, *settings: Hashable
+) -> bool:
+    if dtype not in _MAX_ERROR or find_spec(required) is None:
         return False
     try:
         error = import_module(name).max_error(device, dtype, *settings)
@@ -60,7 +71,7 @@ def _agrees(name: str, device: torch.device, dtype: torch.dtype, *settings: Hash
     except Exception as error:  # Of Triton, its compiler, or the driver.
         reason = f"{type(error).__name__}: {error}"
     warnings.warn(
-        f"the Triton kernels of {name} do not work on {device} ({reason}): PyTorch's are used, "
+        f"the kernels of {name} do not work on {device} ({reason}): PyTorch's are used, "
         'which are slower; kernel = "torch" chooses them without a warning',
         stacklevel=2,
     )

@@ -90,7 +90,6 @@ class BiLSTM(nn.Module):
         RETURNS (list): The layers' outputs, each packed like x.
         """
         run: Callable[..., Tensor] = LSTMFunction.apply
-        settings = batch_sizes, self.config
         kernels = None
         if x.device.type != "cpu":
             dtype = product_dtype(x)
@@ -102,14 +101,11 @@ class BiLSTM(nn.Module):
             weights = [(one.gate_weight, one.gate_bias, one.projection_weight) for one in pair]
             if not batch_sizes:
                 y = x
-            elif x.device.type == "cpu":
-                sides = zip(x, weights, zip(*state) if state else [None, None])
-                y = torch.stack([run(rows, *one, *settings, s) for rows, one, s in sides])
             elif kernels is not None:
                 y = kernels.train_layer(x, batch_sizes, weights, self.config, state)
-            else:  # Both directions in one batched product per step.
+            else:
                 both = [None if side[0] is None else torch.stack(side) for side in zip(*weights)]
-                y = run(x, *both, *settings, state)
+                y = run(x, *both, batch_sizes, self.config, state, self.kernel)
             x = x + y if number > 0 and self.config.use_skip_connections else y
             outputs.append(x)
         return outputs

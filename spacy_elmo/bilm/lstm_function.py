@@ -11,6 +11,8 @@ Rows are packed (see `packing`). All tensors may have leading dimensions for sev
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from itertools import chain
 from typing import Any, NamedTuple, Optional
 
 import torch
@@ -18,8 +20,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .config import LSTMConfig
-from .mixed_precision import operand, product_dtype, product_rows
-from .packing import previous_rows, to_device
+from .kernels import Kernel, load_compiled_cell
+from .mixed_precision import operand, product_dtype, product_rows, step_product
+from .packing import previous_rows, round_up, to_device
+from .threads import run_side_by_side
 
 # Added to the forget gate's bias at run time (bilm-tf stores it without).
 FORGET_BIAS = 1.0
@@ -27,8 +31,8 @@ FORGET_BIAS = 1.0
 # Outputs and cells of one layer, shapes (..., sequences, P) and (..., sequences, H).
 LayerState = tuple[Tensor, Tensor]
 
-# Computes `x @ weight.T + bias (+ addend)`. The result may be overwritten.
-Linear = Callable[..., Tensor]
+# Computes `x @ weight.T + bias`. The result may be overwritten.
+Linear = Callable[[Tensor], Tensor]
 
 
 class LayerProducts(NamedTuple):
@@ -38,12 +42,14 @@ class LayerProducts(NamedTuple):
     input, recurrent (Linear): From inputs and from outputs to gates, width 4H.
     projection (Optional[Linear]): From width H to P.
     max_rows (int): Rows of gates to compute from inputs at once.
+    cell (Optional[module]): What runs the rest of a step: `compiled_cell`. None: `lstm_step`.
     """
 
     input: Linear
     recurrent: Linear
     projection: Optional[Linear]
     max_rows: int
+    cell: Any = None
 
 
 def lstm_step(
@@ -90,30 +96,48 @@ def run_layer(
     cells (Optional[Tensor]): Takes all cells, packed like x, shape (..., rows, H).
     """
     h, c = state or (None, x.new_zeros(*x.shape[:-2], batch_sizes[0], config.dim))
-    hidden = torch.empty_like(c)
+    hidden: Any = None
     previous = h
+    outputs = iter(y.split(batch_sizes, dim=-2))
+    kept = None if cells is None else iter(cells.split(batch_sizes, dim=-2))
+    clip = projection_clip(config, y.dtype)
     start = 0
     for sizes in split_steps(batch_sizes, products.max_rows):
-        input_gates = products.input(x[..., start : start + sum(sizes), :], None)
-        chunk_start = start
-        for n in sizes:
-            gates = input_gates[..., start - chunk_start : start - chunk_start + n, :]
-            if previous is not None:
-                gates = products.recurrent(previous[..., :n, :], gates)
-            c = c[..., :n, :]
-            c_next = c if cells is None else cells[..., start : start + n, :]
-            output = lstm_step(gates, c, c_next, hidden[..., :n, :], config.cell_clip)
-            previous = y[..., start : start + n, :]
-            if products.projection is None:
-                previous.copy_(output)
+        n_rows = sum(sizes)
+        input_gates = products.input(x.narrow(-2, start, n_rows)).narrow(-2, 0, n_rows)
+        start += n_rows
+        if hidden is None:
+            # Products may read more rows, see `add_rows`.
+            rows = round_up(batch_sizes[0])
+            hidden = input_gates.new_zeros(*c.shape[:-2], rows, config.dim)
+        for n, gates in zip(sizes, input_gates.split(sizes, dim=-2)):
+            if previous is not None and n < previous.shape[-2]:
+                previous = previous.narrow(-2, 0, n)
+            if n < c.shape[-2]:
+                c = c.narrow(-2, 0, n)
+            if n < hidden.shape[-2]:
+                hidden = hidden.narrow(-2, 0, n)
+            addend = None if previous is None else products.recurrent(previous)
+            c_next = c if kept is None else next(kept)
+            if products.cell is not None:
+                products.cell.forward(
+                    gates, addend, c, c_next, hidden, config.cell_clip, kept is not None
+                )
             else:
-                previous.copy_(products.projection(output, None))
-                if config.proj_clip is not None:
-                    previous.clamp_(-config.proj_clip, config.proj_clip)
+                if addend is not None:
+                    gates += addend
+                lstm_step(gates, c, c_next, hidden, config.cell_clip)
+            previous = next(outputs)
+            output = hidden if products.projection is None else products.projection(hidden)
+            if clip is not None and output.dtype == y.dtype:
+                torch.clamp(output, -clip, clip, out=previous)
+            else:
+                previous.copy_(output)
+                if clip is not None:
+                    previous.clamp_(-clip, clip)
             c = c_next
-            start += n
             if h is not None:
-                h[..., :n, :] = previous
+                h.narrow(-2, 0, n).copy_(previous)
         del input_gates, gates  # Free them before those of the next chunk are computed.
     if state is not None and cells is not None:
         state[1].copy_(c)
@@ -133,7 +157,8 @@ def split_steps(batch_sizes: Sequence[int], max_rows: int) -> Iterator[Sequence[
 
 class LSTMFunction(torch.autograd.Function):
     """One layer with autograd. Products are in the type that `torch.autocast` asks for, if it is
-    on; everything else is in that of the weights."""
+    on; cells, outputs and gradients of weights are in that of the weights, and so are the gates
+    without a compiled cell."""
 
     @staticmethod
     def forward(
@@ -145,8 +170,9 @@ class LSTMFunction(torch.autograd.Function):
         batch_sizes: Sequence[int],
         config: LSTMConfig,
         state: Optional[LayerState] = None,
+        kernel: Kernel = "auto",
     ) -> Tensor:
-        """Run it.
+        """Run it. On a CPU, two directions run side by side (see `threads`).
 
         x (Tensor): Packed inputs, shape (..., rows, in).
         gate_weight (Tensor): Shape (..., 4H, in + P), gates in the order i, j (candidate), f, o.
@@ -156,66 +182,183 @@ class LSTMFunction(torch.autograd.Function):
         config (LSTMConfig): The hyper-parameters.
         state (Optional[LayerState]): Before the first step, changed in place to that after the last
             one: then all sequences must be of one length. No gradient flows into it. None: zeros.
+        kernel (str): "torch": without a compiled cell.
         RETURNS (Tensor): The outputs, packed like x, shape (..., rows, P).
         """
         dtype = product_dtype(x)
-        width, dim = x.shape[-1], config.dim
-        weight = gate_weight.to(dtype)
-        bias = gate_bias.clone()
-        bias[..., 2 * dim : 3 * dim] += FORGET_BIAS
-
-        def product(x: Tensor, transposed: Tensor) -> Tensor:
-            return torch.matmul(operand(x, dtype), transposed)[..., : x.shape[-2], :]
-
-        gates = product(x, weight[..., :width].transpose(-1, -2)).to(x.dtype)
-        gates += bias.unsqueeze(-2)
-        recurrent = weight[..., width:].transpose(-1, -2).contiguous()
-        projection = None
-        if projection_weight is not None:
-            projection = projection_weight.to(dtype).transpose(-1, -2).contiguous()
-        products = LayerProducts(
-            lambda x, _: gates,
-            lambda h, addend: addend.add_(product(h, recurrent)),
-            None if projection is None else lambda hidden, _: product(hidden, projection),
-            x.shape[-2],
-        )
-        cells = x.new_empty(*x.shape[:-1], dim)
-        y = x.new_empty(*x.shape[:-1], config.projection_dim)
-        h0, c0 = None, x.new_zeros(*x.shape[:-2], batch_sizes[0], dim)
-        if state is not None:
-            h0, c0 = state[0].clone(), state[1].clone()
-        run_layer(x, batch_sizes, products, config, y, state, cells)
-        ctx.save_for_backward(x, gate_weight, projection_weight, gates, cells, y, h0, c0)
         ctx.batch_sizes, ctx.config, ctx.dtype = batch_sizes, config, dtype
+        ctx.cell = load_compiled_cell(kernel, x.device, dtype)
+        y = x.new_empty(*x.shape[:-1], config.projection_dim)
+        tensors = x, gate_weight, gate_bias, projection_weight, y, *(state or (None, None))
+        runs = [partial(_forward, ctx, *part) for part in _directions(tensors)]
+        saved = run_side_by_side(runs, x.device)
+        ctx.save_for_backward(x, gate_weight, projection_weight, y, *chain(*saved))
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Optional[Tensor], ...]:
-        x, gate_weight, projection_weight, gates, cells, y, h0, c0 = ctx.saved_tensors
-        batch_sizes, dtype = ctx.batch_sizes, ctx.dtype
-        width, n_rows = x.shape[-1], x.shape[-2]
-        weight = gate_weight.to(dtype)
-        recurrent = weight[..., width:].contiguous()
-        projection = None if projection_weight is None else projection_weight.to(dtype)
-        previous = to_device(previous_rows(batch_sizes), x.device)
+        x, gate_weight, projection_weight, y, *saved = ctx.saved_tensors
+        parts = _directions((x, gate_weight, projection_weight, y, dy))
+        size = len(saved) // len(parts)
+        runs = [
+            partial(_backward, ctx, *part, *saved[number * size : (number + 1) * size])
+            for number, part in enumerate(parts)
+        ]
+        gradients = run_side_by_side(runs, x.device)
+        if len(gradients) == 1:
+            return *gradients[0], None, None, None, None
+        both = (None if side[0] is None else torch.stack(side) for side in zip(*gradients))
+        return *both, None, None, None, None
+
+
+def _directions(tensors: Sequence[Any]) -> list[Sequence[Any]]:
+    """RETURNS (list): The tensors of each direction, if there are two of them on a CPU. Elsewhere
+    both are computed in batched products."""
+    x = tensors[0]
+    if x.dim() == 2 or x.device.type != "cpu":
+        return [tensors]
+    return [[None if t is None else t[direction] for t in tensors] for direction in range(len(x))]
+
+
+@torch.no_grad()  # A setting of each thread.
+def _forward(
+    ctx: Any,
+    x: Tensor,
+    gate_weight: Tensor,
+    gate_bias: Tensor,
+    projection_weight: Optional[Tensor],
+    y: Tensor,
+    h: Optional[Tensor],
+    c: Optional[Tensor],
+) -> tuple[Optional[Tensor], ...]:
+    """Takes y as `run_layer` does. RETURNS (tuple): What `_backward` needs: gates after the
+    activation, cells, and the outputs and cells before the first step."""
+    dtype, config = ctx.dtype, ctx.config
+    width, dim, n_rows = x.shape[-1], config.dim, x.shape[-2]
+    weight = gate_weight.to(dtype)
+    bias = gate_bias.clone()
+    bias[..., 2 * dim : 3 * dim] += FORGET_BIAS
+    transposed = weight[..., :width].transpose(-1, -2)
+    low_x = operand(x, dtype)
+    if ctx.cell is not None:
+        gates = torch.addmm(bias.to(dtype), low_x, transposed)
+    else:
+        gates = torch.matmul(low_x, transposed)[..., :n_rows, :].to(x.dtype)
+        gates += bias.unsqueeze(-2)
+    recurrent = weight[..., width:].transpose(-1, -2).contiguous()
+    projection: Any = None
+    if projection_weight is not None:
+        low_projection = projection_weight.to(dtype).transpose(-1, -2).contiguous()
+        projection = partial(step_product, weight=low_projection)
+    products = LayerProducts(
+        lambda x: gates, partial(step_product, weight=recurrent), projection, n_rows, ctx.cell
+    )
+    cells = x.new_empty(*x.shape[:-1], dim)
+    low_y = y if ctx.cell is None or dtype == y.dtype else torch.empty_like(y, dtype=dtype)
+    h0, c0, state = None, x.new_zeros(*x.shape[:-2], ctx.batch_sizes[0], dim), None
+    if h is not None and c is not None:
+        h0, c0, state = h.clone(), c.clone(), (h, c)
+    run_layer(x, ctx.batch_sizes, products, config, low_y, state, cells)
+    if low_y is not y:
+        y.copy_(low_y)
+    return gates, cells, h0, c0
+
+
+@torch.no_grad()
+def _backward(
+    ctx: Any,
+    x: Tensor,
+    gate_weight: Tensor,
+    projection_weight: Optional[Tensor],
+    y: Tensor,
+    dy: Tensor,
+    gates: Tensor,
+    cells: Tensor,
+    h0: Optional[Tensor],
+    c0: Tensor,
+) -> tuple[Optional[Tensor], ...]:
+    """RETURNS (tuple): The gradients of x, of the gates' weight and bias, and of the projection."""
+    batch_sizes, dtype = ctx.batch_sizes, ctx.dtype
+    width, n_rows = x.shape[-1], x.shape[-2]
+    weight = gate_weight.to(dtype)
+    recurrent = weight[..., width:].contiguous()
+    projection = None if projection_weight is None else projection_weight.to(dtype)
+    previous = to_device(previous_rows(batch_sizes), x.device)
+    d_out = dy.clone(memory_format=torch.contiguous_format)
+    if ctx.cell is not None:
+        gates = gates.clone()  # Autograd may go back a second time.
+        hidden = gates.new_empty(len(gates), ctx.config.dim)
+        _compiled_steps(ctx, gates, cells, c0, hidden, d_out, y, recurrent, projection)
+        d_bias, low = gates[:n_rows].sum(0, dtype=x.dtype), gates
+        for padded in (gates, hidden):
+            padded[n_rows:] = 0
+    else:
         factors = _derivatives(gates, cells, c0, previous, ctx.config.cell_clip)
-        d_out = dy.clone()
         low = _backward_steps(ctx, factors, d_out, y, recurrent, projection)
-        h_previous = torch.empty_like(y)
-        h_previous[..., : batch_sizes[0], :] = 0 if h0 is None else h0
-        h_previous[..., batch_sizes[0] :, :] = y[..., previous, :]
-        inputs = operand(torch.cat((x, h_previous), dim=-1), dtype)
-        d_gates = low[..., : inputs.shape[-2], :]
-        d_weight = torch.matmul(d_gates.transpose(-1, -2), inputs).to(gate_weight.dtype)
-        d_projection = None
-        if projection is not None:
-            d_low = operand(d_out, dtype).transpose(-1, -2)
-            d_projection = torch.matmul(d_low, operand(factors.hidden, dtype)).to(x.dtype)
-        d_x = None
-        if ctx.needs_input_grad[0]:
-            d_x = torch.matmul(d_gates, weight[..., :width])[..., :n_rows, :].to(x.dtype)
-        return d_x, d_weight, factors.gates.sum(-2), d_projection, None, None, None
+        d_bias, hidden = factors.gates.sum(-2), factors.hidden
+    h_previous = torch.empty_like(y)
+    h_previous[..., : batch_sizes[0], :] = 0 if h0 is None else h0
+    h_previous[..., batch_sizes[0] :, :] = y[..., previous, :]
+    inputs = operand(torch.cat((x, h_previous), dim=-1), dtype)
+    d_gates = low[..., : inputs.shape[-2], :]
+    d_weight = torch.matmul(d_gates.transpose(-1, -2), inputs).to(gate_weight.dtype)
+    d_projection = None
+    if projection is not None:
+        d_low = operand(d_out, dtype).transpose(-1, -2)
+        d_projection = torch.matmul(d_low, operand(hidden, dtype)).to(x.dtype)
+    d_x = None
+    if ctx.needs_input_grad[0]:
+        d_x = torch.matmul(d_gates, weight[..., :width])[..., :n_rows, :].to(x.dtype)
+    return d_x, d_weight, d_bias, d_projection
+
+
+def _compiled_steps(
+    ctx: Any,
+    gates: Tensor,
+    cells: Tensor,
+    c0: Tensor,
+    hidden: Tensor,
+    d_out: Tensor,
+    y: Tensor,
+    recurrent: Tensor,
+    projection: Optional[Tensor],
+) -> None:
+    """Go back through time with `ctx.cell`. Turns `gates` into the gradients of the gates, and
+    `d_out` into those of the outputs before the clipping; fills `hidden` with the outputs before
+    the projection."""
+    batch_sizes, config = ctx.batch_sizes, ctx.config
+    inside = None
+    if (clip := projection_clip(config, ctx.dtype)) is not None:
+        inside = (y.abs() < clip).to(d_out.dtype)
+    d_c = torch.zeros_like(c0)
+    d_h_next: Optional[Tensor] = None
+    start = len(y)
+    for step in reversed(range(len(batch_sizes))):
+        n = batch_sizes[step]
+        start -= n
+        rows = slice(start, start + n)
+        d_h = d_out[rows]
+        if d_h_next is not None:
+            d_h[: len(d_h_next)] += d_h_next
+        if inside is not None:
+            d_h *= inside[rows]
+        d_hidden = d_h.to(ctx.dtype) if projection is None else step_product(d_h, projection)
+        c_previous = c0
+        if step:
+            before = start - batch_sizes[step - 1]
+            c_previous = cells[before : before + n]
+        out = d_c[:n], hidden[rows]
+        ctx.cell.backward(gates[rows], c_previous, cells[rows], d_hidden, *out, config.cell_clip)
+        if step:
+            d_h_next = step_product(gates[rows], recurrent)
+
+
+@cache
+def projection_clip(config: LSTMConfig, dtype: torch.dtype) -> Optional[float]:
+    """RETURNS (Optional[float]): The bound as `dtype` has it: what is clipped is equal to it."""
+    clip = config.proj_clip if config.has_projection else None
+    return None if clip is None else float(torch.tensor(clip, dtype=dtype, device="cpu"))
 
 
 class _Derivatives(NamedTuple):

@@ -7,7 +7,7 @@ import contextlib
 import torch
 from torch import Tensor
 
-from .packing import round_up
+from .packing import add_rows, round_up
 
 
 def autocast(device: torch.device, enabled: bool) -> contextlib.AbstractContextManager:
@@ -50,3 +50,11 @@ def operand(x: Tensor, dtype: torch.dtype) -> Tensor:
     padded[..., :n, :] = x
     padded[..., n:, :] = 0
     return padded
+
+
+def step_product(x: Tensor, weight: Tensor) -> Tensor:
+    """RETURNS (Tensor): `x @ weight` for one step of a training, in the type of the weight."""
+    n = x.shape[-2]
+    if x.dtype == weight.dtype and compiles_per_size(x.device, weight.dtype):
+        x = add_rows(x)
+    return torch.matmul(operand(x, weight.dtype), weight)[..., :n, :]

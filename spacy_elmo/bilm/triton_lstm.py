@@ -12,7 +12,6 @@ they are operands without a cast. Importing this file needs Triton.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from itertools import accumulate, chain
 from typing import Any, NamedTuple, Optional
 
@@ -22,7 +21,13 @@ from torch.autograd.function import once_differentiable
 
 from .config import LSTMConfig
 from .kernels import mean_error
-from .lstm_function import FORGET_BIAS, LayerState, LSTMFunction, split_steps
+from .lstm_function import (
+    FORGET_BIAS,
+    LayerState,
+    LSTMFunction,
+    projection_clip,
+    split_steps,
+)
 from .mixed_precision import product_dtype
 from .packing import previous_rows, to_device
 from .triton_cell import ROWS, cell_backward, cell_forward
@@ -87,7 +92,7 @@ class Weights(NamedTuple):
         cell_forward(gates, c_previous, config.cell_clip, keep_gates, c=c, hidden=hidden)
         if self.projection is not None:
             torch.bmm(hidden, self.projection.transpose(1, 2), out=y)
-            clip = _proj_clip(config, y.dtype)
+            clip = projection_clip(config, y.dtype)
             if clip is not None:
                 y.clamp_(-clip, clip)
 
@@ -107,13 +112,6 @@ def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     if a.dtype == dtype or a.device.type == "cpu" or "dtype" not in torch.ops.aten.bmm.overloads():
         return torch.bmm(a, b).to(dtype)
     return torch.bmm(a, b, out_dtype=dtype)
-
-
-@cache
-def _proj_clip(config: LSTMConfig, dtype: torch.dtype) -> Optional[float]:
-    """The bound as `dtype` has it: what is clipped is equal to it."""
-    clip = config.proj_clip if config.has_projection else None
-    return None if clip is None else float(torch.tensor(clip, dtype=dtype, device="cpu"))
 
 
 def _step_rows(batch_sizes: Sequence[int]) -> list[slice]:
@@ -216,7 +214,7 @@ class _LSTMFunction(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Optional[Tensor], ...]:
         x, *saved, gates, cells, hidden, y, h0, c0 = ctx.saved_tensors
         weights, config, first = Weights(*saved), ctx.config, ctx.batch_sizes[0]
-        clip = _proj_clip(config, x.dtype)
+        clip = projection_clip(config, x.dtype)
         d_y = dy.to(x.dtype, copy=True)
         d_gates = torch.empty_like(gates)
         d_c = torch.zeros_like(c0)
@@ -281,7 +279,7 @@ def max_error(device: torch.device, dtype: torch.dtype, config: LSTMConfig) -> f
         return [y.detach(), *torch.autograd.grad(y, copies, dy), *after]
 
     def plain(x: Tensor, weights: Any, after: LayerState) -> Tensor:
-        return LSTMFunction.apply(x, *weights, sizes, config, after)
+        return LSTMFunction.apply(x, *weights, sizes, config, after, "torch")
 
     def ours(x: Tensor, weights: Any, after: LayerState) -> Tensor:
         return train_layer(x, sizes, _by_direction(weights), config, after)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..bilm.forking import no_fork
 from ..bilm.lstm_function import Linear
-from ..bilm.packing import round_up
+from ..bilm.packing import add_rows
 from .settings import Precision
 
 # The number of rows oneDNN arranges the weights for. A layout made for 64 rows is within a few
@@ -27,9 +27,14 @@ _PACKING_ROWS = 64
 
 
 def pack_linear(
-    weight: Tensor, bias: Optional[Tensor], precision: Precision, *, many_rows: bool = False
+    weight: Tensor,
+    bias: Optional[Tensor],
+    precision: Precision,
+    *,
+    many_rows: bool = False,
+    keep_type: bool = False,
 ) -> Linear:
-    """Prepare a weight for many products `x @ weight.T + bias (+ addend)`.
+    """Prepare a weight for many products `x @ weight.T + bias`.
 
     weight (Tensor): Shape (out, in), or (directions, out, in) for a batched product (GPU).
     bias (Optional[Tensor]): Shape (out,) or (directions, out).
@@ -37,8 +42,9 @@ def pack_linear(
     many_rows (bool): The product will mostly see hundreds of rows. In float32 on a CPU, such a
         product gains little by packing, and uses the weight as it is: a second copy of all
         weights would cost more than it brings.
-    RETURNS (Callable): Maps x, and an addend or None, to a new float32 tensor that the caller may
-        overwrite. x and addend have as many leading dimensions as the weight.
+    keep_type (bool): The result is bfloat16 where the product is.
+    RETURNS (Callable): Maps x to a new tensor, float32 but for `keep_type`, that the caller may
+        overwrite. x has as many leading dimensions as the weight.
     """
     weight = weight.detach()
     bias = None if bias is None else bias.detach()
@@ -47,64 +53,41 @@ def pack_linear(
         return _dense(weight, bias, dtype)
     if precision == "float16":
         packed = _prepack("float16", torch.ops.quantized.linear_prepack_fp16, weight, bias)
-        return _with_addend(lambda x: torch.ops.quantized.linear_dynamic_fp16(x, packed))
+        linear = torch.ops.quantized.linear_dynamic_fp16.default
+        return lambda x: linear(x, packed)
     if precision == "int8":
         return _int8(weight, bias)
     if weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
-        return _onednn(weight, bias, dtype, pack=precision == "bfloat16" or not many_rows)
+        pack = precision == "bfloat16" or not many_rows
+        return _onednn(weight, bias, dtype, dtype if keep_type else weight.dtype, pack)
     return _dense(weight, bias, dtype)
-
-
-def _with_addend(linear: Callable[[Tensor], Tensor]) -> Linear:
-    return lambda x, addend=None: linear(x) if addend is None else linear(x).add_(addend)
 
 
 def _dense(weight: Tensor, bias: Optional[Tensor], dtype: torch.dtype) -> Linear:
     transposed = weight.to(dtype).transpose(-1, -2).contiguous()
     row = None if bias is None else bias.unsqueeze(-2)
 
-    def product(x: Tensor, addend: Optional[Tensor] = None) -> Tensor:
+    def product(x: Tensor) -> Tensor:
         y = torch.matmul(x.to(dtype), transposed).to(weight.dtype)
-        for term in (row, addend):
-            if term is not None:
-                y += term
-        return y
+        return y if row is None else y.add_(row)
 
     return product
 
 
-def _onednn(weight: Tensor, bias: Optional[Tensor], dtype: torch.dtype, pack: bool) -> Linear:
+def _onednn(
+    weight: Tensor, bias: Optional[Tensor], dtype: torch.dtype, out: torch.dtype, pack: bool
+) -> Linear:
     low = weight.to(dtype).contiguous()
     if pack:
         low = torch.ops.mkldnn._reorder_linear_weight(low, _PACKING_ROWS)
-    linear = torch.ops.mkldnn._linear_pointwise
+    linear = torch.ops.mkldnn._linear_pointwise.default
 
-    def product(x: Tensor, addend: Optional[Tensor] = None) -> Tensor:
+    def product(x: Tensor) -> Tensor:
         n = len(x)
-        if addend is None:
-            return linear(_pad_rows(x), low, bias, "none", [], "")[:n]
-        return linear(_pad_rows(x), _pad_rows(addend), low, bias, "add")[:n]
+        y = linear(add_rows(x.to(dtype)), low, bias, "none", [], "")
+        return (y if len(y) == n else y[:n]).to(out)
 
-    if dtype == weight.dtype:
-        return product
-    # The result is rounded before the addend is added: a sum in bfloat16 would be rounded again.
-    return _with_addend(lambda x: product(x.to(dtype)).to(weight.dtype))
-
-
-def _pad_rows(x: Tensor) -> Tensor:
-    """Add rows, whatever they hold, up to one of the few sizes for which oneDNN keeps kernels: the
-    memory behind x if there is enough, else a copy."""
-    n, width = x.shape
-    rows = round_up(n)
-    if rows == n:
-        return x
-    stride = x.stride(0)
-    available = x.untyped_storage().nbytes() // x.element_size() - x.storage_offset()
-    if (rows - 1) * stride + width <= available:
-        return x.as_strided((rows, width), (stride, 1))
-    longer = x.new_zeros(rows, width)
-    longer[:n] = x
-    return longer
+    return product
 
 
 def _int8(weight: Tensor, bias: Optional[Tensor]) -> Linear:
@@ -117,7 +100,8 @@ def _int8(weight: Tensor, bias: Optional[Tensor]) -> Linear:
         quantized = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
         packed = _prepack("int8", torch.ops.quantized.linear_prepack, quantized, bias)
     # reduce_range: 8-bit products saturate 16-bit sums on CPUs without VNNI.
-    return _with_addend(lambda x: torch.ops.quantized.linear_dynamic(x, packed, True))
+    linear = torch.ops.quantized.linear_dynamic.default
+    return lambda x: linear(x, packed, True)
 
 
 def _prepack(precision: str, prepack: Callable, weight: Tensor, bias: Optional[Tensor]) -> object:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..bilm.kernels import load_kernels
+from ..bilm.kernels import load_compiled_cell, load_kernels
 from ..bilm.lstm import TRITON_LSTM, BiLSTM, LSTMLayer
 from ..bilm.lstm_function import FORGET_BIAS, LayerProducts, Linear, run_layer
 from ..bilm.token_encoder import CharCNN, WordEmbedding
@@ -63,7 +63,8 @@ def pack_bilm(
         else:
             # On a GPU, both directions in one batched product.
             groups = zip(pair) if weight.device.type == "cpu" else [pair]
-            products = [_pack_layer(group, precision) for group in groups]
+            cell = load_compiled_cell(settings.kernel, weight.device, dtype)
+            products = [_pack_layer(group, precision, cell) for group in groups]
             layers.append([partial(run_layer, products=one, config=config) for one in products])
     return PackedBiLM(char_products, layers)
 
@@ -82,8 +83,9 @@ def _char_precision(precision: Precision, weight: Tensor) -> Precision:
     return precision
 
 
-def _pack_layer(layers: Sequence[LSTMLayer], precision: Precision) -> LayerProducts:
-    """Pack one direction, or both for batched products."""
+def _pack_layer(layers: Sequence[LSTMLayer], precision: Precision, cell: Any) -> LayerProducts:
+    """Pack one direction, or both for batched products, to run with `LayerProducts.cell`."""
+    pack = partial(pack_linear, precision=precision, keep_type=cell is not None)
     weight = _gather([layer.gate_weight for layer in layers])
     bias = _gather([layer.gate_bias for layer in layers]).clone()
     dim = weight.shape[-2] // 4
@@ -102,10 +104,11 @@ def _pack_layer(layers: Sequence[LSTMLayer], precision: Precision) -> LayerProdu
     else:
         gate_bytes = _GATE_BYTES[precision]
     return LayerProducts(
-        pack_linear(weight[..., :width], bias, precision, many_rows=many_rows),
-        pack_linear(weight[..., width:], None, precision),
-        None if projection is None else pack_linear(projection, None, precision),
+        pack(weight[..., :width], bias, many_rows=many_rows),
+        pack(weight[..., width:], None),
+        None if projection is None else pack(projection, None),
         gate_bytes // (4 * dim * weight.element_size() * len(layers)),
+        cell,
     )
 
 

@@ -20,12 +20,12 @@ from ..bilm.characters import BOS, EOS
 from ..bilm.forking import no_fork
 from ..bilm.lstm_function import LayerState, Linear
 from ..bilm.packing import PackedBatch, pack_sentences, split_sentences, to_device
+from ..bilm.threads import start
 from ..bilm.token_encoder import CharCNN
 from .auto import choose_precision
 from .linear import inference
 from .packed import PackedBiLM, pack_bilm
 from .settings import Settings, check_precision
-from .threads import start
 from .type_cache import LOCK, TypeCache
 
 if TYPE_CHECKING:
@@ -122,16 +122,18 @@ class Session:
             before = len(index)
             index.extend(types.setdefault(token, len(types)) for token in tokens)
             lengths.append(len(index) - before)
-        # Ordinary tensors: the caller may compute gradients of what is computed from them.
-        with torch.inference_mode(False), torch.no_grad():
-            shape = (self.n_layers, len(index), self.width)
-            layers = torch.empty(shape, device=self.device, dtype=self.dtype)
-            for numbers, part in self.batches(list(types), numpy.array(index, dtype=int), lengths):
-                with no_fork():
-                    layers.index_copy_(1, to_device(numbers, self.device), part)
-            with no_fork():
-                copies = layers.split(lengths, dim=1)
-                return [part.clone(memory_format=torch.contiguous_format) for part in copies]
+        sentence_numbers = numpy.repeat(numpy.arange(len(lengths)), lengths)
+        with torch.inference_mode(False), torch.no_grad(), no_fork():
+            shape = self.n_layers, 0, self.width
+            results = [torch.empty(shape, device=self.device, dtype=self.dtype) for _ in lengths]
+        for tokens, layers in self.batches(list(types), numpy.array(index, dtype=int), lengths):
+            # A batch has all tokens of its sentences.
+            numbers, sizes = numpy.unique(sentence_numbers[tokens], return_counts=True)
+            # Ordinary tensors: the caller may compute gradients of what is computed from them.
+            with torch.inference_mode(False), torch.no_grad(), no_fork():
+                for number, part in zip(numbers, layers.split(sizes.tolist(), dim=1)):
+                    results[number] = part.clone(memory_format=torch.contiguous_format)
+        return results
 
     def reset_states(self) -> None:
         """Start again from zero states (`stateful` only)."""
@@ -162,10 +164,13 @@ class Session:
         def encode_chunks(types: list[str]) -> Tensor:
             encode = inference(self.settings.precision, self.device)(forward)
             size = _TYPES_PER_TASK.get(self.device.type, 2048)
-            chunks = (types[i : i + size] for i in range(0, len(types), size))
+            # The shorter all types of a chunk are, the fewer windows it has.
+            order = sorted(range(len(types)), key=lambda number: len(types[number]))
+            chunks = ([types[n] for n in order[i : i + size]] for i in range(0, len(types), size))
             parts = [start(partial(encode, chunk, products), self.device) for chunk in chunks]
             with torch.inference_mode():
-                return torch.cat([wait() for wait in parts])
+                result = torch.cat([wait() for wait in parts])
+                return result[to_device(numpy.argsort(order), self.device)]
 
         if isinstance(self._token_encoder, CharCNN):
             return self.type_cache.lookup(types, encode_chunks)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TypeVar
 
 import torch
+
+from .forking import no_fork
 
 T = TypeVar("T")
 _STARTING = threading.Lock()
@@ -22,11 +24,11 @@ _STARTING = threading.Lock()
 
 def start(task: Callable[[], T], device: torch.device) -> Callable[[], T]:
     """Run a task in another thread, as many at a time as `torch.get_num_threads` says in this one;
-    with one, or on a GPU, in this thread when the result is needed. Callers must not be inside
-    `no_fork`, neither here nor when they wait for the result: threads that wait for a fork would
-    not run it.
+    with one, or on a GPU, in this thread when the result is needed. A task that enters `no_fork`
+    must not be started, or waited for, by a thread that is inside it: while another thread waits to
+    fork, it would not run.
 
-    task (Callable): Must enter `no_fork` itself.
+    task (Callable): What to run.
     device (torch.device): Where it computes.
     RETURNS (Callable): Waits for the task, and returns what it returns. To be called once.
     """
@@ -41,6 +43,18 @@ def start(task: Callable[[], T], device: torch.device) -> Callable[[], T]:
     process = os.getpid()
     # A forked process does not have the thread.
     return lambda: future.result() if os.getpid() == process else task()
+
+
+def run_side_by_side(tasks: Sequence[Callable[[], T]], device: torch.device) -> list[T]:
+    """Run tasks, each in a thread of its own if there are several (see `start`). No other thread
+    forks the process meanwhile: the tasks need not enter `no_fork`.
+
+    RETURNS (list): Their results.
+    """
+    with no_fork():
+        if len(tasks) > 1:
+            tasks = [start(task, device) for task in tasks]
+        return [task() for task in tasks]
 
 
 @cache

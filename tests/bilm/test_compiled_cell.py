@@ -1,0 +1,168 @@
+"""The compiled cell against PyTorch, in LSTM layers forward and backward."""
+
+from __future__ import annotations
+
+import warnings
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from spacy_elmo.bilm import kernels
+from spacy_elmo.bilm.config import LSTMConfig
+from spacy_elmo.bilm.lstm_function import LSTMFunction
+from spacy_elmo.inference import Session, Settings
+
+from ..conftest import max_difference, random_bilm
+
+needs_extension = pytest.mark.skipif(
+    find_spec("spacy_elmo.bilm._cell") is None,
+    reason="the extension was not built: there was no C compiler at installation",
+)
+
+CONFIGS = {
+    "projection": LSTMConfig(21, 6, cell_clip=None, proj_clip=None),
+    "no projection": LSTMConfig(21, 21, cell_clip=None, proj_clip=None),
+    "clipping": LSTMConfig(21, 6, cell_clip=0.4, proj_clip=0.3),
+    "one cell": LSTMConfig(1, 1, cell_clip=3.0, proj_clip=None),
+}
+SIZES = {"falling": [19, 17, 4, 4, 1], "equal": [5, 5, 5]}
+
+
+def run(config, sizes, kernel, *, dtype=None, carried=False, directions=(2,)):
+    """RETURNS (list): Outputs, all gradients, and the states after the last step."""
+    generator = torch.Generator().manual_seed(0)
+    width, p = 7, config.projection_dim
+    shapes = [(sum(sizes), width), (4 * config.dim, width + p), (4 * config.dim,), (p, config.dim)]
+    leaves = [torch.randn(*directions, *shape, generator=generator) / 2 for shape in shapes]
+    leaves = [tensor.requires_grad_() for tensor in leaves[: 4 if config.has_projection else 3]]
+    state = None
+    if carried:
+        widths = p, config.dim
+        state = [torch.randn(*directions, sizes[0], n, generator=generator) / 4 for n in widths]
+    with torch.autocast("cpu", dtype, enabled=dtype is not None):
+        y = LSTMFunction.apply(*[*leaves, None][:4], sizes, config, state, kernel)
+    dy = torch.randn(y.shape, generator=generator)
+    # Twice: a backward pass must leave alone what the forward pass has saved.
+    first = torch.autograd.grad(y, leaves, dy, retain_graph=True)
+    second = torch.autograd.grad(y, leaves, dy)
+    assert all(torch.equal(a, b) for a, b in zip(first, second))
+    return [y.detach(), *first, *(state or [])]
+
+
+every_case = pytest.mark.parametrize(
+    "sizes, carried",
+    [(SIZES["falling"], False), (SIZES["equal"], True), ([1], False)],
+    ids=["falling", "carried", "one row"],
+)
+every_config = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+
+
+@needs_extension
+@every_config
+@every_case
+def test_equals_pytorch_in_float32(config, sizes, carried):
+    expected = run(config, sizes, "torch", carried=carried)
+    for reference, result in zip(expected, run(config, sizes, "auto", carried=carried)):
+        assert max_difference(result, reference) <= 1e-6 * max(1, reference.abs().max())
+
+
+@needs_extension
+@every_config
+@every_case
+def test_is_near_float32_in_bfloat16(config, sizes, carried):
+    """As near as the plain path in bfloat16, whose gates are float32: rounding decides for some
+    values on which side of a clip they are, and there the gradient jumps."""
+    exact = run(config, sizes, "torch", carried=carried)
+    plain = run(config, sizes, "torch", carried=carried, dtype=torch.bfloat16)
+    compiled = run(config, sizes, "auto", carried=carried, dtype=torch.bfloat16)
+    for reference, with_pytorch, result in zip(exact, plain, compiled):
+        bound = 0.01 * reference.norm() + 2 * (with_pytorch - reference).norm()
+        assert 0 < (result - reference).norm() <= bound
+
+
+@needs_extension
+def test_directions_side_by_side_are_those_one_by_one():
+    config, sizes = CONFIGS["clipping"], SIZES["falling"]
+    threads = torch.get_num_threads()
+    results = []
+    try:
+        for n_threads in (1, 2):
+            torch.set_num_threads(n_threads)
+            results.append(run(config, sizes, "auto", carried=False))
+    finally:
+        torch.set_num_threads(threads)
+    for one, two in zip(*results):
+        assert max_difference(one, two) <= 1e-6 * max(1, one.abs().max())
+
+
+@needs_extension
+@pytest.mark.parametrize("gate", range(4))
+def test_what_is_not_a_number_stays_so(gate):
+    """A diverging training must be noticed."""
+    config = LSTMConfig(3, 3, cell_clip=3.0, proj_clip=None)
+    x, weight, bias = torch.ones(2, 2), torch.ones(12, 5), torch.zeros(12)
+    bias[3 * gate + 1] = torch.nan
+    y = LSTMFunction.apply(x, weight, bias, None, [1, 1], config, None, "auto")
+    assert y[0].isnan().tolist() == [False, True, False] and y[1].isnan().all()
+
+
+@needs_extension
+def test_large_gates_saturate():
+    config = LSTMConfig(2, 2, cell_clip=None, proj_clip=None)
+    x, weight = torch.tensor([[1.0]]), torch.zeros(8, 3)
+    for value in (30.0, 1e4, 3e38, torch.inf):
+        bias = torch.tensor([value, -value]).repeat(4)
+        results = [
+            LSTMFunction.apply(x, weight, bias, None, [1], config, None, kernel)
+            for kernel in ("auto", "torch")
+        ]
+        assert max_difference(*results) < 1e-7
+
+
+@needs_extension
+def test_inference_uses_it():
+    bilm = random_bilm()
+    sentences = [["the", "bank", "."], ["river"]]
+    results = [
+        Session(bilm, Settings(kernel=kernel)).embed(sentences) for kernel in ("auto", "torch")
+    ]
+    for ours, plain in zip(*results):
+        assert max_difference(ours, plain) < 1e-6
+
+
+def test_without_the_extension(monkeypatch):
+    """PyTorch runs it, silently."""
+    monkeypatch.setattr(kernels, "find_spec", lambda name: None)
+    config, sizes = CONFIGS["clipping"], SIZES["falling"]
+    expected = run(config, sizes, "torch")
+    kernels._agrees.cache_clear()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            results = run(config, sizes, "auto")
+    finally:
+        kernels._agrees.cache_clear()
+    assert all(torch.equal(a, b) for a, b in zip(expected, results))
+
+
+@needs_extension
+def test_an_extension_that_computes_something_else(monkeypatch):
+    """As after a compiler's `-ffast-math`."""
+    from spacy_elmo.bilm import compiled_cell
+
+    forward = compiled_cell.forward
+
+    def wrong(gates, *args, **kwargs):
+        forward(gates.mul_(1.1), *args, **kwargs)
+
+    monkeypatch.setattr(compiled_cell, "forward", wrong)
+    config, sizes = CONFIGS["clipping"], SIZES["falling"]
+    expected = run(config, sizes, "torch")
+    kernels._agrees.cache_clear()
+    try:
+        with pytest.warns(UserWarning, match="compiled_cell do not work on cpu .a result"):
+            results = run(config, sizes, "auto")
+    finally:
+        kernels._agrees.cache_clear()
+    assert all(torch.equal(a, b) for a, b in zip(expected, results))
