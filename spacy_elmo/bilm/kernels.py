@@ -26,32 +26,30 @@ _MAX_ERROR = {torch.float32: 0.005, torch.bfloat16: 0.1}
 def load_kernels(
     name: str, kernel: Kernel, device: torch.device, dtype: torch.dtype, *settings: Hashable
 ) -> Any:
-    """Import a module of Triton kernels, if they are to run.
+    """Import a module of kernels, if they are to run.
 
-    name (str): The module. Its `max_error(device, dtype, *settings)` compares a small batch with
-        the plain path.
-    kernel (str): "auto": if Triton is installed, on a CUDA device, and if the results agree there;
-        if they do not, a warning says so. "triton": on any device but a CPU. "torch": never.
+    name (str): The module: `compiled_NAME` is for CPUs, `triton_NAME` for all other devices. Its
+        `max_error(device, dtype, *settings)` compares a small batch with the plain path.
+    kernel (str): "auto": on a CPU, if they were built, or on a CUDA device, if Triton is installed;
+        and if the results agree. If they do not, a warning says so. "triton": on any device but a
+        CPU, where it means "auto". "torch": never.
     dtype (dtype): Of products.
     RETURNS (Optional[module]): None for the plain path.
     """
-    if kernel == "auto":
+    on_cpu = device.type == "cpu"
+    if kernel == "torch" or on_cpu != name.rpartition(".")[2].startswith("compiled"):
+        return None
+    if on_cpu:
+        runs = _agrees(name, f"{__package__}._kernels", device, dtype, *settings)
+    elif kernel == "auto":
         runs = device.type == "cuda" and _agrees(name, "triton", device, dtype, *settings)
+    elif find_spec("triton") is None:
+        raise ValueError(
+            'kernel = "triton", but Triton is not installed: pip install triton, or set '
+            'kernel = "auto"'
+        )
     else:
-        runs = kernel == "triton" and device.type != "cpu"
-        if runs and find_spec("triton") is None:
-            raise ValueError(
-                'kernel = "triton", but Triton is not installed: pip install triton, or set '
-                'kernel = "auto"'
-            )
-    return import_module(name) if runs else None
-
-
-def load_compiled_cell(kernel: Kernel, device: torch.device, dtype: torch.dtype) -> Any:
-    """RETURNS (Optional[module]): `compiled_cell`, if it is to run products of this type: on a CPU,
-    with any kernel but "torch", if it was built."""
-    name, extension = f"{__package__}.compiled_cell", f"{__package__}._cell"
-    runs = kernel != "torch" and device.type == "cpu" and _agrees(name, extension, device, dtype)
+        runs = True
     return import_module(name) if runs else None
 
 

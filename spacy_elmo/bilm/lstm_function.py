@@ -20,10 +20,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .config import LSTMConfig
-from .kernels import Kernel, load_compiled_cell
+from .kernels import Kernel, load_kernels
 from .mixed_precision import operand, product_dtype, product_rows, step_product
 from .packing import previous_rows, round_up, to_device
 from .threads import run_side_by_side
+
+COMPILED_CELL = f"{__package__}.compiled_cell"
 
 # Added to the forget gate's bias at run time (bilm-tf stores it without).
 FORGET_BIAS = 1.0
@@ -187,7 +189,7 @@ class LSTMFunction(torch.autograd.Function):
         """
         dtype = product_dtype(x)
         ctx.batch_sizes, ctx.config, ctx.dtype = batch_sizes, config, dtype
-        ctx.cell = load_compiled_cell(kernel, x.device, dtype)
+        ctx.cell = load_kernels(COMPILED_CELL, kernel, x.device, dtype)
         y = x.new_empty(*x.shape[:-1], config.projection_dim)
         tensors = x, gate_weight, gate_bias, projection_weight, y, *(state or (None, None))
         runs = [partial(_forward, ctx, *part) for part in _directions(tensors)]
@@ -288,9 +290,8 @@ def _backward(
     d_out = dy.clone(memory_format=torch.contiguous_format)
     if ctx.cell is not None:
         gates = gates.clone()  # Autograd may go back a second time.
-        hidden = gates.new_empty(len(gates), ctx.config.dim)
-        _compiled_steps(ctx, gates, cells, c0, hidden, d_out, y, recurrent, projection)
-        d_bias, low = gates[:n_rows].sum(0, dtype=x.dtype), gates
+        low, hidden = gates, gates.new_empty(len(gates), ctx.config.dim)
+        d_bias = _compiled_steps(ctx, gates, cells, c0, hidden, d_out, y, recurrent, projection)
         for padded in (gates, hidden):
             padded[n_rows:] = 0
     else:
@@ -323,15 +324,15 @@ def _compiled_steps(
     y: Tensor,
     recurrent: Tensor,
     projection: Optional[Tensor],
-) -> None:
+) -> Tensor:
     """Go back through time with `ctx.cell`. Turns `gates` into the gradients of the gates, and
     `d_out` into those of the outputs before the clipping; fills `hidden` with the outputs before
-    the projection."""
+    the projection. RETURNS (Tensor): The gradient of the bias."""
     batch_sizes, config = ctx.batch_sizes, ctx.config
     inside = None
     if (clip := projection_clip(config, ctx.dtype)) is not None:
         inside = (y.abs() < clip).to(d_out.dtype)
-    d_c = torch.zeros_like(c0)
+    d_c, d_bias = torch.zeros_like(c0), c0.new_zeros(gates.shape[1])
     d_h_next: Optional[Tensor] = None
     start = len(y)
     for step in reversed(range(len(batch_sizes))):
@@ -348,10 +349,11 @@ def _compiled_steps(
         if step:
             before = start - batch_sizes[step - 1]
             c_previous = cells[before : before + n]
-        out = d_c[:n], hidden[rows]
+        out = d_c[:n], d_bias, hidden[rows]
         ctx.cell.backward(gates[rows], c_previous, cells[rows], d_hidden, *out, config.cell_clip)
         if step:
             d_h_next = step_product(gates[rows], recurrent)
+    return d_bias
 
 
 @cache

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..bilm.kernels import load_compiled_cell, load_kernels
+from ..bilm.kernels import load_kernels
 from ..bilm.lstm import TRITON_LSTM, BiLSTM, LSTMLayer
-from ..bilm.lstm_function import FORGET_BIAS, LayerProducts, Linear, run_layer
+from ..bilm.lstm_function import COMPILED_CELL, FORGET_BIAS, LayerProducts, Linear, run_layer
 from ..bilm.token_encoder import CharCNN, WordEmbedding
 from .linear import pack_linear
 from .settings import Precision, Settings
@@ -63,7 +63,7 @@ def pack_bilm(
         else:
             # On a GPU, both directions in one batched product.
             groups = zip(pair) if weight.device.type == "cpu" else [pair]
-            cell = load_compiled_cell(settings.kernel, weight.device, dtype)
+            cell = load_kernels(COMPILED_CELL, settings.kernel, weight.device, dtype)
             products = [_pack_layer(group, precision, cell) for group in groups]
             layers.append([partial(run_layer, products=one, config=config) for one in products])
     return PackedBiLM(char_products, layers)

@@ -16,7 +16,7 @@ from spacy_elmo.inference import Session, Settings
 from ..conftest import max_difference, random_bilm
 
 needs_extension = pytest.mark.skipif(
-    find_spec("spacy_elmo.bilm._cell") is None,
+    find_spec("spacy_elmo.bilm._kernels") is None,
     reason="the extension was not built: there was no C compiler at installation",
 )
 

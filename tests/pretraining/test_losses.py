@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 
 import numpy
 import pytest
@@ -215,3 +216,41 @@ def test_tied_weights():
 def test_impossible_settings(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+@pytest.mark.skipif(
+    find_spec("spacy_elmo.bilm._kernels") is None,
+    reason="the extension was not built: there was no C compiler at installation",
+)
+@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize("n_samples", [None, 25], ids=["full", "sampled"])
+@pytest.mark.parametrize("scale", [1.0, 1e6], ids=["small logits", "huge logits"])
+def test_the_compiled_loss(n_samples, n_threads, scale, pieces):
+    """In float32 and bfloat16 against PyTorch in float64."""
+    layer, (h, targets) = softmax(n_samples), problem()
+    with torch.no_grad():
+        layer.weight.mul_(scale)
+    before = torch.get_num_threads()
+    results = []
+    try:
+        torch.set_num_threads(n_threads)
+        for dtype, kernel in (
+            (torch.float64, "torch"),
+            (torch.float32, "auto"),
+            (torch.bfloat16, "auto"),
+        ):
+            layer.kernel = kernel
+            layer, low = layer.to(torch.promote_types(dtype, torch.float32)), h.detach().to(dtype)
+            x = low.to(layer.weight.dtype).requires_grad_()
+            samples = layer.draw(numpy.random.default_rng(0))
+            with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+                loss = layer(x, targets, samples)
+            results.append([loss.detach(), *gradients(loss, x, layer.weight, layer.bias)])
+    finally:
+        torch.set_num_threads(before)
+    exact, single, low = results
+    for reference, result in zip(exact, single):
+        assert (result - reference).norm() <= 1e-5 * reference.norm()
+    if scale == 1:  # Else rounded logits decide for another word.
+        for reference, result in zip(exact, low):
+            assert 0 < (result - reference).norm() <= 0.02 * reference.norm()

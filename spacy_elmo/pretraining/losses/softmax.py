@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Optional
 
 import numpy
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
-from ...bilm.kernels import Kernel, load_kernels
+from ...bilm.kernels import Kernel, load_kernels, mean_error
 from ...bilm.mixed_precision import autocast, operand, product_dtype
 from ...bilm.packing import to_device
+from ...bilm.threads import run_side_by_side
+
+# Weights up to this many have a gradient in every thread.
+_MAX_SHARED_WEIGHTS = 16 << 20
 
 # Bounds the logits that exist at a time, in bytes: they should fit into the processor's cache.
 _LOGIT_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
@@ -147,7 +154,8 @@ def _cross_entropy(
     """Matrix products have the type of `torch.autocast`, if it is on; all else that of the
     weights."""
     dtype = product_dtype(h)
-    kernels = load_kernels(f"{__package__}.triton_softmax", kernel, h.device, dtype)
+    name = "compiled_softmax" if h.device.type == "cpu" else "triton_softmax"
+    kernels = load_kernels(f"{__package__}.{name}", kernel, h.device, dtype)
     with autocast(h.device, False):
         return _CrossEntropy.apply(h, weight, bias, targets, target_logit, dtype, kernels)
 
@@ -169,31 +177,18 @@ class _CrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         """With `target_logit`, the targets' logits are not among those of `weight`, and the column
         `targets` (-1 for none) is left out."""
-        total = h.new_zeros(())
-        d_h, d_bias = torch.empty_like(h), torch.zeros_like(bias)
-        d_weight: Any = None
-        d_target_logit = None if target_logit is None else torch.empty_like(target_logit)
-        size = rows_per_chunk(h, len(weight))
-        low_weight = weight.to(dtype)
-        for start in range(0, len(h), size):
-            rows = slice(start, start + size)
-            low_h, target = operand(h[rows], dtype), targets[rows]
-            n = len(target)
-            given = None if target_logit is None else target_logit[rows]
-            p = torch.mm(low_h, low_weight.t())[:n]
-            if kernels is None:
-                p, losses = _softmax_gradient(p.to(h.dtype).add_(bias), target, given)
-            else:
-                losses = h.new_empty(n)
-                kernels.softmax_gradient(p, bias, target, given, loss=losses)
-            total += losses.sum()
-            if d_target_logit is not None:
-                d_target_logit[rows] = torch.expm1(-losses)
-            d_bias += p.sum(0, dtype=h.dtype)
-            p = operand(p, dtype)
-            d_h[rows] = torch.mm(p, low_weight)[:n]
-            part = torch.mm(p.t(), low_h[: len(p)])
-            d_weight = part.to(h.dtype) if start == 0 else d_weight.add_(part)
+        d_h = torch.empty_like(h)
+        n_parts = 1
+        if h.device.type == "cpu" and weight.numel() <= _MAX_SHARED_WEIGHTS:
+            n_parts = torch.get_num_threads()
+        rows = h, targets, target_logit, d_h
+        parts = zip(*([None] * n_parts if t is None else t.tensor_split(n_parts) for t in rows))
+        run = partial(_sum_rows, weight.to(dtype), bias, kernels)
+        sums = run_side_by_side([partial(run, *part) for part in parts], h.device)
+        total, d_weight, d_bias = (sum(terms[1:], terms[0]) for terms in list(zip(*sums))[:3])
+        d_target_logit = None
+        if target_logit is not None:
+            d_target_logit = torch.expm1(-torch.cat([losses for *_, losses in sums]))
         ctx.save_for_backward(d_h, d_weight, d_bias, d_target_logit)
         return total
 
@@ -204,6 +199,39 @@ class _CrossEntropy(torch.autograd.Function):
             None if gradient is None else gradient * d_total for gradient in ctx.saved_tensors
         )
         return d_h, d_weight, d_bias, None, d_target_logit, None, None
+
+
+@torch.no_grad()  # A setting of each thread.
+def _sum_rows(
+    low_weight: Tensor,
+    bias: Tensor,
+    kernels: Any,
+    h: Tensor,
+    targets: Tensor,
+    target_logit: Optional[Tensor],
+    d_h: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """RETURNS (tuple): The sum of the losses, the gradients of the weight and the bias, and the
+    loss of each row. `d_h` takes the gradient of the rows."""
+    losses, d_bias = h.new_empty(len(h)), torch.zeros_like(bias)
+    d_weight: Any = torch.zeros_like(low_weight, dtype=h.dtype)
+    size = rows_per_chunk(h, len(low_weight))
+    for start in range(0, len(h), size):
+        rows = slice(start, start + size)
+        low_h, target, loss = operand(h[rows], low_weight.dtype), targets[rows], losses[rows]
+        n = len(target)
+        given = None if target_logit is None else target_logit[rows]
+        p = torch.mm(low_h, low_weight.t())
+        if kernels is None:
+            gradient, loss[:] = _softmax_gradient(p[:n].to(h.dtype).add_(bias), target, given)
+            d_bias += gradient.sum(0)
+            p = operand(gradient, low_weight.dtype)
+        else:
+            kernels.softmax_gradient(p[:n], bias, target, given, loss=loss, d_bias=d_bias)
+            p[n:] = 0
+        d_h[rows] = torch.mm(p, low_weight)[:n]
+        d_weight += torch.mm(p.t(), low_h[: len(p)])
+    return losses.sum(), d_weight, d_bias, losses
 
 
 def _softmax_gradient(
@@ -223,6 +251,33 @@ def _softmax_gradient(
     if target_logit is None:
         p[torch.arange(len(p), device=p.device), target] -= 1
     return p, norm - chosen
+
+
+def softmax_error(
+    softmax_gradient: Callable[..., None], device: torch.device, dtype: torch.dtype, block: int
+) -> float:
+    """RETURNS (float): How much the results of a kernel for a few rows differ from PyTorch's own;
+    see `mean_error`. The last of its blocks of words is not full."""
+    generator = torch.Generator().manual_seed(0)
+    n_rows, n_words = 5, block + 40
+    shapes = (n_rows, n_words), (n_words,), (n_rows,)
+    logits, bias, given = (torch.randn(shape, generator=generator).to(device) for shape in shapes)
+    targets = torch.tensor([0, 7, 100, block - 1, block], device=device)
+    pairs = []
+    for target_logits in (None, given):
+        x, target = logits.to(dtype) + bias, targets
+        if target_logits is not None:
+            left_out = x.scatter(1, targets[:, None], -torch.inf)
+            x, target = torch.cat((left_out, given[:, None]), 1), targets.new_full((5,), n_words)
+        gradient = x.softmax(1)
+        gradient[torch.arange(n_rows), target] -= 1
+        ours, loss = logits.to(dtype, copy=True), torch.empty_like(given)
+        d_bias = torch.zeros_like(bias)
+        softmax_gradient(ours, bias, targets, target_logits, loss=loss, d_bias=d_bias)
+        pairs.append((F.cross_entropy(x, target, reduction="none"), loss))
+        pairs.append((gradient[:, :n_words], ours.float()))
+        pairs.append((gradient[:, :n_words].sum(0), d_bias))
+    return mean_error(pairs)
 
 
 def rows_per_chunk(h: Tensor, n_words: int) -> int:

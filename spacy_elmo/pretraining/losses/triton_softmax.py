@@ -12,10 +12,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.nn import functional as F
 
-from ...bilm.kernels import mean_error
 from ...bilm.triton_cell import operator
+from .softmax import softmax_error
 
 # Logits of a row that its program reads at a time, 16 bytes per thread and load.
 BLOCK, N_WARPS = 4096, 8
@@ -65,10 +64,6 @@ def softmax_kernel(
         tl.store(row + word, p, word < n_words)
 
 
-@operator(
-    "softmax_gradient(Tensor(a!) logits, Tensor bias, Tensor targets, Tensor? target_logits, *, "
-    "Tensor(b!) loss) -> ()"
-)
 def softmax_gradient(
     logits: Tensor,
     bias: Tensor,
@@ -76,16 +71,25 @@ def softmax_gradient(
     target_logits: Optional[Tensor],
     *,
     loss: Tensor,
+    d_bias: Tensor,
 ) -> None:
-    """Turn logits into the gradient of `logsumexp - logit of the target`, summed over the rows.
+    """See `compiled_softmax`."""
+    _softmax_gradient(logits, bias, targets, target_logits, loss=loss)
+    d_bias += logits.sum(0, dtype=d_bias.dtype)
 
-    logits (Tensor): Without the bias, shape (rows, words).
-    bias (Tensor): Shape (words,).
-    targets (Tensor): The column of each row's target, shape (rows,).
-    target_logits (Optional[Tensor]): The targets' logits, shape (rows,), if they are not among
-        `logits`: then the columns `targets` (-1 for none) are left out.
-    loss (Tensor): Takes the loss of each row, shape (rows,).
-    """
+
+@operator(
+    "softmax_gradient(Tensor(a!) logits, Tensor bias, Tensor targets, Tensor? target_logits, *, "
+    "Tensor(b!) loss) -> ()"
+)
+def _softmax_gradient(
+    logits: Tensor,
+    bias: Tensor,
+    targets: Tensor,
+    target_logits: Optional[Tensor],
+    *,
+    loss: Tensor,
+) -> None:
     n_rows, n_words = logits.shape
     arguments = logits, bias, targets, target_logits, loss, n_words, logits.stride(0)
     block = min(BLOCK, triton.next_power_of_2(n_words))
@@ -93,23 +97,5 @@ def softmax_gradient(
 
 
 def max_error(device: torch.device, dtype: torch.dtype) -> float:
-    """RETURNS (float): How much the results for a few rows differ from PyTorch's own; see
-    `mean_error`."""
-    generator = torch.Generator().manual_seed(0)
-    n_rows, n_words = 5, BLOCK + 40
-    shapes = (n_rows, n_words), (n_words,), (n_rows,)
-    logits, bias, given = (torch.randn(shape, generator=generator).to(device) for shape in shapes)
-    targets = torch.tensor([0, 7, 100, BLOCK - 1, BLOCK], device=device)
-    pairs = []
-    for target_logits in (None, given):
-        x, target = logits.to(dtype) + bias, targets
-        if target_logits is not None:
-            left_out = x.scatter(1, targets[:, None], -torch.inf)
-            x, target = torch.cat((left_out, given[:, None]), 1), targets.new_full((5,), n_words)
-        gradient = x.softmax(1)
-        gradient[torch.arange(n_rows), target] -= 1
-        ours, loss = logits.to(dtype, copy=True), torch.empty_like(given)
-        softmax_gradient(ours, bias, targets, target_logits, loss=loss)
-        pairs.append((F.cross_entropy(x, target, reduction="none"), loss))
-        pairs.append((gradient[:, :n_words], ours.float()))
-    return mean_error(pairs)
+    """RETURNS (float): See `softmax_error`."""
+    return softmax_error(softmax_gradient, device, dtype, BLOCK)

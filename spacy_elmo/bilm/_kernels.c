@@ -1,13 +1,15 @@
-/* One step of an LSTM without its matrix products: each value is read once and written once.
+/* Pointwise work on a CPU: the cell of an LSTM, forward and backward, and the gradient of a softmax.
+   Each value is read once and written once.
 
-   Functions take addresses of rows that follow one another without gaps. Gates, outputs and their
-   gradients are float, or bfloat16 if `low` is set; cells, the gradients of cells and all
-   arithmetic are float. See cell.py for the shapes. The loops are such that GCC and Clang vectorise
+   Functions take addresses of rows that follow one another without gaps; compiled_cell.py and
+   compiled_softmax.py say what they hold. With `low`, gates, outputs, logits and their gradients
+   are bfloat16; all else and all arithmetic is float. The loops are such that compilers vectorise
    them; on x86-64 Linux, GCC compiles them for three generations of processors. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030A0000
 #include <Python.h>
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -21,6 +23,12 @@
 #define INLINE static inline __attribute__((always_inline))
 #else
 #define INLINE static __forceinline
+#endif
+#define PRAGMA(x) _Pragma(#x)
+#if defined(__GNUC__)
+#define SUM(OPERATION, VARIABLE) PRAGMA(omp simd reduction(OPERATION : VARIABLE))
+#else
+#define SUM(OPERATION, VARIABLE)
 #endif
 #if defined(__clang__)
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
@@ -63,13 +71,12 @@ INLINE void store(void *values, Py_ssize_t k, int low, float x)
 }
 
 /* exp(-x) as 2^n * exp(r) with |r| <= log(2)/2 (the polynomial is that of Cephes' expf), within
-   2e-7 of the value. For |x| > 25 it is the value at 25: products of three of them are finite, and
-   a sigmoid differs by 2e-11. NaN stays NaN. */
-INLINE float exp_minus(float x)
+   2e-7 of the value. For |x| > bound it is the value at the bound. NaN stays NaN. */
+INLINE float exp_minus(float x, float bound)
 {
     const float to_integer = 12582912.0f + 127.0f; /* 1.5 * 2^23, and the bias of the exponent. */
-    x = x < -25.0f ? -25.0f : x;
-    x = x > 25.0f ? 25.0f : x;
+    x = x < -bound ? -bound : x;
+    x = x > bound ? bound : x;
     float n = x * -1.44269504f + to_integer;
     float power = as_float(as_bits(n) << 23);
     n -= to_integer;
@@ -83,6 +90,9 @@ INLINE float exp_minus(float x)
     p = p * r + 5.0000001201e-1f;
     return (p * (r * r) + (r + 1.0f)) * power;
 }
+
+/* The bound of gates: products of three values are finite, and a sigmoid differs by 2e-11. */
+#define GATE 25.0f
 
 INLINE void forward_rows(void *gates, const void *addend, const float *c_previous, float *c,
                          void *hidden, Py_ssize_t n, Py_ssize_t dim, float clip, int keep, int low)
@@ -100,14 +110,15 @@ INLINE void forward_rows(void *gates, const void *addend, const float *c_previou
                 xo += load(addend, o + k, low);
             }
             /* sigmoid(x) = 1 / (1 + e), tanh(x) = (1 - e^2) / (1 + e^2), over one denominator. */
-            float i1 = 1.0f + exp_minus(xi), f1 = 1.0f + exp_minus(xf), o1 = 1.0f + exp_minus(xo);
-            float ej = exp_minus(2.0f * xj);
+            float i1 = 1.0f + exp_minus(xi, GATE), f1 = 1.0f + exp_minus(xf, GATE);
+            float o1 = 1.0f + exp_minus(xo, GATE);
+            float ej = exp_minus(2.0f * xj, GATE);
             float ij1 = i1 * (1.0f + ej);
             float scale = 1.0f / (ij1 * f1);
             float value = ((1.0f - ej) * f1 + c_previous[cell + k] * ij1) * scale;
             value = value < -clip ? -clip : value;
             value = value > clip ? clip : value;
-            float ec = exp_minus(2.0f * value);
+            float ec = exp_minus(2.0f * value, GATE);
             float c1 = 1.0f + ec;
             float output_scale = 1.0f / (c1 * o1);
             c[cell + k] = value;
@@ -123,8 +134,8 @@ INLINE void forward_rows(void *gates, const void *addend, const float *c_previou
 }
 
 INLINE void backward_rows(void *gates, const float *c_previous, const float *c,
-                          const void *d_hidden, float *d_c, void *hidden, Py_ssize_t n,
-                          Py_ssize_t dim, float clip, int low)
+                          const void *d_hidden, float *d_c, float *d_bias, void *hidden,
+                          Py_ssize_t n, Py_ssize_t dim, float clip, int low)
 {
     for (Py_ssize_t row = 0; row < n; row++) {
         Py_ssize_t i = row * 4 * dim, j = i + dim, f = j + dim, o = f + dim, cell = row * dim;
@@ -133,25 +144,63 @@ INLINE void backward_rows(void *gates, const float *c_previous, const float *c,
             float xi = load(gates, i + k, low), xj = load(gates, j + k, low);
             float xf = load(gates, f + k, low), xo = load(gates, o + k, low);
             float value = c[cell + k], dh = load(d_hidden, cell + k, low);
-            float ec = exp_minus(2.0f * value);
+            float ec = exp_minus(2.0f * value, GATE);
             float tanh_c = (1.0f - ec) / (1.0f + ec);
             float d = d_c[cell + k] + dh * xo * (1.0f - tanh_c * tanh_c);
             d = value > -clip && value < clip ? d : 0.0f;
+            float di = d * xj * xi * (1.0f - xi), dj = d * xi * (1.0f - xj * xj);
+            float df = d * c_previous[cell + k] * xf * (1.0f - xf);
+            float d_o = dh * tanh_c * xo * (1.0f - xo);
             d_c[cell + k] = d * xf;
+            d_bias[k] += di;
+            d_bias[dim + k] += dj;
+            d_bias[2 * dim + k] += df;
+            d_bias[3 * dim + k] += d_o;
             store(hidden, cell + k, low, tanh_c * xo);
-            store(gates, i + k, low, d * xj * xi * (1.0f - xi));
-            store(gates, j + k, low, d * xi * (1.0f - xj * xj));
-            store(gates, f + k, low, d * c_previous[cell + k] * xf * (1.0f - xf));
-            store(gates, o + k, low, dh * tanh_c * xo * (1.0f - xo));
+            store(gates, i + k, low, di);
+            store(gates, j + k, low, dj);
+            store(gates, f + k, low, df);
+            store(gates, o + k, low, d_o);
         }
     }
 }
 
+INLINE void softmax_row(void *logits, const float *bias, int64_t target, const float *given,
+                        float *loss, float *d_bias, float *row, Py_ssize_t n, int low)
+{
+    float most = given ? *given : -INFINITY, total = 0.0f;
+    if (given && target >= 0) /* The target's logit is given: the column is left out. */
+        store(logits, target, low, -INFINITY);
+    SUM(max, most)
+    for (Py_ssize_t k = 0; k < n; k++) {
+        row[k] = load(logits, k, low) + bias[k];
+        most = most > row[k] ? most : row[k];
+    }
+    float chosen = given ? *given : row[target];
+    SUM(+, total)
+    for (Py_ssize_t k = 0; k < n; k++) {
+        row[k] = exp_minus(most - row[k], 87.0f);
+        total += row[k];
+    }
+    if (given)
+        total += expf(chosen - most);
+    else
+        row[target] -= total;
+    *loss = most + logf(total) - chosen;
+    float scale = 1.0f / total;
+    INDEPENDENT
+    for (Py_ssize_t k = 0; k < n; k++) {
+        float p = row[k] * scale;
+        d_bias[k] += p;
+        store(logits, k, low, p);
+    }
+}
+
+/* Each case is compiled by itself: without branches in the loops. */
 EVERY_PROCESSOR static void forward_all(void *gates, const void *addend, const float *c_previous,
                                         float *c, void *hidden, Py_ssize_t n, Py_ssize_t dim,
                                         float clip, int keep, int low)
 {
-    /* Constants, so that each case is compiled without branches in the loop. */
 #define CASE(ADDEND, KEEP, LOW) \
     forward_rows(gates, ADDEND, c_previous, c, hidden, n, dim, clip, KEEP, LOW)
     if (low)
@@ -163,54 +212,82 @@ EVERY_PROCESSOR static void forward_all(void *gates, const void *addend, const f
 }
 
 EVERY_PROCESSOR static void backward_all(void *gates, const float *c_previous, const float *c,
-                                         const void *d_hidden, float *d_c, void *hidden,
-                                         Py_ssize_t n, Py_ssize_t dim, float clip, int low)
+                                         const void *d_hidden, float *d_c, float *d_bias,
+                                         void *hidden, Py_ssize_t n, Py_ssize_t dim, float clip,
+                                         int low)
 {
-    if (low)
-        backward_rows(gates, c_previous, c, d_hidden, d_c, hidden, n, dim, clip, 1);
-    else
-        backward_rows(gates, c_previous, c, d_hidden, d_c, hidden, n, dim, clip, 0);
+    low ? backward_rows(gates, c_previous, c, d_hidden, d_c, d_bias, hidden, n, dim, clip, 1)
+        : backward_rows(gates, c_previous, c, d_hidden, d_c, d_bias, hidden, n, dim, clip, 0);
 }
 
-static PyObject *forward(PyObject *self, PyObject *args)
+EVERY_PROCESSOR static void softmax_all(void *logits, const float *bias, const int64_t *targets,
+                                        const float *given, float *losses, float *d_bias,
+                                        float *row, Py_ssize_t n, Py_ssize_t n_words, int low)
 {
-    unsigned long long gates, addend, c_previous, c, hidden;
+    for (Py_ssize_t k = 0; k < n; k++) {
+        const float *one = given ? given + k : NULL;
+        void *at = (char *)logits + k * n_words * (low ? 2 : 4);
+        low ? softmax_row(at, bias, targets[k], one, losses + k, d_bias, row, n_words, 1)
+            : softmax_row(at, bias, targets[k], one, losses + k, d_bias, row, n_words, 0);
+    }
+}
+
+#define ADDRESS(x) ((void *)(uintptr_t)(x))
+
+static PyObject *cell_forward(PyObject *self, PyObject *args)
+{
+    unsigned long long a[5];
     Py_ssize_t n, dim;
     float clip;
     int keep, low;
-    if (!PyArg_ParseTuple(args, "KKKKKnnfpp", &gates, &addend, &c_previous, &c, &hidden, &n, &dim,
-                          &clip, &keep, &low))
+    if (!PyArg_ParseTuple(args, "KKKKKnnfpp", a, a + 1, a + 2, a + 3, a + 4, &n, &dim, &clip, &keep,
+                          &low))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
-    forward_all((void *)(uintptr_t)gates, (void *)(uintptr_t)addend, (float *)(uintptr_t)c_previous,
-                (float *)(uintptr_t)c, (void *)(uintptr_t)hidden, n, dim, clip, keep, low);
+    forward_all(ADDRESS(a[0]), ADDRESS(a[1]), ADDRESS(a[2]), ADDRESS(a[3]), ADDRESS(a[4]), n, dim,
+                clip, keep, low);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
 
-static PyObject *backward(PyObject *self, PyObject *args)
+static PyObject *cell_backward(PyObject *self, PyObject *args)
 {
-    unsigned long long gates, c_previous, c, d_hidden, d_c, hidden;
+    unsigned long long a[7];
     Py_ssize_t n, dim;
     float clip;
     int low;
-    if (!PyArg_ParseTuple(args, "KKKKKKnnfp", &gates, &c_previous, &c, &d_hidden, &d_c, &hidden, &n,
-                          &dim, &clip, &low))
+    if (!PyArg_ParseTuple(args, "KKKKKKKnnfp", a, a + 1, a + 2, a + 3, a + 4, a + 5, a + 6, &n, &dim,
+                          &clip, &low))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
-    backward_all((void *)(uintptr_t)gates, (float *)(uintptr_t)c_previous, (float *)(uintptr_t)c,
-                 (void *)(uintptr_t)d_hidden, (float *)(uintptr_t)d_c, (void *)(uintptr_t)hidden, n,
-                 dim, clip, low);
+    backward_all(ADDRESS(a[0]), ADDRESS(a[1]), ADDRESS(a[2]), ADDRESS(a[3]), ADDRESS(a[4]),
+                 ADDRESS(a[5]), ADDRESS(a[6]), n, dim, clip, low);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *softmax_gradient(PyObject *self, PyObject *args)
+{
+    unsigned long long a[7];
+    Py_ssize_t n, n_words;
+    int low;
+    if (!PyArg_ParseTuple(args, "KKKKKKKnnp", a, a + 1, a + 2, a + 3, a + 4, a + 5, a + 6, &n,
+                          &n_words, &low))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    softmax_all(ADDRESS(a[0]), ADDRESS(a[1]), ADDRESS(a[2]), ADDRESS(a[3]), ADDRESS(a[4]),
+                ADDRESS(a[5]), ADDRESS(a[6]), n, n_words, low);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
 
 static PyMethodDef functions[] = {
-    {"forward", forward, METH_VARARGS, NULL},
-    {"backward", backward, METH_VARARGS, NULL},
+    {"cell_forward", cell_forward, METH_VARARGS, NULL},
+    {"cell_backward", cell_backward, METH_VARARGS, NULL},
+    {"softmax_gradient", softmax_gradient, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cell", NULL, 0, functions};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_kernels", NULL, 0, functions};
 
-PyMODINIT_FUNC PyInit__cell(void) { return PyModuleDef_Init(&module); }
+PyMODINIT_FUNC PyInit__kernels(void) { return PyModuleDef_Init(&module); }
