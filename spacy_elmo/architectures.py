@@ -51,8 +51,9 @@ def PretrainedBiLM(
         2,048 on a CPU and 8,192 on a GPU.
     type_cache_mb (float): Maximum size of the cache of word types in MiB; 0 switches it off.
     stateful (bool): Carry LSTM states from batch to batch, as older implementations do.
-    kernel (str): What runs the LSTMs on a GPU: "triton", "torch", or "auto" for Triton if it is
-        installed and gives the same results there.
+    kernel (str): What runs the LSTMs. "auto": on a CPU the compiled kernels, if there was a C
+        compiler at installation; on a GPU Triton, if it is installed; if they give the results of
+        PyTorch. "torch": PyTorch alone. "triton": Triton on any GPU, without a comparison.
     mixed_precision (bool): Fine-tune with bfloat16 products.
     RAISES (ValueError): If a setting has an impossible value.
     """

@@ -1,4 +1,4 @@
-"""`lstm_function.lstm_step` and its gradient on a CPU, compiled: `_kernels.c`. Importing this file
+"""`lstm_layer.lstm_step` and its gradient on a CPU, compiled: `_kernels.c`. Importing this file
 needs the extension, which is built if there is a compiler."""
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ from torch.nn import functional as F
 
 from .config import LSTMConfig
 from .kernels import Kernel, load_kernels
-from .lstm_function import LayerState, LSTMFunction
+from .lstm_function import LSTMFunction
+from .lstm_layer import LayerState
 from .mixed_precision import product_dtype
 
 TRITON_LSTM = f"{__package__}.triton_lstm"

@@ -21,13 +21,8 @@ from torch.autograd.function import once_differentiable
 
 from .config import LSTMConfig
 from .kernels import mean_error
-from .lstm_function import (
-    FORGET_BIAS,
-    LayerState,
-    LSTMFunction,
-    projection_clip,
-    split_steps,
-)
+from .lstm_function import LSTMFunction
+from .lstm_layer import FORGET_BIAS, LayerState, projection_clip, split_steps
 from .mixed_precision import product_dtype
 from .packing import previous_rows, to_device
 from .triton_cell import ROWS, cell_backward, cell_forward
@@ -127,7 +122,7 @@ def run_layer(
     y: Tensor,
     state: Optional[LayerState] = None,
 ) -> None:
-    """`lstm_function.run_layer` for both directions.
+    """`lstm_layer.run_layer` for both directions.
 
     x (Tensor): Packed inputs, shape (2, rows, in).
     max_rows (int): Rows of gates to compute from inputs at once.

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..bilm.forking import no_fork
-from ..bilm.lstm_function import Linear
+from ..bilm.lstm_layer import Linear
 from ..bilm.packing import add_rows
 from .settings import Precision
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..bilm.kernels import load_kernels
 from ..bilm.lstm import TRITON_LSTM, BiLSTM, LSTMLayer
-from ..bilm.lstm_function import COMPILED_CELL, FORGET_BIAS, LayerProducts, Linear, run_layer
+from ..bilm.lstm_layer import COMPILED_CELL, FORGET_BIAS, LayerProducts, Linear, run_layer
 from ..bilm.token_encoder import CharCNN, WordEmbedding
 from .linear import pack_linear
 from .settings import Precision, Settings

@@ -18,7 +18,7 @@ from torch.utils.weak import WeakIdRef
 
 from ..bilm.characters import BOS, EOS
 from ..bilm.forking import no_fork
-from ..bilm.lstm_function import LayerState, Linear
+from ..bilm.lstm_layer import LayerState, Linear
 from ..bilm.packing import PackedBatch, pack_sentences, split_sentences, to_device
 from ..bilm.threads import start
 from ..bilm.token_encoder import CharCNN

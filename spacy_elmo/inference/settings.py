@@ -29,8 +29,9 @@ class Settings:
     type_cache_mb (float): Bound of the encodings of word types that are kept, in MiB.
     stateful (bool): Carry each row's LSTM state from one call to the next, as older
         implementations do: row i continues from row i of the last call. For comparisons only.
-    kernel (str): What runs the LSTMs on a GPU: "triton", "torch", or "auto" for Triton if it is
-        installed and gives the same results there.
+    kernel (str): What runs the LSTMs. "auto": on a CPU the compiled kernels, if there was a C
+        compiler at installation; on a GPU Triton, if it is installed; if they give the results of
+        PyTorch. "torch": PyTorch alone. "triton": Triton on any GPU, without a comparison.
     RAISES (ValueError): If a value is impossible on any device.
     """
 

@@ -27,7 +27,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ..bilm.lstm_function import LayerState
+from ..bilm.lstm_layer import LayerState
 from ..files import atomic_folder, clear_temporary, save_tensors, sha256
 from .config import RunConfig, diff_configs
 from .corpus import Corpus

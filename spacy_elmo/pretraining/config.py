@@ -176,8 +176,9 @@ class SystemConfig:
     """The machine.
 
     seed (int): Decides weights, order and dropout.
-    kernel (str): What runs the LSTMs on a GPU: "triton", "torch", or "auto" for Triton if it is
-        installed and gives the same results there.
+    kernel (str): What runs the LSTMs. "auto": on a CPU the compiled kernels, if there was a C
+        compiler at installation; on a GPU Triton, if it is installed; if they give the results of
+        PyTorch. "torch": PyTorch alone. "triton": Triton on any GPU, without a comparison.
     """
 
     seed: Count = 0

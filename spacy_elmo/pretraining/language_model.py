@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..bilm import BiLM
-from ..bilm.lstm_function import LayerState
+from ..bilm.lstm_layer import LayerState
 from ..bilm.packing import to_device
 from ..bilm.token_encoder import CharCNN
 from .batches import Batch

@@ -9,7 +9,7 @@ from typing import Any, Optional
 import numpy
 import torch
 
-from ..bilm.lstm_function import LayerState
+from ..bilm.lstm_layer import LayerState
 from .batches import Batch, ContiguousBatches, SentenceBatches, plan_evaluation
 from .corpus import Sentences
 from .distributed import all_reduce_sum, rank, world_size

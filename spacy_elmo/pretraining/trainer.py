@@ -18,7 +18,7 @@ from thinc.api import Config
 from wasabi import msg
 
 from ..bilm import BiLMConfig
-from ..bilm.lstm_function import LayerState
+from ..bilm.lstm_layer import LayerState
 from ..files import atomic_file, exclusive_lock
 from . import checkpoint as checkpoints
 from .batches import ContiguousBatches, EpochBatches, make_epoch

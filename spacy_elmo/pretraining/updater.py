@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ..bilm.kernels import load_kernels
-from ..bilm.lstm_function import LayerState
+from ..bilm.lstm_layer import LayerState
 from ..bilm.mixed_precision import autocast
 from .batches import Batch, EpochBatches
 from .config import OptimizerConfig, PretrainingConfig

@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from spacy_elmo.bilm.config import LSTMConfig
-from spacy_elmo.bilm.lstm_function import FORGET_BIAS, LayerProducts, LSTMFunction
-from spacy_elmo.bilm.lstm_function import run_layer as run_plain_layer
+from spacy_elmo.bilm.lstm_function import LSTMFunction
+from spacy_elmo.bilm.lstm_layer import FORGET_BIAS, LayerProducts
+from spacy_elmo.bilm.lstm_layer import run_layer as run_plain_layer
 from spacy_elmo.inference import Session, Settings
 
 from ..conftest import TINY, TINY_WORDS, random_bilm
