@@ -127,7 +127,7 @@ def _check_program(file: io.BytesIO, size: Optional[int]) -> None:
             continue
         if is_dictionary and name != "EMPTY_TUPLE":
             raise ValueError("it makes copies of dictionaries")
-        is_dictionary = value == _DICTIONARY or name.endswith("BINGET") and value in dictionaries
+        is_dictionary = value == _DICTIONARY or (name.endswith("BINGET") and value in dictionaries)
         if name == "GLOBAL" and value not in _GLOBALS:
             raise ValueError(f"it uses {str(value)[:200].replace(' ', '.')}, which is no tensor")
         if isinstance(value, int) and size is not None and abs(value) > size:
