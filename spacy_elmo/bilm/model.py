@@ -15,6 +15,7 @@ from .config import BiLMConfig
 from .forking import no_fork
 from .lstm import BiLSTM
 from .mixed_precision import autocast
+from .mixes import TrainedMix
 from .packing import pack_sentences, to_device
 from .token_encoder import CharCNN, build_token_encoder
 
@@ -26,6 +27,8 @@ class BiLM(nn.Module):
 
     config (BiLMConfig): The hyper-parameters.
     vocabulary (Optional[Sequence[str]]): The words by row, for word input only.
+
+    The attribute `trained_mix` is the mix of the layers that came with the weights, if one did.
     """
 
     @no_fork()  # In a forked process, this comes before the weights are read.
@@ -35,6 +38,7 @@ class BiLM(nn.Module):
         self.token_encoder = build_token_encoder(config, vocabulary)
         self.lstm = BiLSTM(config.lstm)
         self.n_invalidations = 0
+        self.trained_mix: Optional[TrainedMix] = None
 
     @property
     def vocabulary(self) -> Optional[list[str]]:

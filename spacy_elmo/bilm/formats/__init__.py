@@ -29,7 +29,8 @@ from typing import Optional, Union
 import torch
 
 from ..model import BiLM
-from . import allennlp, native
+from . import allennlp, allennlp_model, native
+from .archives import unpacked
 from .foreign import describe_foreign
 from .options import OPTIONS, VOCABULARY, read_options, read_vocabulary, write_options
 from .parameters import fits_half, round_to_half
@@ -46,12 +47,14 @@ __all__ = [
     "read_options",
     "read_vocabulary",
     "round_to_half",
+    "unpacked",
     "write_options",
 ]
 
 FORMATS: tuple[ModuleType, ...] = (
     native,
     allennlp,
+    allennlp_model,
 )
 
 
@@ -59,17 +62,19 @@ FORMATS: tuple[ModuleType, ...] = (
 def load(path: Union[str, Path], options: Optional[Path] = None) -> BiLM:
     """Read a biLM.
 
-    path (Union[str, Path]): Weights in one of the formats, or a folder with one file of weights.
+    path (Union[str, Path]): Weights in one of the formats, or a folder with one file of weights;
+        also packed, as a zip or tar archive.
     options (Optional[Path]): The options file. By default it is found beside the weights, and takes
         precedence over the options in a safetensors file.
     RETURNS (BiLM): The model, on the CPU.
     RAISES (ValueError): If a file is missing, damaged, of another kind, or contradicts another.
     """
-    format, source = find_format(Path(path))
-    try:
-        return format.read(source, options)
-    except MemoryError as error:
-        raise ValueError(f"not enough memory for the weights in {source}: {error}") from error
+    with unpacked(Path(path)) as unpacked_path:
+        format, source = find_format(unpacked_path)
+        try:
+            return format.read(source, options)
+        except MemoryError as error:
+            raise ValueError(f"not enough memory for the weights in {source}: {error}") from error
 
 
 def find_format(path: Path) -> tuple[ModuleType, Path]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
@@ -14,6 +16,8 @@ OPTIONS = "options.json"
 VOCABULARY = "vocab.txt"
 # bilm-tf skips this line of a vocabulary.
 _NO_WORD = "!!!MAXTERMID"
+# Sorted words compress to a third.
+_MAX_COMPRESSION = 64
 
 
 def read_files_beside(
@@ -62,20 +66,37 @@ def read_vocabulary(path: Path) -> list[str]:
     """Read the words of a bilm-tf vocabulary, one per line, as bilm-tf does: without the whitespace
     around them, and without the line `!!!MAXTERMID`.
 
+    path (Path): The file. If there is none, one compressed with gzip, PATH.gz, is read.
     RAISES (ValueError): If the file is missing or is not UTF-8.
     """
-    if not path.is_file():
-        packed = path.with_name(f"{path.name}.gz")
-        hint = f", but {packed.name} is there: unpack it" if packed.is_file() else ""
-        raise ValueError(f"a biLM with word input needs its vocabulary: no such file: {path}{hint}")
+    packed = path.with_name(f"{path.name}.gz")
+    if path.is_file():
+        data = path.read_bytes()
+    elif packed.is_file():
+        path, data = packed, _decompress(packed)
+    else:
+        raise ValueError(f"a biLM with word input needs its vocabulary: no such file: {path}")
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text: {error}") from error
     # Not splitlines(): a word may hold any character except a line feed. A word of whitespace alone
     # stays as it is.
     words = (line.strip() or line for line in text.removesuffix("\n").split("\n"))
     return [word for word in words if word != _NO_WORD]
+
+
+def _decompress(path: Path) -> bytes:
+    """RAISES (ValueError): If the file is damaged, or larger than a vocabulary can be."""
+    limit = _MAX_COMPRESSION * path.stat().st_size
+    try:
+        with gzip.open(path) as file:
+            data = file.read(limit + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} cannot be unpacked: {error}") from error
+    if len(data) > limit:
+        raise ValueError(f"{path} unpacks to more than {limit:,} bytes, as no vocabulary does")
+    return data
 
 
 def write_options(config: BiLMConfig, vocabulary: Optional[Sequence[str]], folder: Path) -> None:
