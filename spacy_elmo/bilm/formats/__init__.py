@@ -29,7 +29,7 @@ from typing import Optional, Union
 import torch
 
 from ..model import BiLM
-from . import allennlp, native
+from . import allennlp, manylangs, native
 from .foreign import describe_foreign
 from .options import OPTIONS, VOCABULARY, read_options, read_vocabulary, write_options
 from .parameters import fits_half, round_to_half
@@ -52,6 +52,7 @@ __all__ = [
 FORMATS: tuple[ModuleType, ...] = (
     native,
     allennlp,
+    manylangs,
 )
 
 
