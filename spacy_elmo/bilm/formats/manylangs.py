@@ -14,7 +14,7 @@ first. The reader gives each its right name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple, Optional
@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor
 
+from ..characters import DICTIONARY_SPECIALS, UNKNOWN
 from ..config import BiLMConfig
 from ..model import BiLM
 from .modules import highway_parameters, highway_shapes, lstm_parameters, lstm_shapes
@@ -39,6 +40,12 @@ _WORD_TABLE, _CHARACTER_TABLE = "word_emb_layer.embedding.weight", "char_emb_lay
 # An entry of white space is stripped when a line is read: the original puts this in its place.
 _WHITESPACE = "\u3000"
 _SWAPPED = {"<bow>": "<eow>", "<eow>": "<bow>"}
+# Names of settings in messages, and those of the architecture's file.
+_SETTINGS = {
+    "char_cnn.embedding.dim": "token_embedder.char_dim",
+    "char_cnn.": "token_embedder.",
+    "lstm.": "encoder.",
+}
 
 # The architecture of all published models; both names stand for the same.
 _PUBLISHED_NAMES = ("cnn_50_100_512_4096_sample.json", "cnn_0_100_512_4096_sample.json")
@@ -83,14 +90,19 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
     if others:
         names = ", ".join(one.name for one in (folder, *others))
         raise ValueError(f"{path} holds several models ({names}): give one of these folders")
-    characters = _read_dictionary(folder / _CHARACTERS)
+    characters = _read_dictionary(folder / _CHARACTERS, DICTIONARY_SPECIALS)
     characters = characters._replace(entries=[_SWAPPED.get(x, x) for x in characters.entries])
     architecture, source = _read_architecture(folder, options)
-    words = _read_dictionary(folder / _WORDS) if _has_words(architecture) else None
+    words = None
+    if _has_words(architecture):
+        words = _read_dictionary(folder / _WORDS, (UNKNOWN,))
     try:
         config = _make_config(architecture, characters, words)
     except ValueError as error:
-        raise ValueError(f"{source}: {error}") from error
+        message = str(error)
+        for ours, theirs in _SETTINGS.items():
+            message = message.replace(ours, theirs)
+        raise ValueError(f"{source}: {message}") from error
     model = empty_model(config, words and words.entries, folder)
     embedder = _read_state(folder / _EMBEDDER, _embedder_shapes(config, folder, characters, words))
     encoder = _read_state(folder / _ENCODER, lstm_shapes(config.lstm))
@@ -175,10 +187,12 @@ def _make_config(
     )
 
 
-def _read_dictionary(path: Path) -> _Dictionary:
+def _read_dictionary(path: Path, specials: Collection[str]) -> _Dictionary:
     """Read a dictionary file, as the original does: an entry that comes again has its last row.
 
-    RAISES (ValueError): If the file is missing, is not UTF-8, or has a line of another kind.
+    specials (Collection[str]): Entries that must be there.
+    RAISES (ValueError): If the file is missing, is not UTF-8, has a line of another kind, or lacks
+        an entry.
     """
     if not path.is_file():
         raise ValueError(f"a model of ELMoForManyLangs needs {path.name}: no such file: {path}")
@@ -196,6 +210,8 @@ def _read_dictionary(path: Path) -> _Dictionary:
                 f"{path}, line {number}: expected an entry, a tab and a number, found {line!r:.80}"
             )
         rows[entry] = int(row)
+    if absent := [entry for entry in specials if entry not in rows]:
+        raise ValueError(f"{path} lacks the entries {', '.join(absent)}")
     entries = sorted(rows, key=rows.__getitem__)
     return _Dictionary(entries, [rows[entry] for entry in entries], len(lines))
 
