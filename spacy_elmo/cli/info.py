@@ -11,7 +11,7 @@ import srsly
 import typer
 from wasabi import msg
 
-from ..bilm import BiLM
+from ..bilm import BiLM, BiLMConfig
 from ..bilm.formats import find_format, fits_half
 from ..component import Elmo
 from ..files import sha256
@@ -94,6 +94,8 @@ def _describe_precision(elmo: Elmo) -> str:
 
 
 def _describe_file(path: Path) -> dict[str, Any]:
+    if path.is_dir():
+        return {"bytes on disk": sum(x.stat().st_size for x in path.rglob("*") if x.is_file())}
     return {"bytes on disk": path.stat().st_size, "sha256": sha256(path)}
 
 
@@ -104,6 +106,7 @@ def _describe_bilm(bilm: BiLM) -> dict[str, Any]:
     if char_cnn is not None:
         facts = {
             "input": f"characters, at most {char_cnn.max_characters_per_token} per token",
+            **_describe_dictionaries(bilm.config),
             "filters": " ".join(f"{width}x{number}" for width, number in char_cnn.filters),
             "activation": char_cnn.activation,
             "highway layers": char_cnn.n_highway,
@@ -119,3 +122,14 @@ def _describe_bilm(bilm: BiLM) -> dict[str, Any]:
         "bytes in memory": 4 * n_parameters,
         "exact in": "float16" if fits_half(bilm) else "float32",
     }
+
+
+def _describe_dictionaries(config: BiLMConfig) -> dict[str, str]:
+    """RETURNS (dict): What models of ELMoForManyLangs have, and others have not."""
+    char_cnn = config.char_cnn
+    if char_cnn is None or char_cnn.characters is None:
+        return {}
+    facts = {"characters": f"{len(char_cnn.characters):,} of Unicode, special ones included"}
+    if char_cnn.word_dim:
+        facts["words"] = f"{config.n_tokens_vocab:,}, embeddings of width {char_cnn.word_dim}"
+    return facts

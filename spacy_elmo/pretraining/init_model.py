@@ -32,7 +32,7 @@ def build_model(config: RunConfig, corpus: Corpus) -> tuple[LanguageModel, str]:
         raise ValueError(
             f"the [bilm] section differs from {source}: leave it out, or make it the same"
         )
-    if bilm.vocabulary not in (None, words):
+    if bilm.config.char_cnn is None and bilm.vocabulary != words:
         raise ValueError(
             f"{source} reads words, and the corpus has another vocabulary: prepare it with the "
             "model's vocab.txt"

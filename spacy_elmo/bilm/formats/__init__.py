@@ -29,7 +29,7 @@ from typing import Optional, Union
 import torch
 
 from ..model import BiLM
-from . import allennlp, allennlp_model, native
+from . import allennlp, allennlp_model, manylangs, native
 from .archives import unpacked
 from .foreign import describe_foreign
 from .options import OPTIONS, VOCABULARY, read_options, read_vocabulary, write_options
@@ -54,6 +54,7 @@ __all__ = [
 FORMATS: tuple[ModuleType, ...] = (
     native,
     allennlp,
+    manylangs,
     allennlp_model,
 )
 

@@ -101,7 +101,8 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
                 "not read yet: with h5py, move RNN_0/RNN/LSTMCell to "
                 "RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell, and RNN_1/RNN/LSTMCell likewise"
             )
-        config = _with_stored_projection(config, datasets)
+        _check_layout(config, path)
+        config = _with_stored_projections(config, datasets)
         names = name_map(config)
         model = empty_model(config, vocabulary, path)
         parameters = dict(model.named_parameters())
@@ -131,7 +132,9 @@ def write(model: BiLM, folder: Path, *, half: bool = False) -> None:
     An existing folder is replaced when the new one is complete.
 
     half (bool): Write float16. The default is float32, which all other ELMo software reads.
+    RAISES (ValueError): If the model has settings that the format does not know.
     """
+    _check_layout(model.config, folder)
     tensors = stored_tensors(model, torch.float16 if half else torch.float32)
     with atomic_folder(folder) as new:
         with h5py.File(new / WEIGHTS, "w") as file:
@@ -140,9 +143,23 @@ def write(model: BiLM, folder: Path, *, half: bool = False) -> None:
         write_options(model.config, model.vocabulary, new)
 
 
-def _with_stored_projection(config: BiLMConfig, datasets: Container[str]) -> BiLMConfig:
-    """The options do not say whether a projection ends the character encoder. bilm-tf leaves it
-    out where widths agree, AllenNLP never does: follow the file."""
-    if config.char_cnn is None or config.has_char_projection or "CNN_proj/W_proj" not in datasets:
-        return config
-    return replace(config, char_cnn=replace(config.char_cnn, projection=True))
+def _check_layout(config: BiLMConfig, path: Path) -> None:
+    """RAISES (ValueError): If the biLM has more than the published layout."""
+    if config.char_cnn is not None and config.char_cnn.characters is not None:
+        words = " and word embeddings beside them" if config.char_cnn.word_dim else ""
+        raise ValueError(
+            f"{path}: the published layout (HDF5) has byte characters only. It cannot hold the "
+            f"Unicode characters{words} of this biLM, which is of the kind of ELMoForManyLangs: "
+            "use the safetensors format (spacy elmo export --format safetensors)"
+        )
+
+
+def _with_stored_projections(config: BiLMConfig, datasets: Container[str]) -> BiLMConfig:
+    """The options do not say whether projections end the character encoder and the LSTM layers.
+    bilm-tf leaves them out where widths agree, AllenNLP never does: follow the file."""
+    char_cnn, lstm = config.char_cnn, config.lstm
+    if char_cnn and not config.has_char_projection and "CNN_proj/W_proj" in datasets:
+        config = replace(config, char_cnn=replace(char_cnn, projection=True))
+    if not lstm.has_projection and "RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_P_0" in datasets:
+        config = replace(config, lstm=replace(lstm, projection=True))
+    return config
