@@ -29,7 +29,7 @@ from typing import Optional, Union
 import torch
 
 from ..model import BiLM
-from . import allennlp, native
+from . import allennlp, bilm_tf, native
 from .foreign import describe_foreign
 from .options import OPTIONS, VOCABULARY, read_options, read_vocabulary, write_options
 from .parameters import fits_half, round_to_half
@@ -39,6 +39,7 @@ __all__ = [
     "OPTIONS",
     "VOCABULARY",
     "allennlp",
+    "bilm_tf",
     "find_format",
     "fits_half",
     "load",
@@ -52,6 +53,7 @@ __all__ = [
 FORMATS: tuple[ModuleType, ...] = (
     native,
     allennlp,
+    bilm_tf,
 )
 
 
