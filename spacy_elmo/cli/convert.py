@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
+from typing import Optional
 
 import spacy
 import typer
@@ -10,8 +12,9 @@ from wasabi import msg
 
 from ..bilm.formats import FORMATS, load, round_to_half
 from ..component import Elmo
-from ..files import atomic_folder, sha256
+from ..files import atomic_folder, remove_folder, sha256
 from ..layers.encoder import set_bilm
+from ..pretraining.export import HEAD_FILES, Head, find_head, head_folder, write_head
 from .util import exit_on_error, lock_folder
 
 _FORMATS = ", ".join(format.NAME for format in FORMATS)
@@ -43,10 +46,16 @@ def convert_cli(
     Make a pipeline folder of ELMo weights.
 
     Use it with spacy.load and spacy package. For word input, vocab.txt must be in the folder of the
-    weights.
+    weights. The output layer of a TensorFlow checkpoint, whose words are in vocab.txt, becomes the
+    folder OUT.head, for spacy elmo perplexity and pretrain.
     """
-    with exit_on_error(), lock_folder(out, force, _FILES):
-        bilm = load(weights, options)
+    head_out = head_folder(out)
+    with (
+        exit_on_error(),
+        lock_folder(out, force, _FILES),
+        lock_folder(head_out, force, HEAD_FILES),
+    ):
+        bilm, head = load(weights, options), _read_head(weights)
         if half:
             round_to_half(bilm)
         try:
@@ -60,7 +69,21 @@ def convert_cli(
         set_bilm(elmo.model, bilm)
         nlp.meta["name"] = out.absolute().name.replace("-", "_")
         nlp.meta["description"] = "ELMo: contextual word vectors from a biLM"
-        nlp.meta["sources"] = [{"name": weights.name, "sha256": sha256(weights)}]
-        with atomic_folder(out) as new:
-            nlp.to_disk(new)
+        files = [weights] if weights.is_file() else sorted(filter(Path.is_file, weights.iterdir()))
+        nlp.meta["sources"] = [{"name": file.name, "sha256": sha256(file)} for file in files]
+        with contextlib.ExitStack() as outputs:
+            nlp.to_disk(outputs.enter_context(atomic_folder(out)))
+            if head is None:
+                remove_folder(head_out)  # Of the pipeline that is replaced.
+            else:
+                write_head(outputs.enter_context(atomic_folder(head_out)), head)
     msg.good(f"Wrote the pipeline {out}", f'Use it with spacy.load("{out}")')
+
+
+def _read_head(weights: Path) -> Optional[Head]:
+    """RETURNS (Optional[Head]): The output layer of weights, if there is one and it can be read."""
+    try:
+        return find_head(weights)
+    except ValueError as error:
+        msg.warn(f"The pipeline will be without its output layer: {error}")
+        return None

@@ -29,7 +29,7 @@ from typing import Optional, Union
 import torch
 
 from ..model import BiLM
-from . import allennlp, allennlp_model, manylangs, native
+from . import allennlp, allennlp_model, bilm_tf, manylangs, native
 from .archives import unpacked
 from .foreign import describe_foreign
 from .options import OPTIONS, VOCABULARY, read_options, read_vocabulary, write_options
@@ -40,6 +40,7 @@ __all__ = [
     "OPTIONS",
     "VOCABULARY",
     "allennlp",
+    "bilm_tf",
     "find_format",
     "fits_half",
     "load",
@@ -55,6 +56,7 @@ FORMATS: tuple[ModuleType, ...] = (
     native,
     allennlp,
     manylangs,
+    bilm_tf,
     allennlp_model,
 )
 
