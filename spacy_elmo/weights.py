@@ -16,10 +16,10 @@ from typing import Optional, Union
 import spacy
 import srsly
 from spacy.language import Language
-from spacy.util import is_package, load_config
+from spacy.util import find_matching_language, get_lang_class, is_package, load_config
 
 from .bilm import BiLM
-from .bilm.formats import OPTIONS, load
+from .bilm.formats import OPTIONS, load, read_origin
 
 # Weights that come with the package: a folder per name. The name begins with the language.
 FOLDER = Path(__file__).parent / "weights"
@@ -73,13 +73,15 @@ def is_pipeline(path: Path) -> bool:
 
 def source_language(source: Union[str, Path, None]) -> Optional[str]:
     """RETURNS (Optional[str]): spaCy's code of the language that the biLM was trained on, from the
-    pipeline's meta.json or the name of bundled weights. None if it is unknown."""
+    meta.json of a pipeline or of NLPL, or the name of bundled weights. None if it is unknown."""
     if source is None:
         return None
     path = _find_named(source) or Path(source).expanduser()
     if path.parent == FOLDER:
         return path.name.split("_")[0]
     lang = _read_meta(path).get("lang")
+    if lang is None and (origin := read_origin(path)) is not None:
+        lang = origin.language and _find_language(origin.language)
     return None if lang == "xx" else lang
 
 
@@ -147,6 +149,16 @@ def choose_component(
     if name is not None and name not in names:
         raise ValueError(f"there is no elmo component {name!r}, only {names}")
     return name or names[0]
+
+
+def _find_language(code: str) -> Optional[str]:
+    """RETURNS (Optional[str]): spaCy's code for an ISO 639-3 code; None if it has no such
+    language."""
+    for name in (find_matching_language(code), code):
+        with contextlib.suppress(ImportError):
+            if name is not None:
+                return get_lang_class(name).lang
+    return None
 
 
 def _find_named(source: Union[str, Path]) -> Optional[Path]:

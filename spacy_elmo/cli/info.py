@@ -12,11 +12,11 @@ import typer
 from wasabi import msg
 
 from ..bilm import BiLM, BiLMConfig
-from ..bilm.formats import find_format, fits_half
+from ..bilm.formats import find_format, fits_half, load, unpacked
 from ..component import Elmo
 from ..files import sha256
 from ..layers.encoder import get_session
-from ..weights import FOLDER, find_source, is_pipeline, load_bilm, load_pipeline, source_language
+from ..weights import FOLDER, find_source, is_pipeline, load_pipeline, source_language
 from .util import exit_on_error, list_components
 
 # Keys of a pipeline's meta.json that describe its origin.
@@ -70,14 +70,16 @@ def _describe(source: str) -> dict[str, dict[str, Any]]:
 
 
 def _describe_weights(source: str, path: Path) -> dict[str, Any]:
-    bilm = load_bilm(source)
-    format, file = find_format(path)
+    with unpacked(path) as unpacked_path:
+        bilm = load(unpacked_path)
+        format, file = find_format(unpacked_path)
+    is_packed = unpacked_path != path
     is_bundled = path.parent == FOLDER
     facts = {
-        "format": "bundled" if is_bundled else format.NAME,
+        "format": "bundled" if is_bundled else f"{format.NAME}{', packed' if is_packed else ''}",
         "language": source_language(source) or "unknown",
         **_describe_bilm(bilm),
-        **_describe_file(file),
+        **_describe_file(path if is_packed else file),
     }
     if is_bundled:  # The rows of the model card's table that the weights do not imply.
         card = (path / "README.md").read_text(encoding="utf8")

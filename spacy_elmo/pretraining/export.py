@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ..bilm import BiLM
-from ..bilm.formats import bilm_tf, find_format, read_vocabulary
+from ..bilm.formats import bilm_tf, find_format, read_vocabulary, unpacked
 from ..bilm.validation import validate
 from ..component import Elmo
 from ..files import atomic_file, atomic_folder, save_tensors
@@ -127,9 +127,12 @@ def find_head(model: Path) -> Optional[Head]:
     folder = head_folder(model)
     if folder.is_dir():
         return load_head(folder)
-    if is_pipeline(model) or find_format(model)[0] is not bilm_tf:
+    if is_pipeline(model):
         return None
-    words, weight, bias, tied = bilm_tf.read_output_layer(model)
+    with unpacked(model) as source:
+        if find_format(source)[0] is not bilm_tf:
+            return None
+        words, weight, bias, tied = bilm_tf.read_output_layer(source)
     try:
         check_vocabulary(words)
     except ValueError as error:

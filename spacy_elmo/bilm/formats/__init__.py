@@ -22,6 +22,7 @@ its module read it.
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Optional, Union
@@ -32,6 +33,7 @@ from ..model import BiLM
 from . import allennlp, allennlp_model, bilm_tf, manylangs, native
 from .archives import unpacked
 from .foreign import describe_foreign
+from .nlpl import read_origin
 from .options import OPTIONS, VOCABULARY, read_options, read_vocabulary, write_options
 from .parameters import fits_half, round_to_half
 
@@ -45,6 +47,7 @@ __all__ = [
     "fits_half",
     "load",
     "native",
+    "read_origin",
     "read_options",
     "read_vocabulary",
     "round_to_half",
@@ -75,9 +78,15 @@ def load(path: Union[str, Path], options: Optional[Path] = None) -> BiLM:
     with unpacked(Path(path)) as unpacked_path:
         format, source = find_format(unpacked_path)
         try:
-            return format.read(source, options)
+            bilm = format.read(source, options)
         except MemoryError as error:
             raise ValueError(f"not enough memory for the weights in {source}: {error}") from error
+        if (origin := read_origin(source)) is not None and origin.is_lemmatized:
+            warnings.warn(
+                "these weights were trained on lemmas: give them lemmas instead of words",
+                stacklevel=2,
+            )
+    return bilm
 
 
 def find_format(path: Path) -> tuple[ModuleType, Path]:
@@ -108,6 +117,9 @@ def find_format(path: Path) -> tuple[ModuleType, Path]:
 def _find_in_folder(folder: Path) -> tuple[ModuleType, Path]:
     suffixes = sorted({suffix for format in FORMATS for suffix in format.SUFFIXES})
     files = sorted(x for x in folder.iterdir() if x.suffix in suffixes and x.is_file())
+    has_options = any(OPTIONS in file.name for file in folder.iterdir())
+    if not has_options and (other := describe_foreign(folder)) is not None:
+        raise ValueError(f"{folder} is {other}")
     for candidates in ([x for x in files if x.stem == "weights"], files):
         if len(candidates) == 1:
             return find_format(candidates[0])
@@ -115,8 +127,6 @@ def _find_in_folder(folder: Path) -> tuple[ModuleType, Path]:
         for format in FORMATS:
             if format.detect(folder, b""):
                 return format, folder
-        if (other := describe_foreign(folder)) is not None:
-            raise ValueError(f"{folder} is {other}")
     names = ", ".join(path.name for path in files) or "none"
     raise ValueError(
         f"{folder} must hold one file of weights ({', '.join(suffixes)}), found {names}"

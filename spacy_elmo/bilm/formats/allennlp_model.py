@@ -20,6 +20,7 @@ from torch import Tensor
 from ..config import N_CHARACTERS, BiLMConfig
 from ..mixes import TrainedMix
 from ..model import BiLM
+from .modules import highway_parameters, highway_shapes, lstm_parameters, lstm_shapes
 from .options import read_options
 from .parameters import check_tensors, empty_model, to_float32
 from .pickles import read_tensors
@@ -31,12 +32,10 @@ _CONFIG = "config.json"
 _WEIGHTS = ("weights.th", "best.th")
 _CHARACTERS = "_token_embedder._char_embedding_weights"
 _CONVOLUTION = "_token_embedder.char_conv_{}"
-_HIGHWAY = "_token_embedder._highways._layers.{}"
-_HIGHWAY_WEIGHT = re.compile(r"_token_embedder\._highways\._layers\.\d+\.weight")
+_HIGHWAYS = "_token_embedder._highways."
 _PROJECTION = "_token_embedder._projection"
-_LAYER = "_elmo_lstm.{}_layer_{}"
-_DIRECTIONS = ("forward", "backward")
-_BILM = ("_token_embedder.", "_elmo_lstm.")
+_LSTM = "_elmo_lstm."
+_BILM = ("_token_embedder.", _LSTM)
 _MIX = re.compile(r"scalar_mix_\d+\.gamma")
 _ALIGNMENT = re.compile(r"(.*\.)?aligning_\w+\.weight")
 _NORM = re.compile(rb'"do_layer_norm"\s*:\s*true')
@@ -69,8 +68,11 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
     config = _infer_options(file, bilm) if options is None else read_options(options)
     if config.char_cnn is None:
         raise ValueError(f"{file} reads characters, but the options {options} have no char_cnn")
-    if not config.has_char_projection:  # AllenNLP has one even where it changes no width.
+    # AllenNLP has projections even where they change no width.
+    if not config.has_char_projection:
         config = replace(config, char_cnn=replace(config.char_cnn, projection=True))
+    if not config.lstm.has_projection:
+        config = replace(config, lstm=replace(config.lstm, projection=True))
     model = empty_model(config, None, file)
     stored = {x: (t.shape, str(t.dtype).removeprefix("torch.")) for x, t in bilm.items()}
     check_tensors(file, _expected_shapes(config), stored)
@@ -128,7 +130,7 @@ def _infer_options(file: Path, tensors: Mapping[str, Tensor]) -> BiLMConfig:
             raise ValueError(f"{file}: the ELMo has no {pattern.format(0)} of {n_dims} dimensions")
         return numbered
 
-    projections = shapes(_LAYER.format("forward", "{}") + ".state_projection.weight", 2)
+    projections = shapes(_LSTM + "forward_layer_{}.state_projection.weight", 2)
     lstm = {
         "dim": projections[0][1],
         "projection_dim": projections[0][0],
@@ -140,7 +142,7 @@ def _infer_options(file: Path, tensors: Mapping[str, Tensor]) -> BiLMConfig:
     filters = shapes(_CONVOLUTION + ".weight", 3)
     char_cnn = {
         "filters": [(shape[2], shape[0]) for shape in filters],
-        "n_highway": sum(bool(_HIGHWAY_WEIGHT.fullmatch(name)) for name in tensors),
+        "n_highway": sum(x.startswith(_HIGHWAYS) and x.endswith(".weight") for x in tensors),
         "embedding": {"dim": filters[0][1]},
     }
     try:
@@ -152,26 +154,19 @@ def _infer_options(file: Path, tensors: Mapping[str, Tensor]) -> BiLMConfig:
 
 
 def _expected_shapes(config: BiLMConfig) -> dict[str, tuple[int, ...]]:
-    char_cnn, lstm = config.char_cnn, config.lstm
+    char_cnn = config.char_cnn
     assert char_cnn is not None
-    n_gates, n_filters, width = 4 * lstm.dim, char_cnn.n_filters, lstm.projection_dim
-    with_bias: dict[str, tuple[int, ...]] = {
-        _CONVOLUTION.format(i): (number, char_cnn.embedding_dim, size)
-        for i, (size, number) in enumerate(char_cnn.filters)
-    }
-    for i in range(char_cnn.n_highway):
-        with_bias[_HIGHWAY.format(i)] = (2 * n_filters, n_filters)
-    with_bias[_PROJECTION] = (width, n_filters)
     shapes: dict[str, tuple[int, ...]] = {_CHARACTERS: (N_CHARACTERS, char_cnn.embedding_dim)}
-    for direction in _DIRECTIONS:
-        for i in range(lstm.n_layers):
-            layer = _LAYER.format(direction, i)
-            shapes[f"{layer}.input_linearity.weight"] = (n_gates, width)
-            with_bias[f"{layer}.state_linearity"] = (n_gates, width)
-            shapes[f"{layer}.state_projection.weight"] = (width, lstm.dim)
-    for name, shape in with_bias.items():
-        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
-    return shapes
+    for i, (width, number) in enumerate(char_cnn.filters):
+        shapes[f"{_CONVOLUTION.format(i)}.weight"] = number, char_cnn.embedding_dim, width
+        shapes[f"{_CONVOLUTION.format(i)}.bias"] = (number,)
+    shapes[f"{_PROJECTION}.weight"] = config.projection_dim, char_cnn.n_filters
+    shapes[f"{_PROJECTION}.bias"] = (config.projection_dim,)
+    return {
+        **shapes,
+        **highway_shapes(char_cnn.n_filters, char_cnn.n_highway, _HIGHWAYS),
+        **lstm_shapes(config.lstm, _LSTM),
+    }
 
 
 def _to_parameters(config: BiLMConfig, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -179,35 +174,17 @@ def _to_parameters(config: BiLMConfig, tensors: Mapping[str, Tensor]) -> dict[st
     assert config.char_cnn is not None
     characters = tensors[_CHARACTERS].clone()
     characters[0] = 0.0  # Masks whole tokens.
-    values = {"char_embedding.weight": characters}
+    values = {"token_encoder.char_embedding.weight": characters}
     for kind in ("weight", "bias"):
         for i in range(len(config.char_cnn.filters)):
             convolution = tensors[f"{_CONVOLUTION.format(i)}.{kind}"]
-            values[f"convolutions.{i}.{kind}"] = convolution.clone()
-        for i in range(config.char_cnn.n_highway):
-            # The gate is that of the input, ours is that of its transformation: 1 - s(x) = s(-x).
-            transform, carry = tensors[f"{_HIGHWAY.format(i)}.{kind}"].chunk(2)
-            values[f"highways.{i}.transform.{kind}"] = transform.clone()
-            values[f"highways.{i}.carry.{kind}"] = -carry
-        values[f"projection.{kind}"] = tensors[f"{_PROJECTION}.{kind}"].clone()
-    values = {f"token_encoder.{name}": value for name, value in values.items()}
-    for direction in _DIRECTIONS:
-        for i in range(config.lstm.n_layers):
-            source, target = _LAYER.format(direction, i), f"lstm.{direction}_layers.{i}"
-            weights = (tensors[f"{source}.{x}_linearity.weight"] for x in ("input", "state"))
-            values[f"{target}.gate_weight"] = _reorder_gates(torch.cat(tuple(weights), dim=1))
-            bias = _reorder_gates(tensors[f"{source}.state_linearity.bias"])
-            bias.chunk(4)[2].sub_(1.0)  # Ours is added when the network runs.
-            values[f"{target}.gate_bias"] = bias
-            projection = tensors[f"{source}.state_projection.weight"]
-            values[f"{target}.projection_weight"] = projection.clone()
-    return values
-
-
-def _reorder_gates(tensor: Tensor) -> Tensor:
-    """From input, forget, candidate, output to our input, candidate, forget, output."""
-    i, f, g, o = tensor.chunk(4)
-    return torch.cat((i, g, f, o))
+            values[f"token_encoder.convolutions.{i}.{kind}"] = convolution.clone()
+        values[f"token_encoder.projection.{kind}"] = tensors[f"{_PROJECTION}.{kind}"].clone()
+    return {
+        **values,
+        **highway_parameters(config.char_cnn.n_highway, tensors, _HIGHWAYS),
+        **lstm_parameters(config.lstm, tensors, _LSTM),
+    }
 
 
 def _read_mix(
