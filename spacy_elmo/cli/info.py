@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import srsly
@@ -53,9 +52,8 @@ def _describe(source: str) -> dict[str, dict[str, Any]]:
     meta = {key: nlp.meta[key] for key in _META if nlp.meta.get(key)}
     report = {}
     for name, elmo in components.items():
-        settings = elmo.model.attrs["settings"]
-        mix = vars(elmo.bound_mix.attrs.get("settings", SimpleNamespace()))
-        mix_settings = [f"{key}={x}" for key, x in mix.items() if x is not None]
+        settings, mix = elmo.model.attrs["settings"], elmo.bound_mix.attrs.get("settings")
+        mix_settings = [f"{key}={x}" for key, x in vars(mix).items()] if mix is not None else []
         report[name] = {
             "format": "spaCy pipeline",
             **meta,

