@@ -372,6 +372,13 @@ def test_an_architecture_of_another_kind(contents, folder):
     refused(folder, manylangs.BASENAMES[0])
 
 
+def test_a_folder_without_config(folder, tmp_path):
+    expected = load(folder)
+    (folder / "config.json").unlink()
+    refused(folder, str(folder / "config.json"))
+    assert_same(load(folder, folder / manylangs.BASENAMES[0]), expected)
+
+
 @pytest.mark.parametrize("contents", ["[]", "{}", '{"config_path": 3}'])
 def test_a_config_of_another_kind(contents, folder):
     (folder / "config.json").write_text(contents)

@@ -118,7 +118,7 @@ def _model_folders(path: Path) -> list[Path]:
     """RETURNS (list): The folder if it is of a model, else those of models in it."""
 
     def is_model(folder: Path) -> bool:
-        return all((folder / name).is_file() for name in (_CONFIG, _ENCODER, _EMBEDDER))
+        return all((folder / name).is_file() for name in (_ENCODER, _EMBEDDER))
 
     return [path] if is_model(path) else [x for x in sorted(path.glob("*.model")) if is_model(x)]
 
