@@ -59,7 +59,8 @@ class CharCNN(nn.Module):
     vocabulary (Optional[Sequence[str]]): The words by row, if there are word embeddings. Must
         contain `<oov>`.
 
-    The attribute `boundaries` has the texts of the tokens that begin and end a sentence.
+    The attribute `boundaries` has the texts of the tokens that begin and end a sentence,
+    `character_ids` makes the ids of tokens, and `padding` is the id behind them.
     """
 
     def __init__(
@@ -78,13 +79,13 @@ class CharCNN(nn.Module):
         self.config = config
         self.output_dim = output_dim
         self.boundaries = BOS, EOS
-        self._character_ids, self._padding = character_ids, PADDING + SHIFT
+        self.character_ids, self.padding = character_ids, PADDING + SHIFT
         if config.characters is None:
             self.char_embedding = nn.Embedding(N_CHARACTERS, config.embedding_dim, padding_idx=0)
         else:
             self.boundaries = DICTIONARY_BOS, DICTIONARY_EOS
             dictionary = CharacterDictionary(config.characters)
-            self._character_ids, self._padding = dictionary.character_ids, dictionary.padding
+            self.character_ids, self.padding = dictionary.character_ids, dictionary.padding
             self.char_embedding = nn.Embedding(len(config.characters), config.embedding_dim)
         self.vocabulary = None if vocabulary is None else list(vocabulary)
         self.word_embedding: Optional[nn.Embedding] = None
@@ -133,7 +134,7 @@ class CharCNN(nn.Module):
         n_types = len(types)
         if few_sizes:  # Full chunks only, with empty texts.
             types = [*types, *[""] * (-n_types % size)]
-        ids, lengths = self._character_ids(types, self.config.max_characters_per_token)
+        ids, lengths = self.character_ids(types, self.config.max_characters_per_token)
         if products is None:
             products = [partial(F.linear, weight=w, bias=b) for w, b in self.linears()]
         # In order of length, so that each chunk is as narrow as it can be.
@@ -148,7 +149,7 @@ class CharCNN(nn.Module):
                 step = 4 if width <= 16 else 16
                 width = -(-width // step) * step
             width = min(width, self.config.max_characters_per_token)
-            padded = numpy.full((len(chunk), width), self._padding)
+            padded = numpy.full((len(chunk), width), self.padding)
             padded[:, : ids.shape[1]] = ids[chunk, :width]
             pooled.append(self._pool(to_device(padded, weight.device), products))
         y = torch.cat(pooled)
@@ -157,7 +158,7 @@ class CharCNN(nn.Module):
             gate = next(linears)(y).sigmoid_()
             y = torch.lerp(y, next(linears)(y).relu_(), gate)
         if self.word_embedding is not None:
-            y = torch.cat((self._embed_words([types[i] for i in order]), y), dim=1)
+            y = torch.cat((self.embed_words([types[i] for i in order]), y), dim=1)
         if self.projection is not None:
             y = next(linears)(y)
         return y[to_device(numpy.argsort(order)[:n_types], weight.device)]
@@ -173,7 +174,7 @@ class CharCNN(nn.Module):
             *((linear.weight, linear.bias) for linear in linears),
         ]
 
-    def _embed_words(self, types: Sequence[str]) -> Tensor:
+    def embed_words(self, types: Sequence[str]) -> Tensor:
         """RETURNS (Tensor): Shape (types, word_dim)."""
         assert self.word_embedding is not None
         rows, most = self._word_ids, self.config.max_characters_per_token

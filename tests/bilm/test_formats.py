@@ -1052,6 +1052,12 @@ def test_convert_names_an_archive_in_place_of_options(options, hdf5_folder):
     assert_refused(hdf5_folder / "weights.hdf5", f"{path} is compressed", options=path)
 
 
+def test_files_of_elmoformanylangs_without_the_others(tmp_path):
+    for number, prefix in enumerate(("", "en.model/")):  # Something else.
+        folder = folder_of(tmp_path / f"other{number}", f"{prefix}encoder.pkl")
+        assert_refused(folder, str(folder), "must hold one file of weights")
+
+
 def test_modules_of_tf_hub(tmp_path):
     folder = folder_of(tmp_path / "hub", "saved_model.pb", "variables/variables.index")
     for path in (folder, folder / "saved_model.pb"):

@@ -313,7 +313,7 @@ def test_the_published_architecture_is_built_in(basename, tmp_path):
     assert {name: published[name] for name in reader._PUBLISHED} == reader._PUBLISHED
     model = random_model(2)[:2]
     manylangs.write(tmp_path, *model, architecture_file="missing", basename=basename)
-    refused(tmp_path, "token_embedder.pkl: the options")  # The tiny tensors do not fit it.
+    refused(tmp_path, "encoder.pkl: the options")  # The tiny tensors do not fit it.
 
 
 def test_a_given_architecture_is_used(folder, tmp_path):
@@ -335,7 +335,11 @@ def refused(path: Path, *words: str) -> None:
         assert word in str(error.value)
 
 
-@pytest.mark.parametrize("place", ["/etc/passwd", "../outside.json", "C:\\secret.json", ".", ""])
+@pytest.mark.parametrize(
+    "place",
+    ["/etc/passwd", "../outside.json", "C:\\x.json", ".", "", "x" * 5000, "a\0b", "\ud800"],
+    ids=range(8),
+)
 def test_no_file_outside_of_the_folder_is_read(place, folder):
     shutil.copy(folder / manylangs.BASENAMES[0], folder.parent / "outside.json")
     edit(folder / "config.json", lambda config: config.update(config_path=place))
@@ -370,6 +374,13 @@ def test_architectures_that_are_refused(section, name, value, words, folder):
 def test_an_architecture_of_another_kind(contents, folder):
     (folder / manylangs.BASENAMES[0]).write_text(contents)
     refused(folder, manylangs.BASENAMES[0])
+
+
+def test_a_folder_without_config(folder, tmp_path):
+    expected = load(folder)
+    (folder / "config.json").unlink()
+    refused(folder, str(folder / "config.json"))
+    assert_same(load(folder, folder / manylangs.BASENAMES[0]), expected)
 
 
 @pytest.mark.parametrize("contents", ["[]", "{}", '{"config_path": 3}'])
@@ -430,3 +441,20 @@ def test_tensors_of_another_model(folder, tmp_path):
 @pytest.mark.parametrize("kind", malicious.OPTIONS)
 def test_absurd_architectures(kind, tmp_path):
     refused(malicious.absurd_options(tmp_path / "model", kind), str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["config.json", manylangs.BASENAMES[0], "char.dic", "word.dic", "encoder.pkl"],
+)
+def test_truncated_files_are_named(name, folder):
+    data = (folder / name).read_bytes()
+    (folder / name).write_bytes(data[: len(data) // 2])
+    refused(folder, str(folder / name))
+
+
+def test_weights_that_are_not_finite(folder):
+    state = torch.load(folder / "encoder.pkl", map_location="cpu", weights_only=True)
+    state["forward_layer_0.state_linearity.bias"][1] = torch.nan
+    torch.save(state, folder / "encoder.pkl")
+    refused(folder, "encoder.pkl: forward_layer_0.state_linearity.bias", "not finite")

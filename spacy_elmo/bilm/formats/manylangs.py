@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING
+from os.path import isfile
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple, Optional
 
@@ -104,12 +105,11 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
             message = message.replace(ours, theirs)
         raise ValueError(f"{source}: {message}") from error
     model = empty_model(config, words and words.entries, folder)
-    embedder = _read_state(folder / _EMBEDDER, _embedder_shapes(config, folder, characters, words))
-    encoder = _read_state(folder / _ENCODER, lstm_shapes(config.lstm))
-    values = {
-        **_embedder_parameters(config, embedder, characters, words),
-        **lstm_parameters(config.lstm, encoder),
-    }
+    shapes = _embedder_shapes(config, folder, characters, words)
+    # One file after the other: each is in memory twice while it is converted.
+    values = lstm_parameters(config.lstm, _read_state(folder / _ENCODER, lstm_shapes(config.lstm)))
+    tensors = _read_state(folder / _EMBEDDER, shapes)
+    values.update(_embedder_parameters(config, tensors, characters, words))
     model.load_state_dict(values, assign=True)
     return model
 
@@ -118,7 +118,7 @@ def _model_folders(path: Path) -> list[Path]:
     """RETURNS (list): The folder if it is of a model, else those of models in it."""
 
     def is_model(folder: Path) -> bool:
-        return all((folder / name).is_file() for name in (_CONFIG, _ENCODER, _EMBEDDER))
+        return all((folder / name).is_file() for name in (_ENCODER, _EMBEDDER))
 
     return [path] if is_model(path) else [x for x in sorted(path.glob("*.model")) if is_model(x)]
 
@@ -131,17 +131,18 @@ def _read_architecture(folder: Path, options: Optional[Path]) -> tuple[Any, str]
         if not isinstance(named, str):
             raise ValueError(f"{folder / _CONFIG}: config_path must be text, found {named!r:.80}")
         # Often a path of the machine of the training. No file outside of the folder is read.
-        name = PureWindowsPath(named).name
-        inside, basename = PurePosixPath(named), folder / name
-        if not inside.is_absolute() and ".." not in inside.parts and (folder / inside).is_file():
-            options = folder / inside
-        elif name and basename.is_file():
-            options = basename
+        inside, name = PurePosixPath(named), PureWindowsPath(named).name
+        is_inside = not inside.is_absolute() and ".." not in inside.parts
+        candidates = [named, name] if is_inside else [name]
+        # This function returns False for impossible names, too.
+        files = [x for x in candidates if isfile(folder / x)]
+        if files:
+            options = folder / files[0]
         elif name in _PUBLISHED_NAMES:
-            return _PUBLISHED, f"the published architecture, as there is no {basename}"
+            return _PUBLISHED, f"the published architecture, as {folder} lacks {name}"
         else:
             raise ValueError(
-                f"{folder} lacks its architecture, {name or named!r}: copy the JSON file with "
+                f"{folder} lacks its architecture, {name or named!r:.80}: copy the JSON file with "
                 f"the sections encoder and token_embedder there, or give it as the options"
             )
     return read_json(options), str(options)
