@@ -92,6 +92,8 @@ def _describe_precision(elmo: Elmo) -> str:
 
 
 def _describe_file(path: Path) -> dict[str, Any]:
+    if path.is_dir():
+        return {"bytes on disk": sum(x.stat().st_size for x in path.rglob("*") if x.is_file())}
     return {"bytes on disk": path.stat().st_size, "sha256": sha256(path)}
 
 
