@@ -9,7 +9,7 @@ import torch
 
 from spacy_elmo.bilm.formats import bilm_tf, find_format, load
 from spacy_elmo.bilm.formats import crc32c as checksums
-from spacy_elmo.bilm.formats.tensor_bundle import read_index
+from spacy_elmo.bilm.formats import tensor_bundle as reader
 from spacy_elmo.pretraining.corpus import Sentences
 from spacy_elmo.pretraining.export import find_head, load_language_model
 from spacy_elmo.pretraining.perplexity import perplexity
@@ -130,7 +130,7 @@ def test_damaged_checkpoints(kind, tmp_path):
         if kind == "absurd shape":  # The options say the same, and are read first.
             assert_refused(tmp_path, str(tmp_path / "options.json"))
             with pytest.raises(ValueError, match=str(prefix)):
-                read_index(prefix.with_name(f"{prefix.name}.index"))
+                reader.read_index(prefix.with_name(f"{prefix.name}.index"))
         else:
             assert_refused(tmp_path, str(prefix))
         assert tracemalloc.get_traced_memory()[1] < 100 << 20
@@ -232,3 +232,27 @@ def test_options_are_those_of_the_training(tmp_path):
     first = load(tmp_path)
     (tmp_path / "options.json").write_text(json.dumps(family.options(architecture, 262)))
     assert load(tmp_path).config == first.config
+
+
+def test_random_damage_of_an_index(tmp_path, monkeypatch):
+    """With right checksums, so that all of it is read: an error that names the file, or a model."""
+    prefix = family.write(tmp_path, *malicious.model(family, seed=6, n_layers=2))
+    index = prefix.with_name(f"{prefix.name}.index")
+    data = index.read_bytes()
+    monkeypatch.setattr(reader, "_unmask", lambda crc: 0)
+    monkeypatch.setattr(reader, "crc32c", lambda values: 0)
+    rng = numpy.random.default_rng(0)
+    n_loaded = 0
+    for _ in range(300):
+        mutant = bytearray(data)
+        for position in rng.integers(len(data), size=rng.integers(1, 5)):
+            mutant[position] = rng.integers(256)
+        if rng.random() < 0.1:
+            del mutant[int(rng.integers(len(mutant))) : -48]
+        index.write_bytes(mutant)
+        try:
+            load(tmp_path)
+            n_loaded += 1
+        except ValueError as error:
+            assert str(prefix) in str(error)
+    assert 0 < n_loaded < 300

@@ -92,11 +92,12 @@ def read_index(path: Path) -> dict[str, StoredTensor]:
 
 def read_tensor(name: str, tensor: StoredTensor) -> numpy.ndarray:
     """RETURNS (ndarray): The values.
-    RAISES (ValueError): If they have changed since they were written."""
-    values = numpy.fromfile(
-        tensor.path, numpy.dtype(tensor.dtype).newbyteorder("<"), math.prod(tensor.shape),
-        offset=tensor.offset,
-    )  # fmt: skip
+    RAISES (ValueError): If they have changed since they were written, or memory is short."""
+    dtype, count = numpy.dtype(tensor.dtype).newbyteorder("<"), math.prod(tensor.shape)
+    try:
+        values = numpy.fromfile(tensor.path, dtype, count, offset=tensor.offset)
+    except MemoryError as error:
+        raise ValueError(f"not enough memory for {name} in {tensor.path}: {error}") from error
     if values.nbytes != tensor.size or crc32c(values) != tensor.crc:
         raise ValueError(
             f"{tensor.path} is damaged: the values of {name} do not have their checksum. Copy or "
