@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Optional
 
 import spacy
 import typer
+from spacy.language import Language
 from wasabi import msg
 
 from ..bilm.formats import FORMATS, load, round_to_half
@@ -16,7 +18,7 @@ from .util import exit_on_error, lock_folder
 
 _FORMATS = ", ".join(format.NAME for format in FORMATS)
 # The files of a pipeline that this command writes.
-_FILES = (
+PIPELINE_FILES = (
     "meta.json",
     "config.cfg",
     "tokenizer",
@@ -45,22 +47,38 @@ def convert_cli(
     Use it with spacy.load and spacy package. For word input, vocab.txt must be in the folder of the
     weights.
     """
-    with exit_on_error(), lock_folder(out, force, _FILES):
-        bilm = load(weights, options)
-        if half:
-            round_to_half(bilm)
-        try:
-            nlp = spacy.blank(lang)
-        except ImportError as error:
-            raise ValueError(f"no language {lang!r} in spaCy: {error}") from error
-        if sentencizer:
-            nlp.add_pipe("sentencizer")
-        elmo = nlp.add_pipe("elmo", config={"model": {"weights": None}})
-        assert isinstance(elmo, Elmo)
-        set_bilm(elmo.model, bilm)
+    with exit_on_error(), lock_folder(out, force, PIPELINE_FILES):
+        nlp = make_pipeline(weights, options, lang=lang, half=half, sentencizer=sentencizer)
         nlp.meta["name"] = out.absolute().name.replace("-", "_")
-        nlp.meta["description"] = "ELMo: contextual word vectors from a biLM"
         nlp.meta["sources"] = [{"name": weights.name, "sha256": sha256(weights)}]
         with atomic_folder(out) as new:
             nlp.to_disk(new)
     msg.good(f"Wrote the pipeline {out}", f'Use it with spacy.load("{out}")')
+
+
+def make_pipeline(
+    weights: Path, options: Optional[Path], *, lang: str, half: bool, sentencizer: bool
+) -> Language:
+    """Make a pipeline of weights. See `convert_cli`.
+
+    RAISES (ValueError): If the weights cannot be read, or if there is no such language.
+    """
+    bilm = load(weights, options)
+    if half:
+        round_to_half(bilm)
+    nlp = blank_pipeline(lang)
+    if sentencizer:
+        nlp.add_pipe("sentencizer")
+    elmo = nlp.add_pipe("elmo", config={"model": {"weights": None}})
+    assert isinstance(elmo, Elmo)
+    set_bilm(elmo.model, bilm)
+    nlp.meta["description"] = "ELMo: contextual word vectors from a biLM"
+    return nlp
+
+
+def blank_pipeline(lang: str) -> Language:
+    """RETURNS (Language): A blank pipeline. RAISES (ValueError): If there is no such language."""
+    try:
+        return spacy.blank(lang)
+    except ImportError as error:
+        raise ValueError(f"no language {lang!r} in spaCy: {error}") from error
