@@ -26,7 +26,7 @@ from .files import atomic_file
 TABLE = Path(__file__).with_name("models.json")
 MANIFEST = "source.json"
 _HUB = "hf:"
-_HUB_SOURCE = re.compile(r"hf:(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
+_HUB_SOURCE = re.compile(r"hf:(?P<repository>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>[\w./-]+))?")
 # What is both a name of a model and the name of its folder.
 _NAME = re.compile(r"[^\W_][\w.@-]*")
 # The files of a NLPL model that is not in the table.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +24,7 @@ class Page:
     length (str): "right", "none" (the end of the connection is the end), "chunked", or a number.
     headers (dict): Further headers.
     ignores_version (bool): Send the rest whatever If-Range says.
+    pause (float): Seconds after each 64 KiB.
     """
 
     data: bytes = b""
@@ -35,6 +37,7 @@ class Page:
     length: str = "right"
     headers: dict[str, str] = field(default_factory=dict)
     ignores_version: bool = False
+    pause: float = 0.0
 
 
 class Site:
@@ -87,7 +90,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(416, b"", {"Content-Range": f"bytes */{len(page.data)}"})
                 return
         stop = page.breaks.pop(0) if page.breaks else None
-        self._answer(status, page.data[start:], {**headers, **page.headers}, page.length, stop)
+        self._answer(
+            status, page.data[start:], {**headers, **page.headers}, page.length, stop, page.pause
+        )
 
     def _answer(
         self,
@@ -96,6 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers: dict[str, str],
         length: str = "right",
         stop: int | None = None,
+        pause: float = 0.0,
     ) -> None:
         self.send_response(status)
         for name, value in headers.items():
@@ -110,7 +116,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"%x\r\n%b\r\n" % (len(body), body[:stop]))
             self.wfile.write(b"0\r\n\r\n" if stop is None else b"")
         else:
-            self.wfile.write(body[:stop])
+            body = body[:stop]
+            for start in range(0, len(body), 1 << 16):
+                self.wfile.write(body[start : start + (1 << 16)])
+                time.sleep(pause)
 
 
 class _Server(ThreadingHTTPServer):

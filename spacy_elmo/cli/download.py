@@ -20,7 +20,7 @@ from ..models import (
     weights_path,
 )
 from ..tools.download import Downloader
-from ..tools.get_model import get_model
+from ..tools.get_model import check_folder, get_model
 from ..weights import bundled_names, is_pipeline
 from .convert import PIPELINE_FILES, blank_pipeline, make_pipeline
 from .util import exit_on_error, lock_folder
@@ -65,6 +65,7 @@ def download_cli(
         folder = output if no_convert and output else weights_folder(model.name)
         out = output or pipeline_folder(model.name)
         downloader = Downloader(quiet=quiet)
+        check_folder(folder, model, force)
         if no_convert:
             get_model(model, folder, downloader, force=force)
             msg.good(f"Wrote the files of {model.name} to {folder}")

@@ -62,7 +62,7 @@ def get_model(
     folder.parent.mkdir(parents=True, exist_ok=True)
     message = f"another process is downloading to {folder}: wait for it"
     with exclusive_lock(folder.with_name(f".{folder.name}.lock"), message):
-        _check_folder(folder, model, force)
+        check_folder(folder, model, force)
         if model.hub is not None:
             model = replace(model, files=list_hub(model.hub, model.revision, downloader))
         folder.mkdir(exist_ok=True)
@@ -82,7 +82,7 @@ def get_model(
         return read_manifest(folder)
 
 
-def _check_folder(folder: Path, model: PublishedModel, force: bool) -> None:
+def check_folder(folder: Path, model: PublishedModel, force: bool) -> None:
     """Check that a folder may be written.
 
     RAISES (ValueError): If it has other files than this model.
