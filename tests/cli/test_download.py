@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import zipfile
@@ -406,6 +407,18 @@ def test_the_table_says_what_it_must():
     assert len(ids) == len(set(ids)) and set(range(136, 180)) <= set(ids)
     assert set(bundled_names()) <= set(models)
     assert models["german"].files["weights.hdf5"].digests["md5"].startswith("f3ab3a68")
+
+
+def test_the_page_names_models_that_exist():
+    """And all that are read, but not the copies on Hugging Face."""
+    page = (TABLE.parents[1] / "docs" / "families.md").read_text(encoding="utf8")
+    models = read_table()
+    cells = page.split("## Which")[1].split("### What")[0]
+    names = {name for name in re.findall(r"`([\w.-]+)`", cells) if "LANG" not in name}
+    families = tuple(re.findall(r"`(\w+-)LANG`", page))
+    named = {name for name in models if name.startswith(families)} | names
+    others = {x.name for x in models.values() if x.hub is not None or not x.readable}
+    assert named == set(models) - others
 
 
 def test_models_are_listed(get, cache: Path):
