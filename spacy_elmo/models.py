@@ -239,13 +239,24 @@ def find_download(source: str) -> Optional[Path]:
 
     source (str): The name of a model, or "hf:owner/name[@revision]".
     """
-    name = _hub_name(source) if _HUB_SOURCE.fullmatch(source) else source
-    if not _NAME.fullmatch(name):
-        return None
-    if (pipeline_folder(name) / "config.cfg").is_file():
+    name = _folder_name(source)
+    if name is not None and (pipeline_folder(name) / "config.cfg").is_file():
         return pipeline_folder(name)
-    folder = weights_folder(name)
-    return weights_path(folder) if read_manifest(folder).get("complete") else None
+    return find_published(source)
+
+
+def find_published(source: str) -> Optional[Path]:
+    """RETURNS (Optional[Path]): The published files of a downloaded model, see `find_download`."""
+    name = _folder_name(source)
+    if name is None or not read_manifest(weights_folder(name)).get("complete"):
+        return None
+    return weights_path(weights_folder(name))
+
+
+def _folder_name(source: str) -> Optional[str]:
+    """RETURNS (Optional[str]): The name of a model's folders; None if the source is not a model."""
+    name = _hub_name(source) if _HUB_SOURCE.fullmatch(source) else source
+    return name if _NAME.fullmatch(name) else None
 
 
 def downloaded_language(path: Path) -> Optional[str]:

@@ -17,11 +17,11 @@ from typing import Optional, Union
 import spacy
 import srsly
 from spacy.language import Language
-from spacy.util import is_package, load_config
+from spacy.util import find_matching_language, get_lang_class, is_package, load_config
 
 from .bilm import BiLM
-from .bilm.formats import OPTIONS, load
-from .models import download_command, downloaded_language, find_download
+from .bilm.formats import OPTIONS, load, read_origin
+from .models import download_command, downloaded_language, find_download, find_published
 
 # Weights that come with the package: a folder per name. The name begins with the language.
 FOLDER = Path(__file__).parent / "weights"
@@ -66,6 +66,14 @@ def find_source(source: Union[str, Path]) -> Path:
     return named
 
 
+def find_weights(source: Union[str, Path]) -> Path:
+    """Find weights to convert: of a downloaded model the published files, and not its pipeline.
+
+    source, RETURNS, RAISES: See `find_source`. Here, a `Path` is a name, too.
+    """
+    return find_published(str(source)) or find_source(str(source))
+
+
 def absolute_source(source: Union[str, Path]) -> Union[str, Path]:
     """RETURNS (Union[str, Path]): The source, with a relative path made absolute, so that it stays
     valid after a change of the working directory."""
@@ -80,13 +88,15 @@ def is_pipeline(path: Path) -> bool:
 
 def source_language(source: Union[str, Path, None]) -> Optional[str]:
     """RETURNS (Optional[str]): spaCy's code of the language that the biLM was trained on, from the
-    pipeline's meta.json or the name of bundled weights. None if it is unknown."""
+    meta.json of a pipeline or of NLPL, or the name of bundled weights. None if it is unknown."""
     if source is None:
         return None
     path = _find_named(source) or Path(source).expanduser()
     if path.parent == FOLDER:
         return path.name.split("_")[0]
     lang = _read_meta(path).get("lang") or downloaded_language(path)
+    if lang is None and (origin := read_origin(path)) is not None:
+        lang = origin.language and _find_language(origin.language)
     return None if lang == "xx" else lang
 
 
@@ -154,6 +164,16 @@ def choose_component(
     if name is not None and name not in names:
         raise ValueError(f"there is no elmo component {name!r}, only {names}")
     return name or names[0]
+
+
+def _find_language(code: str) -> Optional[str]:
+    """RETURNS (Optional[str]): spaCy's code for an ISO 639-3 code; None if it has no such
+    language."""
+    for name in (find_matching_language(code), code):
+        with contextlib.suppress(ImportError):
+            if name is not None:
+                return get_lang_class(name).lang
+    return None
 
 
 def _find_named(source: Union[str, Path]) -> Optional[Path]:

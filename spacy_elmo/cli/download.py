@@ -9,7 +9,6 @@ from typing import Any, Optional
 import typer
 from wasabi import msg
 
-from ..files import atomic_folder
 from ..models import (
     TABLE,
     PublishedModel,
@@ -21,9 +20,9 @@ from ..models import (
 )
 from ..tools.download import Downloader
 from ..tools.get_model import check_folder, get_model
-from ..weights import bundled_names, is_pipeline
-from .convert import PIPELINE_FILES, blank_pipeline, make_pipeline
-from .util import exit_on_error, lock_folder
+from ..weights import bundled_names, is_pipeline, source_language
+from .convert import blank_pipeline, lock_pipeline, make_pipeline, write_pipeline
+from .util import exit_on_error
 
 
 def download_cli(
@@ -74,15 +73,14 @@ def download_cli(
             msg.good(f"{model.name} is there already: {out}", "Download it again with --force")
             return
         _check_readable(model)
-        language = model.lang or "xx"
-        blank_pipeline(language)  # Before the download, so that errors appear here.
-        with lock_folder(out, force, PIPELINE_FILES):
+        blank_pipeline(model.lang or "xx")  # Before the download, so that errors appear here.
+        with lock_pipeline(out, force):
             manifest = get_model(model, folder, downloader, force=force)
             path = weights_path(folder)
+            language = model.lang or source_language(path) or "xx"
             nlp = make_pipeline(path, None, lang=language, half=half, sentencizer=sentencizer)
             nlp.meta.update(_origin(model, manifest))
-            with atomic_folder(out) as new:
-                nlp.to_disk(new)
+            write_pipeline(nlp, path, out)
     use = f'spacy.load("{out}")'
     if output is None:
         use = f'{use}, or its name in a config: weights = "{model.name}"'
