@@ -138,7 +138,9 @@ def find_head(model: Path) -> Optional[Head]:
     except ValueError as error:
         raise ValueError(f"{model}: {error}") from error
     # bilm-tf reads a sentence per line, split at spaces, and cuts none.
-    tokenization = TokenizationConfig("xx", True, True, max_length=10**6)
+    tokenization = TokenizationConfig(
+        lang="xx", whitespace=True, one_per_line=True, max_length=10**6
+    )
     return Head(words, LossConfig(tied=tied), {"weight": weight, "bias": bias}, tokenization)
 
 
@@ -152,7 +154,7 @@ def load_language_model(bilm: BiLM, model: Path) -> tuple[LanguageModel, Head]:
     if head is None:
         raise ValueError(
             f"no output layer in {folder}: it is what `spacy elmo pretrain` keeps "
-            "beside a model. TensorFlow checkpoints of bilm-tf have theirs inside"
+            "beside a model. TensorFlow checkpoints of bilm-tf have one: give the .index file"
         )
     try:
         language_model = LanguageModel(bilm, len(head.words), head.loss, 0.0)

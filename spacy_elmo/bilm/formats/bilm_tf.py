@@ -53,7 +53,7 @@ class OutputLayer(NamedTuple):
 def detect(path: Path, start: bytes) -> bool:
     """RETURNS (bool): Whether this is a folder of checkpoints, or a file of one by its name."""
     if path.is_dir():
-        return any(path.glob("*.index"))
+        return any(_FILE.fullmatch(file.name) for file in path.iterdir())
     return bool(_FILE.fullmatch(path.name)) or start.startswith(b"model_checkpoint_path")
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Optional, TypeVar, Union
@@ -93,11 +92,12 @@ def read_index(path: Path) -> dict[str, StoredTensor]:
 
 def read_tensor(name: str, tensor: StoredTensor) -> numpy.ndarray:
     """RETURNS (ndarray): The values.
-    RAISES (ValueError): If they have changed since they were written."""
-    values = numpy.fromfile(
-        tensor.path, numpy.dtype(tensor.dtype).newbyteorder("<"), math.prod(tensor.shape),
-        offset=tensor.offset,
-    )  # fmt: skip
+    RAISES (ValueError): If they have changed since they were written, or memory is short."""
+    dtype, count = numpy.dtype(tensor.dtype).newbyteorder("<"), math.prod(tensor.shape)
+    try:
+        values = numpy.fromfile(tensor.path, dtype, count, offset=tensor.offset)
+    except MemoryError as error:
+        raise ValueError(f"not enough memory for {name} in {tensor.path}: {error}") from error
     if values.nbytes != tensor.size or crc32c(values) != tensor.crc:
         raise ValueError(
             f"{tensor.path} is damaged: the values of {name} do not have their checksum. Copy or "
@@ -186,17 +186,21 @@ def _read_entry(name: str, value: bytes, path: Path, n_shards: int) -> StoredTen
 
 
 def _check_sizes(path: Path, tensors: dict[str, StoredTensor]) -> None:
-    """RAISES (ValueError): If a file of data is missing, or too small for the tensors in it."""
-    declared: Counter[Path] = Counter()
-    for name, (data, offset, size, _, _, shape) in tensors.items():
-        if not data.is_file():
-            raise ValueError(f"no such file: {data}, where {path} says that {name} is")
-        n_bytes = data.stat().st_size
-        declared[data] += size
-        if max(offset + size, declared[data]) > n_bytes:
+    """RAISES (ValueError): If a file of data is missing, or has not the bytes of each tensor."""
+    data, n_bytes, end = None, 0, 0
+    for name, tensor in sorted(tensors.items(), key=lambda item: item[1]):
+        if tensor.path != data:
+            data, end = tensor.path, 0
+            if not data.is_file():
+                raise ValueError(f"no such file: {data}, where {path} says that {name} is")
+            n_bytes = data.stat().st_size
+        if tensor.offset < end:
+            raise ValueError(f"{path} says that {name} and another tensor have the same bytes")
+        end = tensor.offset + tensor.size
+        if end > n_bytes:
             raise ValueError(
-                f"{data} has {n_bytes:,} bytes, too few for {name} of the shape {shape} and the "
-                "tensors before it: is it complete?"
+                f"{data} has {n_bytes:,} bytes, too few for {name} of the shape {tensor.shape}: is "
+                "it complete?"
             )
 
 
