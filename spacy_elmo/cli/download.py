@@ -61,6 +61,8 @@ def download_cli(
         if model.name in bundled_names():
             msg.good(f"{model.name} is part of the package: use it by its name")
             return
+        if not (model.files or model.hub):
+            raise ValueError(f"the address of {model.name} is not known. {model.notes or ''}")
         folder = output if no_convert and output else weights_folder(model.name)
         out = output or pipeline_folder(model.name)
         downloader = Downloader(quiet=quiet)
@@ -72,15 +74,8 @@ def download_cli(
         if output is None and not force and is_pipeline(out):
             msg.good(f"{model.name} is there already: {out}", "Download it again with --force")
             return
-        _check_readable(model)
-        blank_pipeline(model.lang or "xx")  # Before the download, so that errors appear here.
         with lock_pipeline(out, force):
-            manifest = get_model(model, folder, downloader, force=force)
-            path = weights_path(folder)
-            language = model.lang or source_language(path) or "xx"
-            nlp = make_pipeline(path, None, lang=language, half=half, sentencizer=sentencizer)
-            nlp.meta.update(_origin(model, manifest))
-            write_pipeline(nlp, path, out)
+            _write(model, folder, out, downloader, half, sentencizer, force)
     use = f'spacy.load("{out}")'
     if output is None:
         use = f'{use}, or its name in a config: weights = "{model.name}"'
@@ -101,14 +96,31 @@ def _choose(source: str, table: Path, name: Optional[str], lang: Optional[str]) 
     return chosen
 
 
-def _check_readable(model: PublishedModel) -> None:
-    if not (model.files or model.hub):
-        raise ValueError(f"{model.name} cannot be downloaded by this command. {model.notes or ''}")
+def _write(
+    model: PublishedModel,
+    folder: Path,
+    out: Path,
+    downloader: Downloader,
+    half: bool,
+    sentencizer: bool,
+    force: bool,
+) -> None:
+    """Download a model to a folder, and write its pipeline.
+
+    RAISES (ValueError): If it cannot be downloaded or converted.
+    """
     if not model.readable:
         raise ValueError(
             f"{model.name} cannot be converted. {model.notes or ''} Its files can be downloaded "
             "with --no-convert"
         )
+    blank_pipeline(model.lang or "xx")  # Before the download, so that errors appear here.
+    manifest = get_model(model, folder, downloader, force=force)
+    path = weights_path(folder)
+    lang = model.lang or source_language(path) or "xx"
+    nlp = make_pipeline(path, None, lang=lang, half=half, sentencizer=sentencizer)
+    nlp.meta.update(_origin(model, manifest))
+    write_pipeline(nlp, path, out)
 
 
 def _origin(model: PublishedModel, manifest: dict[str, Any]) -> dict[str, Any]:

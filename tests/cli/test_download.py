@@ -14,6 +14,7 @@ import zipfile
 from functools import partial
 from pathlib import Path
 
+import numpy
 import pytest
 import spacy
 from spacy.util import get_lang_class
@@ -27,6 +28,7 @@ from spacy_elmo.tools.download import Downloader
 from spacy_elmo.weights import bundled_names, load_bilm, source_language
 
 from ..conftest import elmo_pipeline, max_difference
+from ..families import allennlp_archive, bilm_tf, nlpl
 from ..kills import kill_repeatedly
 from ..site import Site, site
 from .conftest import fail, succeed
@@ -192,6 +194,46 @@ def test_two_urls_of_one_name(get, refuse, web: Site, bilm: BiLM, files):
     assert_is("mine", bilm)
 
 
+def test_a_checkpoint_keeps_its_output_layer(web: Site, tmp_path: Path, table: Path):
+    rng = numpy.random.default_rng(0)
+    architecture = bilm_tf.random_architecture(rng, characters=True)
+    weights = bilm_tf.random_weights(architecture, rng)
+    bilm_tf.write(tmp_path / "run", architecture, weights)
+    names = [path.name for path in (tmp_path / "run").iterdir() if path.suffix != ".meta"]
+    files = {
+        name: web.add(f"/run/{name}", (tmp_path / "run" / name).read_bytes()) for name in names
+    }
+    models = [{"name": "ckpt", "lang": "en", "files": files}]
+    table.write_text(json.dumps({"collections": {}, "models": models}))
+    succeed("download", "ckpt", "--table", table)
+    (tmp_path / "text.txt").write_text("the bank")
+    scores = json.loads(succeed("perplexity", "ckpt", "text.txt", "--json"))
+    expected = bilm_tf.reference_perplexity(architecture, weights, TOKENS)
+    assert scores["forward"] == pytest.approx(expected["forward"], rel=1e-5)
+    succeed("convert", "ckpt", tmp_path / "out", "--half")  # Of the files, not of the pipeline.
+    assert (tmp_path / "out.head").is_dir()
+
+
+@pytest.mark.parametrize(
+    "family, seed, name",
+    [*((nlpl, seed, "143.zip") for seed in range(4)), (allennlp_archive, 0, "model.tar.gz")],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_an_archive(family, seed: int, name: str, web: Site, tmp_path: Path, get, cache: Path):
+    rng = numpy.random.default_rng(seed)
+    architecture = family.random_architecture(rng)
+    weights = family.random_weights(architecture, rng)
+    family.write(tmp_path / name, architecture, weights)
+    url = web.add(f"/repository/{name}", (tmp_path / name).read_bytes())
+    get(url, "--name", "mine")
+    sentences = family.random_sentences(architecture, rng)
+    [expected, *_] = family.reference(architecture, weights, sentences)
+    assert max_difference(load_bilm("mine").embed(sentences[:1])[0], expected) <= 1e-5
+    nlp = spacy.load(cache / "pipelines" / "mine")
+    assert nlp.meta["sources"][0]["url"] == url
+    assert nlp.lang == (source_language(tmp_path / name) or "xx")
+
+
 def test_a_file_that_is_no_biLM_stays_and_is_named(refuse, get, web: Site, cache: Path):
     """A reader may be there in the next version."""
     archive = io.BytesIO()
@@ -211,6 +253,7 @@ def test_a_language_that_spacy_does_not_have(refuse, web: Site):
 def test_what_cannot_be_downloaded(refuse, get, web: Site):
     assert "Ask its authors" in refuse("nowhere")
     assert "--no-convert" in refuse("tf")
+    assert "Ask its authors" in refuse("nowhere", "--no-convert")
     for source in ("what", "", "lysandre/elmo", "hf:elmo", "hf:../x", "hf:a/b/c", "file:///a"):
         assert "is not a model" in refuse(source)
     assert not web.requests
