@@ -2,7 +2,7 @@
 
 Nothing here uses the network; `tools/download.py` does. The folder has
 
-weights/NAME: The files as they were published, and `source.json`, see `write_manifest`.
+weights/NAME: The files as they were published, and `.source.json`, see `write_manifest`.
 pipelines/NAME: The pipeline that they were converted to.
 checksums: A JSON file for each address that has no published checksum, see `tools/download.py`.
 """
@@ -24,7 +24,9 @@ from .files import atomic_file
 
 # The published models. Facts that several have in common are in "collections".
 TABLE = Path(__file__).with_name("models.json")
-MANIFEST = "source.json"
+# No file of a model begins with a dot.
+MANIFEST = ".source.json"
+_DIGESTS = {"md5", "sha1", "sha256", "git"}
 _HUB = "hf:"
 _HUB_SOURCE = re.compile(r"hf:(?P<repository>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>[\w./-]+))?")
 # What is both a name of a model and the name of its folder.
@@ -98,15 +100,14 @@ def home() -> Path:
     """RETURNS (Path): The folder of downloaded models: SPACY_ELMO_HOME, or `spacy-elmo` in the
     user's folder of caches."""
     if folder := os.environ.get("SPACY_ELMO_HOME"):
-        return Path(folder).expanduser().absolute()
-    if caches := os.environ.get("XDG_CACHE_HOME"):
-        return Path(caches).expanduser().absolute() / "spacy-elmo"
-    if sys.platform == "win32":
-        local = os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")
-        return Path(local) / "spacy-elmo" / "Cache"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "spacy-elmo"
-    return Path.home() / ".cache" / "spacy-elmo"
+        return Path(os.path.expanduser(folder)).absolute()
+    # Not Path.expanduser and Path.home: they raise an error for a user without a home.
+    caches = os.environ.get("XDG_CACHE_HOME")
+    if not caches and sys.platform == "win32":
+        caches = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
+    elif not caches:
+        caches = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
+    return Path(os.path.expanduser(caches)).absolute() / "spacy-elmo"
 
 
 def read_table(path: Path = TABLE) -> dict[str, PublishedModel]:
@@ -119,9 +120,10 @@ def read_table(path: Path = TABLE) -> dict[str, PublishedModel]:
             facts = {**table["collections"].get(row.get("collection"), {}), **row}
             base = facts.pop("base", [""])
             files = facts.get("files", {})
-            facts["files"] = {name: _remote_file(base, file) for name, file in files.items()}
-            check_name(row["name"])
-            models[row["name"]] = PublishedModel(**facts)
+            facts["files"] = {
+                check_name(name): _remote_file(base, file) for name, file in files.items()
+            }
+            models[check_name(row["name"])] = PublishedModel(**facts)
         return models
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is not a table of models: {error!r}") from error
@@ -132,6 +134,8 @@ def _remote_file(base: list[str], file: Any) -> RemoteFile:
     path, digests = (file, {}) if isinstance(file, str) else (file["path"], dict(file))
     digests.pop("path", None)
     size = digests.pop("size", None)
+    if unknown := digests.keys() - _DIGESTS:
+        raise ValueError(f"unknown checksums {sorted(unknown)}: choose of {sorted(_DIGESTS)}")
     return RemoteFile(tuple(start + path for start in base), digests, size)
 
 
@@ -144,13 +148,13 @@ def find_model(source: str, table: Mapping[str, PublishedModel]) -> PublishedMod
     """
     if source in table:
         return table[source]
-    for model in table.values():
-        if model.id is not None and source in (str(model.id), f"nlpl-{model.id}"):
-            return model
-    if re.fullmatch(r"[1-9]\d{0,5}", source):
-        url = _NLPL.format(source)
-        files = {f"{source}.zip": RemoteFile((url,))}
-        return PublishedModel(f"nlpl-{source}", files=files, id=int(source))
+    number = source.removeprefix("nlpl-")
+    if re.fullmatch(r"[1-9]\d{0,5}", number):
+        for model in table.values():
+            if str(model.id) == number:
+                return model
+        files = {f"{number}.zip": RemoteFile((_NLPL.format(number),))}
+        return PublishedModel(f"nlpl-{number}", files=files, id=int(number))
     if match := _HUB_SOURCE.fullmatch(source):
         repository, revision = match["repository"], match["revision"] or "main"
         return PublishedModel(_hub_name(source), hub=repository, revision=revision)
@@ -187,8 +191,8 @@ def check_name(name: str) -> str:
     """RETURNS (str): The name. RAISES (ValueError): If it cannot be that of a folder."""
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"{name!r} cannot be the name of a model: use letters, digits, '.', '-' and '_', and "
-            "begin with a letter or a digit"
+            f"{name!r} cannot be the name of a model or of its file: use letters, digits, '.', "
+            "'-', '_' and '@', and begin with a letter or a digit"
         )
     return name
 
@@ -240,7 +244,7 @@ def find_download(source: str) -> Optional[Path]:
     source (str): The name of a model, or "hf:owner/name[@revision]".
     """
     name = _folder_name(source)
-    if name is not None and (pipeline_folder(name) / "config.cfg").is_file():
+    if name is not None and os.path.isfile(pipeline_folder(name) / "config.cfg"):
         return pipeline_folder(name)
     return find_published(source)
 

@@ -66,12 +66,13 @@ def find_source(source: Union[str, Path]) -> Path:
     return named
 
 
-def find_weights(source: Union[str, Path]) -> Path:
-    """Find weights to convert: of a downloaded model the published files, and not its pipeline.
+def find_weights(path: Path) -> Path:
+    """Find weights to convert. A path that does not exist may be a name. Of a downloaded model the
+    published files are meant, and not its pipeline.
 
-    source, RETURNS, RAISES: See `find_source`. Here, a `Path` is a name, too.
+    RAISES (ValueError): If there are none.
     """
-    return find_published(str(source)) or find_source(str(source))
+    return path if path.exists() else find_published(str(path)) or find_source(str(path))
 
 
 def absolute_source(source: Union[str, Path]) -> Union[str, Path]:

@@ -126,7 +126,8 @@ def write_pipeline(nlp: Language, weights: Path, out: Path) -> None:
 
 def _describe_sources(weights: Path) -> list[dict[str, str]]:
     """RETURNS (list): The files of weights, with their origin where it is known."""
-    files = [weights] if weights.is_file() else sorted(filter(Path.is_file, weights.iterdir()))
+    inside = [weights] if weights.is_file() else sorted(weights.iterdir())
+    files = [x for x in inside if x.is_file() and not x.name.startswith(".")]
     origin = read_origin(weights)
     facts = {} if origin is None else {"url": origin.url, "author": origin.author}
     return [{"name": file.name, "sha256": sha256(file), **facts} for file in files]

@@ -160,7 +160,7 @@ def _transfer(url: str, path: Path, size: Optional[int], bar: tqdm) -> None:
             if not start:
                 # The part is empty by now, so that an old one never counts as the new version.
                 _write_state(path, url, response)
-            bar.total, bar.n = total, start
+            bar.total, bar.n, bar.initial = total, start, start
             out.seek(start)
             while block:
                 if total is not None and out.tell() + len(block) > total:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Optional
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from ..files import atomic_file, clear_temporary, exclusive_lock, remove_folder
 from ..models import (
@@ -117,11 +117,11 @@ def _get_file(file: RemoteFile, path: Path, downloader: Downloader, force: bool)
         discard_part(path)
     elif path.is_file() and expected.digests:
         with contextlib.suppress(ValueError):
-            return {"url": file.urls[0], **verify(path, expected)}
+            return {"url": _without_password(file.urls[0]), **verify(path, expected)}
     errors = []
     for url in file.urls:
         try:
-            facts = {"url": url, **downloader.file(url, path, expected)}
+            facts = {"url": _without_password(url), **downloader.file(url, path, expected)}
         except ValueError as error:
             errors.append(f"{url}: {error}")
             continue
@@ -139,6 +139,12 @@ def _get_file(file: RemoteFile, path: Path, downloader: Downloader, force: bool)
     raise ValueError("\n".join(errors))
 
 
+def _without_password(url: str) -> str:
+    """RETURNS (str): A URL as it may be written to files that are passed on."""
+    address = urlsplit(url)
+    return address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
+
+
 def _record_path(file: RemoteFile) -> Path:
     """RETURNS (Path): Where the checksum of the first download is."""
     key = hashlib.sha256(file.urls[0].encode("utf8")).hexdigest()[:32]
@@ -153,16 +159,15 @@ def list_hub(repository: str, revision: str, downloader: Downloader) -> dict[str
     RETURNS (dict): The files that a reader needs, by name.
     RAISES (ValueError): If there is no such repository, or no model in it.
     """
-    endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    endpoint = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
     commit = quote(revision, safe="")
     listing = downloader.json(f"{endpoint}/api/models/{repository}/tree/{commit}")
     base = f"{endpoint}/{repository}/resolve/{commit}"
     try:
-        entries = {entry["path"]: entry for entry in listing if entry["type"] == "file"}
-        names = _choose_files(list(entries))
-        return {check_name(name): _hub_file(base, entries[name]) for name in names}
-    except (LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"the list of files of {repository} is not one: {error!r}") from error
+        files = {x["path"]: _hub_file(base, x) for x in listing if x["type"] == "file"}
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"the list of files of {repository} is damaged: {error!r}") from error
+    return {check_name(name): files[name] for name in _choose_files(list(files))}
 
 
 def _choose_files(names: list[str]) -> list[str]:

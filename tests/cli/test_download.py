@@ -130,6 +130,7 @@ def test_another_name_and_language(get, refuse, cache: Path, bilm: BiLM):
     for name in ("known", "en_elmo_sm", "../x", "", ".x", "a/b", "a b"):
         refuse("plain", "--name", name) if name else None
     assert "is the name of another model" in refuse("plain", "--name", "known")
+    assert "python -m spacy elmo download small" in fail("convert", "small", "out")
     assert not find_download("known") and sorted(x.name for x in cache.iterdir()) == [
         "checksums",
         "pipelines",
@@ -183,6 +184,19 @@ def test_urls(get, refuse, web: Site, files, hdf5_folder: Path, bilm: BiLM):
     assert load_bilm("native").config.lstm.dim == 512
 
 
+def test_a_password_is_not_passed_on(get, web: Site, files, cache: Path):
+    get(f"{web.url.replace('//', '//me:secret@')}/tiny/weights.hdf5", "--name", "mine")
+    assert "Authorization" in web.requests[-1][1]
+    meta = (cache / "pipelines" / "mine" / "meta.json").read_text()
+    assert "secret" not in meta and f"{web.url}/tiny/weights.hdf5" in meta
+    assert not any("secret" in x.read_text() for x in (cache / "checksums").iterdir())
+
+
+def test_a_number_that_is_not_in_the_table():
+    [facts] = json.loads(succeed("models", "nlpl-250", "--json"))
+    assert facts["files"] == {"250.zip": "http://vectors.nlpl.eu/repository/20/250.zip"}
+
+
 def test_two_urls_of_one_name(get, refuse, web: Site, bilm: BiLM, files):
     for place in ("a", "b"):
         for name, data in files.items():
@@ -212,6 +226,10 @@ def test_a_checkpoint_keeps_its_output_layer(web: Site, tmp_path: Path, table: P
     assert scores["forward"] == pytest.approx(expected["forward"], rel=1e-5)
     succeed("convert", "ckpt", tmp_path / "out", "--half")  # Of the files, not of the pipeline.
     assert (tmp_path / "out.head").is_dir()
+    sources = spacy.load(tmp_path / "out").meta["sources"]
+    assert sorted(x["name"] for x in sources) == sorted(names)
+    (tmp_path / "ckpt").mkdir()  # A path is a path.
+    assert "must hold one file" in fail("convert", "./ckpt", tmp_path / "out", "--force")
 
 
 @pytest.mark.parametrize(
@@ -395,7 +413,7 @@ def test_a_repository(source: str, hub: Site, get, bilm: BiLM, cache: Path):
     for name in (source, source[3:].replace("/", "--")):
         assert_is(name, bilm)
     [folder] = (cache / "weights").iterdir()
-    assert {x.name for x in folder.iterdir()} == {"options.json", "weights.hdf5", "source.json"}
+    assert {x.name for x in folder.iterdir()} == {"options.json", "weights.hdf5", ".source.json"}
     assert not (cache / "checksums").exists()
 
 
@@ -491,6 +509,8 @@ def test_models_says_what_is_here(get, table: Path, cache: Path):
         '{"models": [{}]}',
         '{"models": [{"name": "../x"}], "collections": {}}',
         '{"models": [{"name": "x", "what": 1}], "collections": {}}',
+        '{"models": [{"name": "x", "files": {"../y": "a"}}], "collections": {}}',
+        '{"models": [{"name": "x", "files": {"y": {"path": "a", "crc": ""}}}], "collections": {}}',
     ],
 )
 def test_a_table_that_is_none(text: str, tmp_path: Path):
