@@ -211,7 +211,8 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Write what is in a folder of published files.
 
     manifest (Mapping): "source", see `PublishedModel`; "complete", whether all files are there;
-        "lang"; and "files", with "url", "size" and "sha256" by name.
+        "lang" and "licence"; and "files", with "url", "size" and "sha256" by name (None as long as
+        it is not complete).
     """
     with atomic_file(folder / MANIFEST) as temporary:
         temporary.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf8")

@@ -162,14 +162,14 @@ def _transfer(url: str, path: Path, size: Optional[int], bar: tqdm) -> None:
                 _write_state(path, url, response)
             bar.total, bar.n, bar.initial = total, start, start
             out.seek(start)
-            while block:
-                if total is not None and out.tell() + len(block) > total:
-                    discard_part(path)
-                    raise ValueError(f"the server sends more than {total:,} bytes")
+            while block and (total is None or out.tell() <= total):
                 out.write(block)
                 bar.update(len(block))
                 block = next(blocks, b"")
             n_bytes = out.tell()
+    if total is not None and n_bytes > total:
+        discard_part(path)
+        raise ValueError(f"the server sends more than {total:,} bytes")
     if total is not None and n_bytes < total:
         raise _TryAgainError(f"the connection broke after {n_bytes:,} of {total:,} bytes")
 

@@ -65,10 +65,13 @@ def get_model(
         check_folder(folder, model, force)
         if model.hub is not None:
             model = replace(model, files=list_hub(model.hub, model.revision, downloader))
+        if read_manifest(folder).get("source") != model.source:
+            remove_folder(folder)
         folder.mkdir(exist_ok=True)
         clear_temporary(folder)
         facts = {"source": model.source, "lang": model.lang, "licence": model.licence}
-        write_manifest(folder, {**facts, "complete": False, "files": {}})
+        names = dict.fromkeys(model.files)
+        write_manifest(folder, {**facts, "complete": False, "files": names})
         try:
             files = {
                 name: _get_file(file, folder / name, downloader, force)
@@ -85,20 +88,29 @@ def get_model(
 def check_folder(folder: Path, model: PublishedModel, force: bool) -> None:
     """Check that a folder may be written.
 
-    RAISES (ValueError): If it has other files than this model.
+    force (bool): Whether another model in it may be replaced.
+    RAISES (ValueError): If it may not.
     """
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+    # What a killed process leaves before there is a manifest begins with a dot.
+    if not folder.exists() or (folder.is_dir() and not list(folder.glob("[!.]*"))):
         return
-    source = read_manifest(folder).get("source")
+    manifest = read_manifest(folder)
+    source = manifest.get("source")
     if source is None:
         raise ValueError(f"{folder} was not written by this command: choose another path")
-    if source != model.source and not force:
+    if source == model.source:
+        return
+    if not force:
         raise ValueError(
             f"{folder} holds another model, of {source}: choose another name with --name, or "
             "overwrite it with --force"
         )
-    if source != model.source:
-        remove_folder(folder)
+    others = {path.name for path in folder.glob("[!.]*")} - set(manifest.get("files", ()))
+    if others:
+        raise ValueError(
+            f"{folder} holds another model and other files ({', '.join(sorted(others)[:3])}), and "
+            "so is not overwritten: choose another path, or move them away"
+        )
 
 
 def _get_file(file: RemoteFile, path: Path, downloader: Downloader, force: bool) -> dict[str, Any]:
@@ -117,7 +129,9 @@ def _get_file(file: RemoteFile, path: Path, downloader: Downloader, force: bool)
         discard_part(path)
     elif path.is_file() and expected.digests:
         with contextlib.suppress(ValueError):
-            return {"url": _without_password(file.urls[0]), **verify(path, expected)}
+            facts = {"url": _without_password(file.urls[0]), **verify(path, expected)}
+            discard_part(path)
+            return facts
     errors = []
     for url in file.urls:
         try:

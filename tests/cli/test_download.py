@@ -204,6 +204,11 @@ def test_two_urls_of_one_name(get, refuse, web: Site, bilm: BiLM, files):
     get(f"{web.url}/a/weights.hdf5", "--name", "mine", "--no-convert")
     message = refuse(f"{web.url}/b/weights.hdf5", "--name", "mine")
     assert "another model" in message and f"{web.url}/a/weights.hdf5" in message
+    mine = home() / "weights" / "mine" / "mine.txt"
+    mine.write_text("mine")
+    assert "(mine.txt)" in refuse(f"{web.url}/b/weights.hdf5", "--name", "mine", "--force")
+    assert_is("mine", bilm)
+    mine.unlink()
     get(f"{web.url}/b/weights.hdf5", "--name", "mine", "--force")
     assert_is("mine", bilm)
 
@@ -331,6 +336,15 @@ def test_a_damaged_file_is_downloaded_again(get, web: Site, cache: Path, bilm: B
     get("plain")
     assert_is("plain", bilm)
     assert {path for path, _ in web.requests} == {"/gone/weights.hdf5", "/tiny/weights.hdf5"}
+
+
+def test_what_a_kill_leaves_before_the_first_file(get, cache: Path, bilm: BiLM):
+    folder = cache / "weights" / "plain"
+    folder.mkdir(parents=True)
+    (folder / "..source.json.0123456789ab.tmp").write_text("{")
+    get("plain")
+    assert_is("plain", bilm)
+    assert len(list(folder.iterdir())) == 3
 
 
 def test_force_downloads_again(get, web: Site, bilm: BiLM):
