@@ -28,6 +28,7 @@ def build_model(config: RunConfig, corpus: Corpus) -> tuple[LanguageModel, str]:
         bilm = BiLM(architecture, None if architecture.char_cnn else words)
         return LanguageModel(bilm, len(words), settings.loss, settings.dropout), "new weights"
     bilm = load_bilm(source)
+    bilm.trained_mix = None  # It is for the weights as they were.
     if architecture not in (None, bilm.config):
         raise ValueError(
             f"the [bilm] section differs from {source}: leave it out, or make it the same"

@@ -1,9 +1,12 @@
 """Archives: models that AllenNLP trained, those of NLPL, and hostile ones."""
 
+import gzip
 import json
+import pickle
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import warnings
 import zipfile
@@ -15,6 +18,7 @@ import spacy
 
 from spacy_elmo import Embedder
 from spacy_elmo.bilm.formats import load, native, unpacked
+from spacy_elmo.pretraining.export import find_head
 from spacy_elmo.weights import load_bilm, source_language
 
 from ..cli.conftest import fail, succeed
@@ -220,6 +224,21 @@ def test_convert_keeps_the_origin_that_nlpl_states(tmp_path):
     assert source["author"] == "Some One" and source["url"].endswith("/211.zip")
 
 
+def test_the_output_layer_of_a_packed_checkpoint(tmp_path):
+    changes = {"contents": "checkpoint", "vocabulary": "vocab.txt.gz", "lemmatized": False}
+    seed = next(x for x in SEEDS if random_model(nlpl, x)[0]["contents"] == "checkpoint")
+    architecture, weights, _ = random_model(nlpl, seed, **changes)
+    path = nlpl.write(tmp_path / "212.zip", architecture, weights)
+    head = find_head(path)
+    assert head is not None
+    assert max_difference(head.tensors["bias"], weights["lm/softmax/b"]) == 0
+    succeed("convert", path, tmp_path / "out")
+    assert find_head(tmp_path / "out").words == head.words
+    (tmp_path / "texts.txt").write_text("the bank\n")
+    for model in (path, tmp_path / "out"):
+        assert "average" in succeed("perplexity", model, tmp_path / "texts.txt", "--json")
+
+
 def test_every_place_takes_an_archive(model, tmp_path):
     path, _ = model
     expected = quiet_load(path).embed([TEXT])[0]
@@ -305,6 +324,48 @@ def test_bombs(tmp_path):
     result = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert int(result.stdout) < 1 << 20  # KiB
+
+
+@pytest.mark.parametrize("kind", ["sparse map", "extended header", "deep", "many"])
+def test_headers_of_any_size(kind, tmp_path):
+    path = tmp_path / "model.tar.gz"
+    info = tarfile.TarInfo("a/" * 500 + "x" if kind == "deep" else "x")
+    data = b""
+    if kind == "sparse map":
+        data = b"1000000\n" + b"0\n" * 2_000_000
+        info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}
+        info.pax_headers |= {"GNU.sparse.name": "x", "GNU.sparse.realsize": "9"}
+    elif kind == "extended header":
+        info.type, data = tarfile.XHDTYPE, bytes(4 << 20)
+    info.size = len(data)
+    header = info.tobuf(tarfile.PAX_FORMAT)
+    with gzip.open(path, "wb") as file:
+        file.write(header + data + bytes(-len(data) % 512))
+        for number in range(20_000 if kind == "many" else 0):
+            file.write(tarfile.TarInfo(str(number)).tobuf())
+    with path.open("ab") as file:  # So that the limit of all bytes is another one.
+        file.write(gzip.compress(numpy.random.default_rng(0).bytes(1 << 20)))
+    words = {"deep": "deeper than", "many": "as no model does"}
+    refused(path, words.get(kind, "headers are larger"))
+
+
+@pytest.mark.parametrize(
+    "program, words",
+    [
+        (b"}N" + b"\x85" * 49_000 + b"Ns.", "tensors by name"),
+        (b"}N" + b"\x85" * 60_000 + b"Ns.", "longer than"),
+        (b"ccollections\nOrderedDict\n]\x85R.", "copies of dictionaries"),
+        (b"cbuiltins\nbytearray\nJ\0\0\0\x70\x85R.", "builtins.bytearray"),
+        (b"}\x8a\x06\0\0\0\0\0\x01Ns.", "declares a size of 1,099,511,627,776"),
+    ],
+    ids=["nested", "long", "copies", "bytearray", "number"],
+)
+def test_pickles_that_fill_the_memory(program, words, tmp_path):
+    values = (0x1950A86A20F9469CFC6C, 1001, {})
+    programs = [*(pickle.dumps(x, 2) for x in values), b"\x80\x02" + program, pickle.dumps([], 2)]
+    path = tmp_path / "weights.th"
+    path.write_bytes(b"".join(programs))
+    refused(path, words)
 
 
 @pytest.mark.parametrize("kind", malicious.HDF5)

@@ -2,8 +2,7 @@
 
 All files are unpacked into a temporary folder, which is removed afterwards. What can write outside
 of it, or more than a model can need, is refused: paths that leave the folder, links, devices,
-duplicates, encryption, and contents far larger than the archive. Neither library reads more than
-`_MAX_PIECE` bytes at once, so that headers cannot fill the memory.
+duplicates, encryption, and contents far larger than the archive.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import bz2
 import contextlib
 import gzip
+import math
 import shutil
 import stat
 import tarfile
@@ -26,6 +26,7 @@ from typing import IO, Any, Callable, NamedTuple, Optional
 _MAX_COMPRESSION = 16
 _FREE_BYTES = 1 << 20
 _MAX_FILES = 10_000
+_MAX_DEPTH = 16
 _MAX_PIECE = 1 << 20
 _COMPRESSED: dict[bytes, Callable[[IO[bytes]], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open}
 # The others can inflate a small piece to gigabytes at once.
@@ -47,18 +48,24 @@ class _Member(NamedTuple):
     open: Callable[[], IO[bytes]]
 
 
-class _Pieces:
-    """A file that cannot be read in large pieces, nor beyond a limit."""
+class Pieces:
+    """A file for zipfile and tarfile, of which headers cannot fill the memory.
+
+    file (IO[bytes]): The file.
+    limit (int): The last position that may be read.
+    """
 
     def __init__(self, file: IO[bytes], limit: int) -> None:
         self._file = file
         self._limit = limit
         self.seek, self.tell, self.close = file.seek, file.tell, file.close
         self.seekable = file.seekable
+        self.budget = math.inf  # Of bytes that may be read before it is set again.
 
     def read(self, size: int = -1) -> bytes:
         data = self._file.read(_MAX_PIECE + 1 if size < 0 else min(size, _MAX_PIECE + 1))
-        if len(data) > _MAX_PIECE or self.tell() > self._limit:
+        self.budget -= len(data)
+        if len(data) > _MAX_PIECE or self.tell() > self._limit or self.budget < 0:
             raise ValueError("its headers are larger than those of a model can be")
         return data
 
@@ -77,7 +84,7 @@ def unpacked(path: Path) -> Iterator[Path]:
     if (read_members := _find_reader(path)) is None:
         yield path
         return
-    with tempfile.TemporaryDirectory(prefix="spacy-elmo-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="spacy-elmo-", ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
         try:
             _unpack(path, read_members, folder)
@@ -137,7 +144,7 @@ def _find_reader(path: Path) -> Optional[Reader]:
 
 
 def _read_zip(file: IO[bytes], limit: int) -> Iterator[_Member]:
-    pieces: Any = _Pieces(file, limit)
+    pieces: Any = Pieces(file, limit)
     with zipfile.ZipFile(pieces) as archive:
         for info in archive.infolist():
             kind = stat.S_IFMT(info.external_attr >> 16)
@@ -155,13 +162,16 @@ def _read_zip(file: IO[bytes], limit: int) -> Iterator[_Member]:
 def _read_tar(
     opener: Optional[Callable[[IO[bytes]], Any]], file: IO[bytes], limit: int
 ) -> Iterator[_Member]:
-    pieces: Any = _Pieces(file if opener is None else opener(file), limit)
+    pieces: Any = Pieces(file if opener is None else opener(file), limit)
+    pieces.budget = _MAX_PIECE  # For a header.
     with tarfile.open(fileobj=pieces, mode="r:") as archive:
         for info in archive:
             refusal = "" if info.isreg() else "is a link or a device"
+            pieces.budget = math.inf
             if not info.isdir():
                 opened: Any = partial(archive.extractfile, info)
                 yield _Member(info.name, info.size, refusal, opened)
+            pieces.budget = _MAX_PIECE
 
 
 def _unpack(path: Path, read_members: Reader, folder: Path) -> None:
@@ -177,6 +187,8 @@ def _unpack(path: Path, read_members: Reader, folder: Path) -> None:
             name = PureWindowsPath(member.name)
             if name.anchor or ".." in name.parts:
                 raise ValueError(f"{shown} in it may be outside of the folder: refused")
+            if len(name.parts) > _MAX_DEPTH:
+                raise ValueError(f"{shown} in it is deeper than the files of a model are: refused")
             if member.refusal:
                 raise ValueError(f"{shown} in it {member.refusal}: refused")
             if (key := name.as_posix().casefold()) in names:

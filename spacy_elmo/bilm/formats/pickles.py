@@ -17,10 +17,12 @@ import pickletools
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
+
+from .archives import Pieces
 
 # PyTorch's magic number, pickled.
 LEGACY_START = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e"
@@ -58,10 +60,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise ValueError(f"{path} holds no tensors by name, but a {type(values).__name__}")
     for name, value in values.items():
         if not (isinstance(name, str) and isinstance(value, Tensor)):
-            raise ValueError(
-                f"{path} must hold tensors by name, but {str(name)[:100]!r} is a "
-                f"{type(value).__name__}"
-            )
+            what = f"{type(name).__name__} to {type(value).__name__}"
+            raise ValueError(f"{path} must hold tensors by name, found {what}")
     # A tensor may be larger than its storage, and many may share one.
     declared = sum(value.nbytes for value in values.values())
     if declared > 4 * size:
@@ -93,7 +93,8 @@ def _check_programs(path: Path, size: int) -> None:
                 # The first three hold the magic number, the version and sizes of C types.
                 _check_program(programs, size if number == 3 else None)
         elif start.startswith(b"PK\x03\x04"):
-            with zipfile.ZipFile(file) as archive:
+            pieces: Any = Pieces(file, size)
+            with zipfile.ZipFile(pieces) as archive:
                 _check_program(io.BytesIO(_read_program(archive, size)), size)
         else:
             raise ValueError("its first bytes are not those of torch.save")
