@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
 
@@ -16,7 +17,7 @@ from ..component import Elmo
 from ..files import atomic_folder, remove_folder, sha256
 from ..layers.encoder import set_bilm
 from ..pretraining.export import HEAD_FILES, Head, find_head, head_folder, write_head
-from ..weights import source_language
+from ..weights import find_weights, source_language
 from .util import exit_on_error, lock_folder
 
 _FORMATS = ", ".join(format.NAME for format in FORMATS)
@@ -61,21 +62,23 @@ def convert_cli(
         if len(paths) not in (2, 3):
             raise ValueError(f"give [OPTIONS] WEIGHTS OUT, found {len(paths)} paths")
         *given, weights, out = paths
-        head_out = head_folder(out)
-        with lock_folder(out, force, PIPELINE_FILES), lock_folder(head_out, force, HEAD_FILES):
+        with lock_pipeline(out, force):
+            weights = find_weights(weights)
             lang = lang or source_language(weights) or "en"
             options = given[0] if given else None
             nlp = make_pipeline(weights, options, lang=lang, half=half, sentencizer=sentencizer)
-            head = _read_head(weights)
             nlp.meta["name"] = out.absolute().name.replace("-", "_")
             nlp.meta["sources"] = _describe_sources(weights)
-            with contextlib.ExitStack() as outputs:
-                nlp.to_disk(outputs.enter_context(atomic_folder(out)))
-                if head is None:
-                    remove_folder(head_out)  # Of the pipeline that is replaced.
-                else:
-                    write_head(outputs.enter_context(atomic_folder(head_out)), head)
+            write_pipeline(nlp, weights, out)
     msg.good(f"Wrote the pipeline {out}", f'Use it with spacy.load("{out}")')
+
+
+@contextlib.contextmanager
+def lock_pipeline(out: Path, force: bool) -> Iterator[None]:
+    """Lock the folders of a pipeline and of its output layer. See `lock_folder`."""
+    head_out = head_folder(out)
+    with lock_folder(out, force, PIPELINE_FILES), lock_folder(head_out, force, HEAD_FILES):
+        yield
 
 
 def make_pipeline(
@@ -110,9 +113,21 @@ def blank_pipeline(lang: str) -> Language:
         raise ValueError(f"no language {lang!r} in spaCy: {error}") from error
 
 
+def write_pipeline(nlp: Language, weights: Path, out: Path) -> None:
+    """Write a pipeline, and beside it the output layer of its weights, if they have one."""
+    head, head_out = _read_head(weights), head_folder(out)
+    with contextlib.ExitStack() as outputs:
+        nlp.to_disk(outputs.enter_context(atomic_folder(out)))
+        if head is None:
+            remove_folder(head_out)  # Of the pipeline that is replaced.
+        else:
+            write_head(outputs.enter_context(atomic_folder(head_out)), head)
+
+
 def _describe_sources(weights: Path) -> list[dict[str, str]]:
     """RETURNS (list): The files of weights, with their origin where it is known."""
-    files = [weights] if weights.is_file() else sorted(filter(Path.is_file, weights.iterdir()))
+    inside = [weights] if weights.is_file() else sorted(weights.iterdir())
+    files = [x for x in inside if x.is_file() and not x.name.startswith(".")]
     origin = read_origin(weights)
     facts = {} if origin is None else {"url": origin.url, "author": origin.author}
     return [{"name": file.name, "sha256": sha256(file), **facts} for file in files]
