@@ -26,7 +26,7 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     packages=find_packages(include=["spacy_elmo", "spacy_elmo.*"]),
-    package_data={"spacy_elmo": ["py.typed", "weights/*/*", "configs/**/*.cfg"]},
+    package_data={"spacy_elmo": ["py.typed", "models.json", "weights/*/*", "configs/**/*.cfg"]},
     # Optional: without a compiler, PyTorch does the same, more slowly.
     ext_modules=[
         Extension(
@@ -50,6 +50,7 @@ setup(
         "srsly>=2.4.3,<3",
         "smart-open>=7.5",
         "tqdm>=4.38",
+        "requests>=2.13,<3",
     ],
     extras_require={
         # Named and bounded as spaCy's, so that both can be asked for together.

@@ -27,6 +27,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib.util import find_spec
 from itertools import chain
 from statistics import median
@@ -39,13 +40,21 @@ import torch
 from torch.nn import functional as F
 
 from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
+from spacy_elmo.bilm.characters import DICTIONARY_SPECIALS, UNKNOWN
 from spacy_elmo.inference import Session, Settings, current_session
 from spacy_elmo.inference.settings import CPU_PRECISIONS, GPU_PRECISIONS, cpu_has_bfloat16
 from spacy_elmo.weights import load_bilm
 
 FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
-# Cells, projection, highway layers of the published models.
-SHAPES = {"small": (1024, 128, 1), "medium": (2048, 256, 1), "original": (4096, 512, 2)}
+# Cells, projection, highway layers of the published models. That of ELMoForManyLangs also has wider
+# character embeddings, and words beside them.
+SHAPES = {
+    "small": (1024, 128, 1),
+    "medium": (2048, 256, 1),
+    "original": (4096, 512, 2),
+    "manylangs": (4096, 512, 2),
+}
+N_CHARACTERS, N_WORDS = 5_000, 150_000
 N_PLAIN_SENTENCES = 192
 N_MEMORY_TOKENS = 100_000
 LATENCY_TOKENS = 20
@@ -97,8 +106,14 @@ def build(shape: str, device: str) -> BiLM:
         return load_bilm(shape).to(device)
     dim, projection_dim, n_highway = SHAPES[shape]
     torch.manual_seed(0)
-    char_cnn = CharCNNConfig(FILTERS, n_highway=n_highway)
-    return BiLM(BiLMConfig(LSTMConfig(dim, projection_dim), char_cnn)).to(device)
+    lstm, char_cnn = LSTMConfig(dim, projection_dim), CharCNNConfig(FILTERS, n_highway=n_highway)
+    if shape != "manylangs":
+        return BiLM(BiLMConfig(lstm, char_cnn)).to(device)
+    characters = *DICTIONARY_SPECIALS, *map(chr, range(N_CHARACTERS))
+    char_cnn = replace(char_cnn, embedding_dim=50, characters=characters, word_dim=100)
+    types = set().union(*texts.sentences(1000)[1])
+    words = [UNKNOWN, *sorted(types), *map(str, range(N_WORDS - len(types) - 1))]
+    return BiLM(BiLMConfig(lstm, char_cnn, n_tokens_vocab=len(words)), words).to(device)
 
 
 def seconds(run: Callable[[], object], repeats: int = 5) -> float:

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spacy_elmo.bilm import BiLM
-from spacy_elmo.bilm.characters import BOS, EOS, PADDING, SHIFT, character_ids
 from spacy_elmo.bilm.lstm import LSTMLayer
 from spacy_elmo.bilm.token_encoder import CharCNN
 
@@ -23,7 +22,8 @@ def embed(bilm: BiLM, sentences: Sequence[Sequence[str]], batch_size: int = 32) 
     """RETURNS (list): For each sentence, shape (L+1, tokens, 2P)."""
     result = []
     for start in range(0, len(sentences), batch_size):
-        batch = [[BOS, *tokens, EOS] for tokens in sentences[start : start + batch_size]]
+        bos, eos = bilm.token_encoder.boundaries
+        batch = [[bos, *tokens, eos] for tokens in sentences[start : start + batch_size]]
         lengths = [len(tokens) for tokens in batch]
         x = _encode(bilm.token_encoder, batch, max(lengths))
         stacks = [
@@ -40,15 +40,18 @@ def embed(bilm: BiLM, sentences: Sequence[Sequence[str]], batch_size: int = 32) 
 
 def _encode(encoder: CharCNN, batch: list[list[str]], longest: int) -> Tensor:
     most = encoder.config.max_characters_per_token
-    ids = torch.full((len(batch), longest, most), PADDING + SHIFT)
-    for row, tokens in enumerate(batch):
-        known, _ = character_ids(tokens, most)
-        ids[row, : len(tokens), : known.shape[1]] = torch.from_numpy(known)
+    padded = [[*tokens, *[""] * (longest - len(tokens))] for tokens in batch]
+    ids = torch.full((len(batch), longest, most), encoder.padding)
+    for row, tokens in enumerate(padded):
+        characters, _ = encoder.character_ids(tokens, most)
+        ids[row, :, : characters.shape[1]] = torch.from_numpy(characters)
     x = F.embedding(ids.view(-1, most), encoder.char_embedding.weight).transpose(1, 2)
     y = torch.cat([F.relu(conv(x).amax(2)) for conv in encoder.convolutions], dim=1)
     for highway in encoder.highways:
         gate = torch.sigmoid(highway.carry(y))
         y = gate * F.relu(highway.transform(y)) + (1 - gate) * y
+    if encoder.word_embedding is not None:
+        y = torch.cat((encoder.embed_words([x for tokens in padded for x in tokens]), y), dim=1)
     return encoder.projection(y).view(len(batch), longest, -1)
 
 

@@ -155,7 +155,7 @@ def pretraining() -> list[str]:
     lstm = {**vars(bilm.lstm), "dim": REQUIRED, "projection_dim": REQUIRED}
     char_cnn = {**vars(bilm.char_cnn), "filters": REQUIRED, "embedding_dim": REQUIRED}
     width = text_of("embedding_dim", CharCNNConfig)
-    hidden = {"embedding_dim", "n_characters"}
+    hidden = {"embedding_dim", "n_characters", "characters", "word_dim"}
     return [
         "## Of `spacy elmo pretrain`\n",
         section("`[paths]`", PathsConfig, defaults={"corpus": REQUIRED}),

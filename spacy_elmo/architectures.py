@@ -41,8 +41,8 @@ def PretrainedBiLM(
     """A biLM with existing weights. They are read at first use and saved with the pipeline, which
     then does not need the original file again.
 
-    weights (Optional[str]): The name of weights that come with the package or of an installed
-        pipeline package, or a path; None if they are given later.
+    weights (Optional[str]): The name of weights that come with the package, of an installed
+        pipeline package or of a downloaded model, or a path; None if they are given later.
     segmenter (Optional[Segmenter]): How docs are cut into sequences; the default is sentences.
     precision (str): Arithmetic of inference: float32, float16, int8 or bfloat16 on a CPU, float32,
         tf32 or bfloat16 on a GPU, or auto, the fastest one that is almost exact. A precision that

@@ -1,8 +1,9 @@
 """Resolve what the user names as weights or as a pipeline. All code that takes either uses this.
 
 A source is the name of weights that come with the package, the name of an installed pipeline
-package, or the path of a folder or a file. A name takes precedence over a path that is spelled
-alike, with a warning. `Path` objects, and strings with a separator, are always paths.
+package, the name of a downloaded model, or the path of a folder or a file. A name takes precedence
+over a path that is spelled alike, with a warning. `Path` objects, and strings with a separator
+(other than hf:owner/name), are always paths.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import Optional, Union
 import spacy
 import srsly
 from spacy.language import Language
-from spacy.util import is_package, load_config
+from spacy.util import find_matching_language, get_lang_class, is_package, load_config
 
 from .bilm import BiLM
-from .bilm.formats import OPTIONS, load
+from .bilm.formats import OPTIONS, load, read_origin
+from .models import download_command, downloaded_language, find_download, find_published
 
 # Weights that come with the package: a folder per name. The name begins with the language.
 FOLDER = Path(__file__).parent / "weights"
@@ -42,11 +44,16 @@ def find_source(source: Union[str, Path]) -> Path:
     """
     named, path = _find_named(source), Path(source).expanduser()
     if named is None and not (str(source) and path.exists()):
+        if command := download_command(str(source)):
+            raise ValueError(
+                f"no pipeline and no weights {str(source)!r} on this machine: they have to be "
+                f"downloaded first, with `{command}`"
+            )
         raise ValueError(
             f"no pipeline and no weights {str(source)!r}: give a name that comes with spacy-elmo "
             f"({', '.join(bundled_names()) or 'none in this version'}), the name of an installed "
             "pipeline package, or the path of a folder or a file. Published weights have to be "
-            'downloaded first: see "Published weights" in the README'
+            "downloaded first: `python -m spacy elmo models` lists them"
         )
     if named is None:
         return path.absolute()
@@ -57,6 +64,15 @@ def find_source(source: Union[str, Path]) -> Path:
             stacklevel=3,
         )
     return named
+
+
+def find_weights(path: Path) -> Path:
+    """Find weights to convert. A path that does not exist may be a name. Of a downloaded model the
+    published files are meant, and not its pipeline.
+
+    RAISES (ValueError): If there are none.
+    """
+    return path if path.exists() else find_published(str(path)) or find_source(str(path))
 
 
 def absolute_source(source: Union[str, Path]) -> Union[str, Path]:
@@ -73,13 +89,15 @@ def is_pipeline(path: Path) -> bool:
 
 def source_language(source: Union[str, Path, None]) -> Optional[str]:
     """RETURNS (Optional[str]): spaCy's code of the language that the biLM was trained on, from the
-    pipeline's meta.json or the name of bundled weights. None if it is unknown."""
+    meta.json of a pipeline or of NLPL, or the name of bundled weights. None if it is unknown."""
     if source is None:
         return None
     path = _find_named(source) or Path(source).expanduser()
     if path.parent == FOLDER:
         return path.name.split("_")[0]
-    lang = _read_meta(path).get("lang")
+    lang = _read_meta(path).get("lang") or downloaded_language(path)
+    if lang is None and (origin := read_origin(path)) is not None:
+        lang = origin.language and _find_language(origin.language)
     return None if lang == "xx" else lang
 
 
@@ -149,11 +167,22 @@ def choose_component(
     return name or names[0]
 
 
+def _find_language(code: str) -> Optional[str]:
+    """RETURNS (Optional[str]): spaCy's code for an ISO 639-3 code; None if it has no such
+    language."""
+    for name in (find_matching_language(code), code):
+        with contextlib.suppress(ImportError):
+            if name is not None:
+                return get_lang_class(name).lang
+    return None
+
+
 def _find_named(source: Union[str, Path]) -> Optional[Path]:
     """RETURNS (Optional[Path]): The folder of a name; None if the source is not a name."""
     if isinstance(source, str) and source in bundled_names():
         return FOLDER / source
-    return _find_package(source)
+    package = _find_package(source)
+    return find_download(source) if package is None and isinstance(source, str) else package
 
 
 def _find_package(source: Union[str, Path]) -> Optional[Path]:

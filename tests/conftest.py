@@ -31,6 +31,9 @@ SHARED = Path(os.environ.get("SPACY_ELMO_SHARED", Path(__file__).parents[2] / "s
 # that does other work as well.
 torch.set_num_threads(1)
 
+# What the user has downloaded is not there.
+os.environ["SPACY_ELMO_HOME"] = os.devnull
+
 # Without a GPU, Triton interprets its kernels. It decides when it is imported.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 import sys
 import warnings
@@ -80,14 +81,14 @@ def test_a_name_goes_before_a_folder_of_that_name(packaged, bilm, tmp_path, monk
 
 
 def test_an_unknown_name_lists_what_is_known(packaged):
-    with pytest.raises(ValueError, match=r"no weights 'medium'.*\(large, small\)"):
-        load_bilm("medium")
+    with pytest.raises(ValueError, match=r"no weights 'huge'.*\(large, small\)"):
+        load_bilm("huge")
 
 
 def test_an_unknown_name_where_there_are_none(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "FOLDER", tmp_path / "missing")
-    with pytest.raises(ValueError, match=r"no weights 'medium'.*none in this version"):
-        load_bilm("medium")
+    with pytest.raises(ValueError, match=r"no weights 'huge'.*none in this version"):
+        load_bilm("huge")
 
 
 def test_a_missing_path_is_named(tmp_path):
@@ -95,13 +96,29 @@ def test_a_missing_path_is_named(tmp_path):
         load_bilm(tmp_path / "missing-weights")
 
 
-@pytest.mark.parametrize("what", ["original", "https://host/weights.hdf5", "lysandre/elmo", ""])
+@pytest.mark.parametrize("what", ["lysandre/elmo", "embeddia-hr", ""])
 def test_what_people_know_from_elsewhere(what, tmp_path, monkeypatch):
     """Says what there is, and that published weights must be downloaded."""
     monkeypatch.chdir(tmp_path)
     for use in (load_bilm, load_pipeline, Embedder):
         with pytest.raises(ValueError, match=f"no weights {what!r}.*{DEFAULT}.*downloaded first"):
             use(what)
+
+
+@pytest.mark.parametrize("what", ["small", "142", "https://host/a%20b.zip", "hf:lysandre/elmo"])
+def test_what_can_be_downloaded(what, tmp_path, monkeypatch):
+    """Says which command to run."""
+    monkeypatch.chdir(tmp_path)
+    command = f"downloaded first, with `python -m spacy elmo download {what}`"
+    uses = (load_bilm, load_pipeline, Embedder, lambda x: PretrainedBiLM(x).initialize())
+    for use in uses:
+        with pytest.raises(ValueError, match=re.escape(command)):
+            use(what)
+    (tmp_path / "text.txt").write_text("The bank")
+    commands = [("info",), ("export",), ("embed", "text.txt", "out.npz", "--model")]
+    for name, *arguments in commands:
+        out = ["out"] if name == "export" else []
+        assert command in fail(name, *arguments, what, *out)
 
 
 # A folder that is called like weights that come with the package.

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Final, Literal, Optional
 from pydantic import Field, PlainValidator
 from pydantic.dataclasses import dataclass
 
-from .validation import SETTINGS, Bool, Whole, setting_names, validate
+from .characters import DICTIONARY_SPECIALS
+from .validation import SETTINGS, Bool, Text, Whole, setting_names, validate
 
 # 256 bytes, begin/end sentence, begin/end word, padding. Row 0 of the table is kept for masking.
 N_CHARACTERS: Final = 262
@@ -21,6 +22,7 @@ DEFAULT_MAX_CHARACTERS = 50
 MAX_WIDTH = 2**16  # Cells, projections, embeddings, all filters together, characters per token.
 MAX_LAYERS = 256  # LSTM layers per direction, highway layers, kinds of filters.
 MAX_WORDS = 10**8
+MAX_CHARACTERS = 2**21  # More than Unicode has.
 MIN_CLIP, MAX_CLIP = 1e-30, 1e30  # Within the range of float32.
 
 
@@ -53,7 +55,11 @@ class CharCNNConfig:
     projection (Optional[bool]): Whether a projection follows the highways. By default there is
         one exactly if the number of filters differs from the biLM's width (bilm-tf's rule).
     n_characters (int): As options.json has it: 261 in training, 262 for inference, with the masking
-        row. The network always has 262.
+        row. The network always has 262. Without meaning if there are `characters`.
+    characters (Optional[tuple]): What each row of the character table stands for, if characters are
+        those of Unicode (ELMoForManyLangs): see `CharacterDictionary`. None: bytes, as in bilm-tf.
+    word_dim (int): Width of a word embedding that the projection reads beside the filters (also of
+        ELMoForManyLangs), at most 65,536. 0: none.
     """
 
     filters: Annotated[tuple[Filter, ...], Field(max_length=MAX_LAYERS)]
@@ -65,6 +71,10 @@ class CharCNNConfig:
     projection: Optional[Bool] = None
     # Not compared: the network is the same.
     n_characters: Literal[261, 262] = field(default=N_CHARACTERS, compare=False)
+    characters: Optional[Annotated[tuple[Text, ...], Field(max_length=MAX_CHARACTERS)]] = field(
+        default=None, repr=False
+    )
+    word_dim: Annotated[Whole, Field(ge=0, le=MAX_WIDTH)] = 0
 
     def __post_init__(self) -> None:
         if not self.filters:
@@ -77,6 +87,17 @@ class CharCNNConfig:
             raise ValueError(
                 f"max_characters_per_token is {self.max_characters_per_token}, but the "
                 f"widest filter needs {self.max_width} characters and a framed character needs 3"
+            )
+        if self.characters is not None:
+            entries = set(self.characters)
+            if absent := [name for name in DICTIONARY_SPECIALS if name not in entries]:
+                raise ValueError(f"characters lack the entries {', '.join(absent)}")
+            if len(entries) < len(self.characters):
+                raise ValueError("characters hold an entry twice")
+        if self.word_dim and (self.characters is None or self.projection is False):
+            raise ValueError(
+                f"word_dim is {self.word_dim}: words beside characters need a dictionary "
+                "(characters), and a projection"
             )
 
     @property
@@ -100,6 +121,8 @@ class LSTMConfig:
     cell_clip (Optional[float]): Clip of the cell state, from 1e-30 to 1e30. None: no clipping.
     proj_clip (Optional[float]): Clip of the projected output, likewise. None: no clipping.
     use_skip_connections (bool): Add each layer's input to its output, from the second layer on.
+    projection (Optional[bool]): Whether outputs are projected. By default they are exactly if
+        projection_dim differs from dim (bilm-tf's rule).
     """
 
     dim: Width
@@ -108,18 +131,24 @@ class LSTMConfig:
     cell_clip: Clip = 3.0
     proj_clip: Clip = 3.0
     use_skip_connections: Bool = True
+    projection: Optional[Bool] = None
 
     def __post_init__(self) -> None:
-        if self.projection_dim > self.dim:
+        if self.projection is None and self.projection_dim > self.dim:
             raise ValueError(
                 f"projection_dim is {self.projection_dim}, more than lstm.dim ({self.dim}): "
                 "a projection only narrows; set it to lstm.dim for none"
+            )
+        if self.projection is False and self.projection_dim != self.dim:
+            raise ValueError(
+                f"projection is false, but projection_dim is {self.projection_dim} and lstm.dim "
+                f"is {self.dim}"
             )
 
     @property
     def has_projection(self) -> bool:
         """Whether the layers' outputs are projected (and clipped) to projection_dim."""
-        return self.projection_dim != self.dim
+        return self.projection_dim != self.dim if self.projection is None else self.projection
 
 
 @dataclass(frozen=True, config=SETTINGS)
@@ -128,8 +157,8 @@ class BiLMConfig:
 
     lstm (LSTMConfig): The LSTMs.
     char_cnn (Optional[CharCNNConfig]): The character encoder. None: word embeddings.
-    n_tokens_vocab (Optional[int]): Rows of the word embedding, at most 100 million; only for word
-        input.
+    n_tokens_vocab (Optional[int]): Rows of the word embedding, at most 100 million; for word input,
+        and for words beside characters.
     """
 
     lstm: LSTMConfig
@@ -141,6 +170,8 @@ class BiLMConfig:
             raise ValueError(
                 "char_cnn (character input) and n_tokens_vocab (word input) are both missing"
             )
+        if self.char_cnn is not None and self.char_cnn.word_dim and self.n_tokens_vocab is None:
+            raise ValueError("n_tokens_vocab is missing: char_cnn.word_dim asks for words")
 
     @property
     def projection_dim(self) -> int:
@@ -164,7 +195,7 @@ class BiLMConfig:
             return False
         if self.char_cnn.projection is not None:
             return self.char_cnn.projection
-        return self.char_cnn.n_filters != self.projection_dim
+        return self.char_cnn.word_dim > 0 or self.char_cnn.n_filters != self.projection_dim
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> BiLMConfig:
@@ -184,17 +215,23 @@ class BiLMConfig:
 
     def to_options(self) -> dict[str, Any]:
         """RETURNS (dict): The contents of an `options.json` for inference (262 characters)."""
-        options: dict[str, Any] = {"lstm": dict(vars(self.lstm))}
+        # What is not in published files is left out where it is not needed.
+        lstm = {name: x for name, x in vars(self.lstm).items() if (name, x) != ("projection", None)}
+        options: dict[str, Any] = {"lstm": lstm}
         char_cnn = self.char_cnn
-        if char_cnn is None:
+        if char_cnn is None or char_cnn.word_dim:
             options["n_tokens_vocab"] = self.n_tokens_vocab
+        if char_cnn is None:
             return options
+        characters: dict[str, Any] = {"n_characters": N_CHARACTERS}
+        if char_cnn.characters is not None:
+            characters = {"characters": [*char_cnn.characters], "word_dim": char_cnn.word_dim}
         options["char_cnn"] = {
             "activation": char_cnn.activation,
             "embedding": {"dim": char_cnn.embedding_dim},
             "filters": [list(pair) for pair in char_cnn.filters],
             "n_highway": char_cnn.n_highway,
-            "n_characters": N_CHARACTERS,
+            **characters,
             "max_characters_per_token": char_cnn.max_characters_per_token,
         }
         if char_cnn.projection is not None:
@@ -219,7 +256,8 @@ def settings_from_options(options: Mapping[str, Any]) -> dict[str, Any]:
             **{name: value for name, value in char_cnn.items() if name != "embedding"},
             **{f"embedding.{name}": value for name, value in embedding.items()},
         }
-        settings["n_tokens_vocab"] = None
+        if not char_cnn.get("word_dim"):  # The words that bilm-tf's training predicts.
+            settings["n_tokens_vocab"] = None
     return settings
 
 

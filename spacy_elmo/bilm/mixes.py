@@ -1,13 +1,24 @@
-"""The learned mix of layers as a PyTorch module, for models that are not thinc's."""
+"""The learned mix of layers, for code that is not thinc's."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Optional
+from typing import NamedTuple, Optional
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+
+class TrainedMix(NamedTuple):
+    """What a task has learned: `gamma * sum_j weights_j h_j`.
+
+    weights (list[float]): One per layer, from the token encoder up.
+    gamma (float): The scale.
+    """
+
+    weights: list[float]
+    gamma: float
 
 
 class ScalarMix(nn.Module):

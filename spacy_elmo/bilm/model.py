@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .characters import BOS, EOS
 from .config import BiLMConfig
 from .forking import no_fork
 from .lstm import BiLSTM
 from .mixed_precision import autocast
+from .mixes import TrainedMix
 from .packing import pack_sentences, to_device
-from .token_encoder import CharCNN, build_token_encoder
+from .token_encoder import build_token_encoder
 
 
 class BiLM(nn.Module):
@@ -25,7 +25,10 @@ class BiLM(nn.Module):
     This is the network for autograd. For fast inference, see `inference.Session`.
 
     config (BiLMConfig): The hyper-parameters.
-    vocabulary (Optional[Sequence[str]]): The words by row, for word input only.
+    vocabulary (Optional[Sequence[str]]): The words by row, for word input and for words beside
+        characters.
+
+    The attribute `trained_mix` is the mix of the layers that came with the weights, if one did.
     """
 
     @no_fork()  # In a forked process, this comes before the weights are read.
@@ -35,12 +38,11 @@ class BiLM(nn.Module):
         self.token_encoder = build_token_encoder(config, vocabulary)
         self.lstm = BiLSTM(config.lstm)
         self.n_invalidations = 0
+        self.trained_mix: Optional[TrainedMix] = None
 
     @property
     def vocabulary(self) -> Optional[list[str]]:
-        """The words by row, or None for character input."""
-        if isinstance(self.token_encoder, CharCNN):
-            return None
+        """The words by row, or None if only characters are read."""
         return self.token_encoder.vocabulary
 
     @property
@@ -71,7 +73,8 @@ class BiLM(nn.Module):
         with no_fork(), autocast(weight.device, mixed_precision):
             if torch.is_grad_enabled():  # Whoever computes gradients is about to change weights.
                 self.n_invalidations += 1
-            vectors = self.token_encoder([*types, BOS, EOS]).to(weight.dtype)
+            vectors = self.token_encoder([*types, *self.token_encoder.boundaries])
+            vectors = vectors.to(weight.dtype)
             sizes = numpy.asarray(lengths, dtype=int)
             starts = numpy.cumsum(sizes) - sizes
             batch = pack_sentences(index, starts, sizes, len(types), len(types) + 1)

@@ -11,7 +11,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .characters import BOS, EOS, PADDING, SHIFT, character_ids
+from .characters import (
+    BOS,
+    DICTIONARY_BOS,
+    DICTIONARY_EOS,
+    EOS,
+    PADDING,
+    SHIFT,
+    UNKNOWN,
+    CharacterDictionary,
+    character_ids,
+    cut_token,
+)
 from .config import N_CHARACTERS, BiLMConfig, CharCNNConfig
 from .mixed_precision import compiles_per_size, product_dtype
 from .packing import to_device
@@ -37,16 +48,28 @@ def _highway(width: int) -> nn.ModuleDict:
 
 
 class CharCNN(nn.Module):
-    """Character embeddings, convolutions, max over time, highways, projection.
+    """Character embeddings, convolutions, max over time, highways, projection. In models of
+    ELMoForManyLangs, the projection reads a word embedding as well.
 
-    Józefowicz et al. 2016, section 3.2; Peters et al. 2018, section 3.4.
+    Józefowicz et al. 2016, section 3.2; Peters et al. 2018, section 3.4; Che et al. 2018.
 
     config (CharCNNConfig): The hyper-parameters.
     output_dim (int): P, width of the encoding.
     has_projection (bool): Whether a projection to output_dim ends it.
+    vocabulary (Optional[Sequence[str]]): The words by row, if there are word embeddings. Must
+        contain `<oov>`.
+
+    The attribute `boundaries` has the texts of the tokens that begin and end a sentence,
+    `character_ids` makes the ids of tokens, and `padding` is the id behind them.
     """
 
-    def __init__(self, config: CharCNNConfig, output_dim: int, has_projection: bool) -> None:
+    def __init__(
+        self,
+        config: CharCNNConfig,
+        output_dim: int,
+        has_projection: bool,
+        vocabulary: Optional[Sequence[str]] = None,
+    ) -> None:
         super().__init__()
         if not has_projection and config.n_filters != output_dim:
             raise ValueError(
@@ -55,19 +78,38 @@ class CharCNN(nn.Module):
             )
         self.config = config
         self.output_dim = output_dim
-        self.char_embedding = nn.Embedding(N_CHARACTERS, config.embedding_dim, padding_idx=0)
+        self.boundaries = BOS, EOS
+        self.character_ids, self.padding = character_ids, PADDING + SHIFT
+        if config.characters is None:
+            self.char_embedding = nn.Embedding(N_CHARACTERS, config.embedding_dim, padding_idx=0)
+        else:
+            self.boundaries = DICTIONARY_BOS, DICTIONARY_EOS
+            dictionary = CharacterDictionary(config.characters)
+            self.character_ids, self.padding = dictionary.character_ids, dictionary.padding
+            self.char_embedding = nn.Embedding(len(config.characters), config.embedding_dim)
+        self.vocabulary = None if vocabulary is None else list(vocabulary)
+        self.word_embedding: Optional[nn.Embedding] = None
+        if self.vocabulary is not None:
+            self._word_ids = {word: row for row, word in enumerate(self.vocabulary)}
+            if UNKNOWN not in self._word_ids:
+                raise ValueError(f"the vocabulary lacks {UNKNOWN}, which stands for unknown words")
+            self.word_embedding = nn.Embedding(len(self.vocabulary), config.word_dim)
         convolutions = (nn.Conv1d(config.embedding_dim, n, width) for width, n in config.filters)
         self.convolutions = cast("list[nn.Conv1d]", nn.ModuleList(convolutions))
         highways = (_highway(config.n_filters) for _ in range(config.n_highway))
         self.highways = cast("list[nn.ModuleDict]", nn.ModuleList(highways))
-        self.projection = nn.Linear(config.n_filters, output_dim) if has_projection else None
+        n_features = config.n_filters + config.word_dim
+        self.projection = nn.Linear(n_features, output_dim) if has_projection else None
         self.reset_parameters()
         self._max_width = config.max_width
 
     def reset_parameters(self) -> None:
         nn.init.uniform_(self.char_embedding.weight, -1.0, 1.0)
-        with torch.no_grad():
-            self.char_embedding.weight[0] = 0.0
+        if self.config.characters is None:
+            with torch.no_grad():
+                self.char_embedding.weight[0] = 0.0
+        if self.word_embedding is not None:
+            nn.init.xavier_uniform_(self.word_embedding.weight)
         for conv in self.convolutions:
             assert conv.bias is not None
             if self.config.activation == "relu":
@@ -76,7 +118,7 @@ class CharCNN(nn.Module):
                 nn.init.normal_(conv.weight, std=conv.weight[0].numel() ** -0.5)
             nn.init.zeros_(conv.bias)
         if self.projection is not None:
-            nn.init.normal_(self.projection.weight, std=self.config.n_filters**-0.5)
+            nn.init.normal_(self.projection.weight, std=self.projection.in_features**-0.5)
             nn.init.zeros_(self.projection.bias)
 
     def forward(self, types: Sequence[str], products: Optional[Sequence[Product]] = None) -> Tensor:
@@ -86,16 +128,13 @@ class CharCNN(nn.Module):
         products (Optional[Sequence]): What to compute `linears` with. None: with autograd.
         RETURNS (Tensor): Shape (types, P).
         """
-        ids, lengths = character_ids(types, self.config.max_characters_per_token)
         weight = self.char_embedding.weight
         size = _TYPES_PER_CHUNK.get(weight.device.type, 8192)
         few_sizes = products is None and compiles_per_size(weight.device, product_dtype(weight))
-        n_types = len(ids)
-        if few_sizes:
-            # Full chunks only, with types that are nothing but padding.
-            added = -n_types % size
-            ids = numpy.pad(ids, ((0, added), (0, 0)), constant_values=PADDING + SHIFT)
-            lengths = numpy.pad(lengths, (0, added))
+        n_types = len(types)
+        if few_sizes:  # Full chunks only, with empty texts.
+            types = [*types, *[""] * (-n_types % size)]
+        ids, lengths = self.character_ids(types, self.config.max_characters_per_token)
         if products is None:
             products = [partial(F.linear, weight=w, bias=b) for w, b in self.linears()]
         # In order of length, so that each chunk is as narrow as it can be.
@@ -110,7 +149,7 @@ class CharCNN(nn.Module):
                 step = 4 if width <= 16 else 16
                 width = -(-width // step) * step
             width = min(width, self.config.max_characters_per_token)
-            padded = numpy.full((len(chunk), width), PADDING + SHIFT)
+            padded = numpy.full((len(chunk), width), self.padding)
             padded[:, : ids.shape[1]] = ids[chunk, :width]
             pooled.append(self._pool(to_device(padded, weight.device), products))
         y = torch.cat(pooled)
@@ -118,6 +157,8 @@ class CharCNN(nn.Module):
         for _ in self.highways:
             gate = next(linears)(y).sigmoid_()
             y = torch.lerp(y, next(linears)(y).relu_(), gate)
+        if self.word_embedding is not None:
+            y = torch.cat((self.embed_words([types[i] for i in order]), y), dim=1)
         if self.projection is not None:
             y = next(linears)(y)
         return y[to_device(numpy.argsort(order)[:n_types], weight.device)]
@@ -132,6 +173,14 @@ class CharCNN(nn.Module):
             *((conv.weight.permute(0, 2, 1).flatten(1), None) for conv in self.convolutions),
             *((linear.weight, linear.bias) for linear in linears),
         ]
+
+    def embed_words(self, types: Sequence[str]) -> Tensor:
+        """RETURNS (Tensor): Shape (types, word_dim)."""
+        assert self.word_embedding is not None
+        rows, most = self._word_ids, self.config.max_characters_per_token
+        ids = [rows.get(cut_token(text, most), rows[UNKNOWN]) for text in types]
+        weight = self.word_embedding.weight
+        return F.embedding(to_device(numpy.array(ids, dtype=numpy.int64), weight.device), weight)
 
     def _pool(self, ids: Tensor, products: Sequence[Product]) -> Tensor:
         """Convolutions, max over time, activation. RETURNS (Tensor): Shape (types, filters)."""
@@ -156,6 +205,8 @@ class WordEmbedding(nn.Module):
     vocabulary (Sequence[str]): The words by row. Must contain `<S>`, `</S>` and `<UNK>`.
     output_dim (int): P, width of the vectors.
     """
+
+    boundaries = BOS, EOS
 
     def __init__(self, vocabulary: Sequence[str], output_dim: int) -> None:
         super().__init__()
@@ -185,8 +236,9 @@ def build_token_encoder(
 ) -> CharCNN | WordEmbedding:
     """RETURNS: The encoder that the configuration asks for.
     RAISES (ValueError): If word input comes without a vocabulary of the right size."""
-    if config.char_cnn is not None:
-        return CharCNN(config.char_cnn, config.projection_dim, config.has_char_projection)
+    char_cnn = config.char_cnn
+    if char_cnn is not None and not char_cnn.word_dim:
+        return CharCNN(char_cnn, config.projection_dim, config.has_char_projection)
     if vocabulary is None:
         raise ValueError("a biLM with word input needs its vocabulary: give vocab.txt")
     if len(vocabulary) != config.n_tokens_vocab:
@@ -194,4 +246,6 @@ def build_token_encoder(
             f"n_tokens_vocab is {config.n_tokens_vocab}, but the vocabulary has "
             f"{len(vocabulary)} words"
         )
-    return WordEmbedding(vocabulary, config.projection_dim)
+    if char_cnn is None:
+        return WordEmbedding(vocabulary, config.projection_dim)
+    return CharCNN(char_cnn, config.projection_dim, config.has_char_projection, vocabulary)

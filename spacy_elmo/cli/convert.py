@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Optional
 
 import spacy
 import typer
+from spacy.language import Language
 from wasabi import msg
 
-from ..bilm.formats import FORMATS, load, round_to_half
+from ..bilm.formats import FORMATS, load, read_origin, round_to_half
 from ..component import Elmo
-from ..files import atomic_folder, sha256
+from ..files import atomic_folder, remove_folder, sha256
 from ..layers.encoder import set_bilm
+from ..pretraining.export import HEAD_FILES, Head, find_head, head_folder, write_head
+from ..weights import find_weights, source_language
 from .util import exit_on_error, lock_folder
 
 _FORMATS = ", ".join(format.NAME for format in FORMATS)
 # The files of a pipeline that this command writes.
-_FILES = (
+PIPELINE_FILES = (
     "meta.json",
     "config.cfg",
     "tokenizer",
@@ -29,10 +35,15 @@ _FILES = (
 
 
 def convert_cli(
-    options: Path = typer.Argument(..., help="options.json of the biLM"),
-    weights: Path = typer.Argument(..., help=f"Its weights: {_FORMATS}"),
-    out: Path = typer.Argument(..., help="Folder of the new pipeline"),
-    lang: str = typer.Option("en", "--lang", "-l", help="Language of the pipeline, or xx"),
+    paths: list[Path] = typer.Argument(
+        ...,
+        metavar="[OPTIONS] WEIGHTS OUT",
+        help=f"The options.json, if it is not beside the weights; the weights ({_FORMATS}, or a "
+        "zip or tar archive of them); the folder of the new pipeline",
+    ),
+    lang: Optional[str] = typer.Option(
+        None, "--lang", "-l", help="Language of the pipeline, or xx; default: as the weights, or en"
+    ),
     half: bool = typer.Option(False, "--half", help="Round the weights to float16"),
     sentencizer: bool = typer.Option(
         False, "--sentencizer", help="Add a sentencizer, which splits at punctuation"
@@ -43,24 +54,89 @@ def convert_cli(
     Make a pipeline folder of ELMo weights.
 
     Use it with spacy.load and spacy package. For word input, vocab.txt must be in the folder of the
-    weights.
+    weights. The output layer of a TensorFlow checkpoint, whose words are in vocab.txt, becomes the
+    folder OUT.head, for spacy elmo perplexity and pretrain. The mix that an AllenNLP model learned
+    becomes the FrozenMix of the component.
     """
-    with exit_on_error(), lock_folder(out, force, _FILES):
-        bilm = load(weights, options)
-        if half:
-            round_to_half(bilm)
-        try:
-            nlp = spacy.blank(lang)
-        except ImportError as error:
-            raise ValueError(f"no language {lang!r} in spaCy: {error}") from error
-        if sentencizer:
-            nlp.add_pipe("sentencizer")
-        elmo = nlp.add_pipe("elmo", config={"model": {"weights": None}})
-        assert isinstance(elmo, Elmo)
-        set_bilm(elmo.model, bilm)
-        nlp.meta["name"] = out.absolute().name.replace("-", "_")
-        nlp.meta["description"] = "ELMo: contextual word vectors from a biLM"
-        nlp.meta["sources"] = [{"name": weights.name, "sha256": sha256(weights)}]
-        with atomic_folder(out) as new:
-            nlp.to_disk(new)
+    with exit_on_error():
+        if len(paths) not in (2, 3):
+            raise ValueError(f"give [OPTIONS] WEIGHTS OUT, found {len(paths)} paths")
+        *given, weights, out = paths
+        with lock_pipeline(out, force):
+            weights = find_weights(weights)
+            lang = lang or source_language(weights) or "en"
+            options = given[0] if given else None
+            nlp = make_pipeline(weights, options, lang=lang, half=half, sentencizer=sentencizer)
+            nlp.meta["name"] = out.absolute().name.replace("-", "_")
+            nlp.meta["sources"] = _describe_sources(weights)
+            write_pipeline(nlp, weights, out)
     msg.good(f"Wrote the pipeline {out}", f'Use it with spacy.load("{out}")')
+
+
+@contextlib.contextmanager
+def lock_pipeline(out: Path, force: bool) -> Iterator[None]:
+    """Lock the folders of a pipeline and of its output layer. See `lock_folder`."""
+    head_out = head_folder(out)
+    with lock_folder(out, force, PIPELINE_FILES), lock_folder(head_out, force, HEAD_FILES):
+        yield
+
+
+def make_pipeline(
+    weights: Path, options: Optional[Path], *, lang: str, half: bool, sentencizer: bool
+) -> Language:
+    """Make a pipeline of weights. See `convert_cli`.
+
+    RAISES (ValueError): If the weights cannot be read, or if there is no such language.
+    """
+    bilm = load(weights, options)
+    if half:
+        round_to_half(bilm)
+    nlp = blank_pipeline(lang)
+    if sentencizer:
+        nlp.add_pipe("sentencizer")
+    config: dict = {"model": {"weights": None}}
+    if bilm.trained_mix is not None:  # In the config, it can be seen and changed.
+        config["mix"] = {"@layers": "spacy-elmo.FrozenMix.v1", **bilm.trained_mix._asdict()}
+        bilm.trained_mix = None
+    elmo = nlp.add_pipe("elmo", config=config)
+    assert isinstance(elmo, Elmo)
+    set_bilm(elmo.model, bilm)
+    nlp.meta["description"] = "ELMo: contextual word vectors from a biLM"
+    return nlp
+
+
+def blank_pipeline(lang: str) -> Language:
+    """RETURNS (Language): A blank pipeline. RAISES (ValueError): If there is no such language."""
+    try:
+        return spacy.blank(lang)
+    except ImportError as error:
+        raise ValueError(f"no language {lang!r} in spaCy: {error}") from error
+
+
+def write_pipeline(nlp: Language, weights: Path, out: Path) -> None:
+    """Write a pipeline, and beside it the output layer of its weights, if they have one."""
+    head, head_out = _read_head(weights), head_folder(out)
+    with contextlib.ExitStack() as outputs:
+        nlp.to_disk(outputs.enter_context(atomic_folder(out)))
+        if head is None:
+            remove_folder(head_out)  # Of the pipeline that is replaced.
+        else:
+            write_head(outputs.enter_context(atomic_folder(head_out)), head)
+
+
+def _describe_sources(weights: Path) -> list[dict[str, str]]:
+    """RETURNS (list): The files of weights, with their origin where it is known."""
+    inside = [weights] if weights.is_file() else sorted(weights.iterdir())
+    files = [x for x in inside if x.is_file() and not x.name.startswith(".")]
+    origin = read_origin(weights)
+    facts = {} if origin is None else {"url": origin.url, "author": origin.author}
+    return [{"name": file.name, "sha256": sha256(file), **facts} for file in files]
+
+
+def _read_head(weights: Path) -> Optional[Head]:
+    """RETURNS (Optional[Head]): The output layer of weights, if there is one and it can be read."""
+    try:
+        return find_head(weights)
+    except ValueError as error:
+        msg.warn(f"The pipeline will be without its output layer: {error}")
+        return None

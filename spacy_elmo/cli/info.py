@@ -10,12 +10,12 @@ import srsly
 import typer
 from wasabi import msg
 
-from ..bilm import BiLM
-from ..bilm.formats import find_format, fits_half
+from ..bilm import BiLM, BiLMConfig
+from ..bilm.formats import find_format, fits_half, load, unpacked
 from ..component import Elmo
 from ..files import sha256
 from ..layers.encoder import get_session
-from ..weights import FOLDER, find_source, is_pipeline, load_bilm, load_pipeline, source_language
+from ..weights import FOLDER, find_source, is_pipeline, load_pipeline, source_language
 from .util import exit_on_error, list_components
 
 # Keys of a pipeline's meta.json that describe its origin.
@@ -52,7 +52,7 @@ def _describe(source: str) -> dict[str, dict[str, Any]]:
     meta = {key: nlp.meta[key] for key in _META if nlp.meta.get(key)}
     report = {}
     for name, elmo in components.items():
-        settings, mix = elmo.model.attrs["settings"], elmo.mix.attrs.get("settings")
+        settings, mix = elmo.model.attrs["settings"], elmo.bound_mix.attrs.get("settings")
         mix_settings = [f"{key}={x}" for key, x in vars(mix).items()] if mix is not None else []
         report[name] = {
             "format": "spaCy pipeline",
@@ -68,14 +68,16 @@ def _describe(source: str) -> dict[str, dict[str, Any]]:
 
 
 def _describe_weights(source: str, path: Path) -> dict[str, Any]:
-    bilm = load_bilm(source)
-    format, file = find_format(path)
+    with unpacked(path) as unpacked_path:
+        bilm = load(unpacked_path)
+        format, file = find_format(unpacked_path)
+    is_packed = unpacked_path != path
     is_bundled = path.parent == FOLDER
     facts = {
-        "format": "bundled" if is_bundled else format.NAME,
+        "format": "bundled" if is_bundled else f"{format.NAME}{', packed' if is_packed else ''}",
         "language": source_language(source) or "unknown",
         **_describe_bilm(bilm),
-        **_describe_file(file),
+        **_describe_file(path if is_packed else file),
     }
     if is_bundled:  # The rows of the model card's table that the weights do not imply.
         card = (path / "README.md").read_text(encoding="utf8")
@@ -92,6 +94,8 @@ def _describe_precision(elmo: Elmo) -> str:
 
 
 def _describe_file(path: Path) -> dict[str, Any]:
+    if path.is_dir():
+        return {"bytes on disk": sum(x.stat().st_size for x in path.rglob("*") if x.is_file())}
     return {"bytes on disk": path.stat().st_size, "sha256": sha256(path)}
 
 
@@ -102,6 +106,7 @@ def _describe_bilm(bilm: BiLM) -> dict[str, Any]:
     if char_cnn is not None:
         facts = {
             "input": f"characters, at most {char_cnn.max_characters_per_token} per token",
+            **_describe_dictionaries(bilm.config),
             "filters": " ".join(f"{width}x{number}" for width, number in char_cnn.filters),
             "activation": char_cnn.activation,
             "highway layers": char_cnn.n_highway,
@@ -117,3 +122,14 @@ def _describe_bilm(bilm: BiLM) -> dict[str, Any]:
         "bytes in memory": 4 * n_parameters,
         "exact in": "float16" if fits_half(bilm) else "float32",
     }
+
+
+def _describe_dictionaries(config: BiLMConfig) -> dict[str, str]:
+    """RETURNS (dict): What models of ELMoForManyLangs have, and others have not."""
+    char_cnn = config.char_cnn
+    if char_cnn is None or char_cnn.characters is None:
+        return {}
+    facts = {"characters": f"{len(char_cnn.characters):,} of Unicode, special ones included"}
+    if char_cnn.word_dim:
+        facts["words"] = f"{config.n_tokens_vocab:,}, embeddings of width {char_cnn.word_dim}"
+    return facts

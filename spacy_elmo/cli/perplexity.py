@@ -12,7 +12,7 @@ from wasabi import msg
 
 from ..files import atomic_file
 from ..pretraining.corpus import Sentences
-from ..pretraining.export import head_folder, load_language_model
+from ..pretraining.export import load_language_model
 from ..pretraining.perplexity import finite, perplexity
 from ..pretraining.tokenize import tokenize
 from ..tools.texts import find_files, read_texts
@@ -21,7 +21,9 @@ from .util import exit_on_error, torch_device
 
 
 def perplexity_cli(
-    model: str = typer.Argument(..., help="OUTPUT/model-best of `spacy elmo pretrain`"),
+    model: str = typer.Argument(
+        ..., help="OUTPUT/model-best of `spacy elmo pretrain`, or a checkpoint of bilm-tf"
+    ),
     texts: list[str] = typer.Argument(..., help="Text, as for `spacy elmo prepare`"),
     encoding: str = typer.Option("utf8", "--encoding", help="Of the text files"),
     errors: str = typer.Option("strict", "--errors", help="strict, replace or ignore"),
@@ -42,13 +44,13 @@ def perplexity_cli(
     """
     with exit_on_error():
         device = torch_device(gpu_id)
-        folder = head_folder(find_source(model))
+        path = find_source(model)
         if model in bundled_names():
             raise ValueError(
                 f"{model} comes without its output layer, which perplexity needs: its model card "
                 "says what was measured. Models of `spacy elmo pretrain` have theirs beside them"
             )
-        language_model, head = load_language_model(load_bilm(model), folder)
+        language_model, head = load_language_model(load_bilm(model), path)
         language_model.to(device)
         stream = read_texts(find_files(texts), encoding, errors)
         tokenized = tokenize(stream, head.tokenization)

@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.weak import WeakIdRef
 
-from ..bilm.characters import BOS, EOS
 from ..bilm.forking import no_fork
 from ..bilm.lstm_layer import LayerState, Linear
 from ..bilm.packing import PackedBatch, pack_sentences, split_sentences, to_device
@@ -79,7 +78,7 @@ class Session:
         sizes = numpy.asarray(lengths, dtype=numpy.int64)
         starts = numpy.cumsum(sizes) - sizes
         packed = self._packed or self._pack()
-        vectors = self._encode([*types, BOS, EOS], packed.token_encoder)
+        vectors = self._encode([*types, *self._token_encoder.boundaries], packed.token_encoder)
         boundaries = len(types), len(types) + 1
         if self.settings.stateful:
             self._grow_states(len(sizes))

@@ -30,7 +30,7 @@ from .encoder import (
 from .listener import NAME as LISTENER
 from .listener import GradientCheck, SharedBatch, doc_keys, join_layers
 from .listener_state import ANY, ListenerState
-from .mixes import Mix
+from .mixes import Mix, use_trained
 
 # A doc with more tokens is rarely a single sentence.
 _LONG_SENTENCE = 100
@@ -86,6 +86,13 @@ class Upstream(Tok2Vec):
         return self.bilm.config.n_activations, self.bilm.config.output_dim
 
     @property
+    def bound_mix(self) -> Mix:
+        """The mix, which knows the one that came with the weights.
+        RAISES (ValueError): If there are no weights yet."""
+        use_trained(self.mix, self.bilm.trained_mix)
+        return self.mix
+
+    @property
     def is_trainable(self) -> bool:
         return not self.frozen
 
@@ -123,7 +130,7 @@ class Upstream(Tok2Vec):
         return encode(
             self.model,
             docs,
-            self.mix,
+            self.bound_mix,
             keep_layers=self.keep_layers if keep_layers is None else keep_layers,
             cache=cache,
         )

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -24,16 +23,17 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ..bilm import BiLM
-from ..bilm.formats import read_vocabulary
+from ..bilm.formats import bilm_tf, find_format, read_vocabulary, unpacked
 from ..bilm.validation import validate
 from ..component import Elmo
 from ..files import atomic_file, atomic_folder, save_tensors
 from ..layers.encoder import set_bilm
+from ..weights import is_pipeline
 from .config import LossConfig
 from .corpus import Corpus
 from .language_model import LanguageModel
-from .losses import OutputLayer
 from .tokenize import TokenizationConfig
+from .vocabulary import check_vocabulary
 
 
 def write_model(
@@ -63,7 +63,11 @@ def write_model(
     # is still pending in the checkpoint, and the resumed run writes both again.
     with atomic_folder(path) as folder, atomic_folder(head_folder(path)) as head:
         nlp.to_disk(folder)
-        write_head(head, model.output, loss, corpus.words, tokenization)
+        write_head(head, Head(corpus.words, loss, model.output.state_dict(), tokenization))
+
+
+# The files of the folder. The first is always there.
+HEAD_FILES = ("head.json", "head.safetensors", "vocab.txt")
 
 
 class Head(NamedTuple):
@@ -86,20 +90,14 @@ def head_folder(model: Path) -> Path:
     return model.with_name(f"{model.name}.head")
 
 
-def write_head(
-    folder: Path,
-    output: OutputLayer,
-    loss: LossConfig,
-    words: Sequence[str],
-    tokenization: TokenizationConfig,
-) -> None:
+def write_head(folder: Path, head: Head) -> None:
     """Write an output layer into a folder."""
-    tensors = {k: v.detach().cpu().contiguous() for k, v in output.state_dict().items()}
+    tensors = {k: v.detach().cpu().contiguous() for k, v in head.tensors.items()}
     save_tensors(tensors, folder / "head.safetensors")
-    about = {"loss": asdict(loss), "tokenization": asdict(tokenization)}
+    about = {"loss": asdict(head.loss), "tokenization": asdict(head.tokenization)}
     (folder / "head.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf8")
     with (folder / "vocab.txt").open("w", encoding="utf8", newline="\n") as file:
-        file.writelines(f"{word}\n" for word in words)
+        file.writelines(f"{word}\n" for word in head.words)
 
 
 def load_head(folder: Path) -> Head:
@@ -119,18 +117,52 @@ def load_head(folder: Path) -> Head:
         ) from error
 
 
-def load_language_model(bilm: BiLM, folder: Path) -> tuple[LanguageModel, Head]:
+def find_head(model: Path) -> Optional[Head]:
+    """Find the output layer of a model: beside it, or in a TensorFlow checkpoint.
+
+    model (Path): A pipeline or weights.
+    RETURNS (Optional[Head]): None if there is none.
+    RAISES (ValueError): If it cannot be read.
+    """
+    folder = head_folder(model)
+    if folder.is_dir():
+        return load_head(folder)
+    if is_pipeline(model):
+        return None
+    with unpacked(model) as source:
+        if find_format(source)[0] is not bilm_tf:
+            return None
+        words, weight, bias, tied = bilm_tf.read_output_layer(source)
+    try:
+        check_vocabulary(words)
+    except ValueError as error:
+        raise ValueError(f"{model}: {error}") from error
+    # bilm-tf reads a sentence per line, split at spaces, and cuts none.
+    tokenization = TokenizationConfig(
+        lang="xx", whitespace=True, one_per_line=True, max_length=10**6
+    )
+    return Head(words, LossConfig(tied=tied), {"weight": weight, "bias": bias}, tokenization)
+
+
+def load_language_model(bilm: BiLM, model: Path) -> tuple[LanguageModel, Head]:
     """Combine a biLM with its output layer.
 
+    model (Path): Where the biLM is from.
     RAISES (ValueError): If there is no output layer, or it is another model's.
     """
-    head = load_head(folder)
+    head, folder = find_head(model), head_folder(model)
+    if head is None:
+        raise ValueError(
+            f"no output layer in {folder}: it is what `spacy elmo pretrain` keeps "
+            "beside a model. TensorFlow checkpoints of bilm-tf have one: give the .index file"
+        )
     try:
-        model = LanguageModel(bilm, len(head.words), head.loss, 0.0)
-        model.output.load_state_dict(head.tensors)
+        language_model = LanguageModel(bilm, len(head.words), head.loss, 0.0)
+        language_model.output.load_state_dict(head.tensors)
     except (RuntimeError, ValueError) as error:
-        raise ValueError(f"the output layer in {folder} is another model's: {error}") from error
-    return model.eval(), head
+        source = folder if folder.is_dir() else model
+        raise ValueError(f"the output layer in {source} is another model's: {error}") from error
+    return language_model.eval(), head
 
 
 def draw_curves(history: list[dict[str, Any]], path: Path) -> bool:

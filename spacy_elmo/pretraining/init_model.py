@@ -8,7 +8,7 @@ from ..bilm import BiLM, BiLMConfig
 from ..weights import find_source, load_bilm
 from .config import RunConfig
 from .corpus import Corpus
-from .export import Head, head_folder, load_head
+from .export import Head, find_head
 from .language_model import LanguageModel
 from .losses import Softmax
 
@@ -28,18 +28,19 @@ def build_model(config: RunConfig, corpus: Corpus) -> tuple[LanguageModel, str]:
         bilm = BiLM(architecture, None if architecture.char_cnn else words)
         return LanguageModel(bilm, len(words), settings.loss, settings.dropout), "new weights"
     bilm = load_bilm(source)
+    bilm.trained_mix = None  # It is for the weights as they were.
     if architecture not in (None, bilm.config):
         raise ValueError(
             f"the [bilm] section differs from {source}: leave it out, or make it the same"
         )
-    if bilm.vocabulary not in (None, words):
+    if bilm.config.char_cnn is None and bilm.vocabulary != words:
         raise ValueError(
             f"{source} reads words, and the corpus has another vocabulary: prepare it with the "
             "model's vocab.txt"
         )
     model = LanguageModel(bilm, len(words), settings.loss, settings.dropout)
-    folder = head_folder(find_source(source))
-    output = _load_matching_rows(load_head(folder), model, words) if folder.is_dir() else ""
+    head = find_head(find_source(source))
+    output = "" if head is None else _load_matching_rows(head, model, words)
     return model, f"weights of {source}, {output or 'a new output layer'}"
 
 

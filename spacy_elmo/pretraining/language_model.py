@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..bilm import BiLM
+from ..bilm.characters import BOS, EOS
 from ..bilm.lstm_layer import LayerState
 from ..bilm.packing import to_device
 from ..bilm.token_encoder import CharCNN
@@ -70,8 +71,11 @@ class LanguageModel(nn.Module):
     def top(self, batch: Batch, states: Optional[list[LayerState]] = None) -> Tensor:
         """RETURNS (Tensor): The top layer of each direction, shape (2, rows, P)."""
         dropout = self.dropout if self.training else 0.0
+        # A corpus always has the same boundaries.
+        boundaries = dict(zip((BOS, EOS), self.bilm.token_encoder.boundaries))
+        texts = [boundaries.get(text, text) for text in batch.types]
         # In bfloat16, as autocast returns them, the types would be too coarse for cells.
-        types = self.bilm.token_encoder(batch.types).to(self.bilm.dtype)
+        types = self.bilm.token_encoder(texts).to(self.bilm.dtype)
         x = types[to_device(batch.inputs, types.device)]
         top = self.bilm.lstm(x, batch.batch_sizes, dropout, states)[-1]
         return F.dropout(top, dropout) if dropout else top

@@ -40,14 +40,15 @@ def order_types(
         n_frequent = sum(counts[i] >= min_count for i in order)
         vocabulary = [*SPECIALS, *(words[i] for i in order[:n_frequent][:size])]
     else:
-        _check_vocabulary(vocabulary)
+        check_vocabulary(vocabulary)
     inside = set(vocabulary)
     types = [*vocabulary, *(words[i] for i in order if words[i] not in inside)]
     places = {word: place for place, word in enumerate(types)}
     return types, numpy.array([places[word] for word in words], dtype="uint32"), len(vocabulary)
 
 
-def _check_vocabulary(words: Sequence[str]) -> None:
+def check_vocabulary(words: Sequence[str]) -> None:
+    """RAISES (ValueError): If words do not begin with the special ones, or one is there twice."""
     if tuple(words[:3]) != SPECIALS:
         raise ValueError(
             f"the vocabulary begins with {', '.join(words[:3])}: its first words must be "

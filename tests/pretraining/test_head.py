@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from spacy_elmo.pretraining.config import LossConfig
-from spacy_elmo.pretraining.export import load_head, load_language_model, write_head
+from spacy_elmo.pretraining.export import Head, load_head, load_language_model, write_head
 from spacy_elmo.pretraining.language_model import LanguageModel
 from spacy_elmo.pretraining.tokenize import TokenizationConfig
 
@@ -21,7 +21,8 @@ def folder(tmp_path):
     model = LanguageModel(random_bilm(), len(WORDS), LOSS)
     folder = tmp_path / "model.head"
     folder.mkdir()
-    write_head(folder, model.output, LOSS, WORDS, TokenizationConfig(max_length=70))
+    tokenization = TokenizationConfig(max_length=70)
+    write_head(folder, Head(list(WORDS), LOSS, model.output.state_dict(), tokenization))
     return folder
 
 
@@ -33,7 +34,7 @@ def change(folder, section, name, value):
 
 
 def test_round_trip(folder):
-    model, head = load_language_model(random_bilm(), folder)
+    model, head = load_language_model(random_bilm(), folder.with_name("model"))
     assert head.words == list(WORDS)
     assert (head.loss.name, list(head.loss.cutoffs)) == ("adaptive", [3])
     assert head.tokenization == TokenizationConfig(max_length=70)
@@ -64,4 +65,4 @@ def test_bad_settings_name_the_folder_and_the_setting(folder, section, name, val
 def test_impossible_cutoffs_name_the_folder(folder, cutoffs):
     change(folder, "loss", "cutoffs", cutoffs)
     with pytest.raises(ValueError, match=rf"{re.escape(str(folder))}.*cutoffs"):
-        load_language_model(random_bilm(), folder)
+        load_language_model(random_bilm(), folder.with_name("model"))

@@ -584,7 +584,7 @@ def test_a_kill_while_the_best_model_is_written(tmp_path, corpus, monkeypatch):
     again = train(config, tmp_path / "run", resume=True, export=True)
     folder = tmp_path / "run" / "model-best"
     bilm = spacy.load(folder).get_pipe("elmo").bilm
-    model, _ = load_language_model(bilm, head_folder(folder))
+    model, _ = load_language_model(bilm, folder)
     assert again.state.best_step == 20
     assert equal(dict(model.named_parameters()), dict(again.model.named_parameters()))
 
@@ -778,7 +778,7 @@ def test_the_result_is_a_pipeline(tmp_path, corpus, bilm):
         [expected] = trainer.model.bilm.embed([["Anna", "likes", "the", "river"]])
         if name == "last":
             assert max_difference(doc._.elmo_layers, expected) < 1e-6
-        model, head = load_language_model(nlp.get_pipe("elmo").bilm, head_folder(folder))
+        model, head = load_language_model(nlp.get_pipe("elmo").bilm, folder)
         assert head.words == corpus.words
         assert head.tokenization.whitespace is True
         scores = perplexity(model, corpus.dev)

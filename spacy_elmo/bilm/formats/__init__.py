@@ -22,6 +22,7 @@ its module read it.
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Optional, Union
@@ -29,8 +30,10 @@ from typing import Optional, Union
 import torch
 
 from ..model import BiLM
-from . import allennlp, native
+from . import allennlp, allennlp_model, bilm_tf, manylangs, native
+from .archives import unpacked
 from .foreign import describe_foreign
+from .nlpl import read_origin
 from .options import OPTIONS, VOCABULARY, read_options, read_vocabulary, write_options
 from .parameters import fits_half, round_to_half
 
@@ -39,19 +42,25 @@ __all__ = [
     "OPTIONS",
     "VOCABULARY",
     "allennlp",
+    "bilm_tf",
     "find_format",
     "fits_half",
     "load",
     "native",
+    "read_origin",
     "read_options",
     "read_vocabulary",
     "round_to_half",
+    "unpacked",
     "write_options",
 ]
 
 FORMATS: tuple[ModuleType, ...] = (
     native,
     allennlp,
+    manylangs,
+    bilm_tf,
+    allennlp_model,
 )
 
 
@@ -59,17 +68,25 @@ FORMATS: tuple[ModuleType, ...] = (
 def load(path: Union[str, Path], options: Optional[Path] = None) -> BiLM:
     """Read a biLM.
 
-    path (Union[str, Path]): Weights in one of the formats, or a folder with one file of weights.
+    path (Union[str, Path]): Weights in one of the formats, or a folder with one file of weights;
+        also packed, as a zip or tar archive.
     options (Optional[Path]): The options file. By default it is found beside the weights, and takes
         precedence over the options in a safetensors file.
     RETURNS (BiLM): The model, on the CPU.
     RAISES (ValueError): If a file is missing, damaged, of another kind, or contradicts another.
     """
-    format, source = find_format(Path(path))
-    try:
-        return format.read(source, options)
-    except MemoryError as error:
-        raise ValueError(f"not enough memory for the weights in {source}: {error}") from error
+    with unpacked(Path(path)) as unpacked_path:
+        format, source = find_format(unpacked_path)
+        try:
+            bilm = format.read(source, options)
+        except MemoryError as error:
+            raise ValueError(f"not enough memory for the weights in {source}: {error}") from error
+        if (origin := read_origin(source)) is not None and origin.is_lemmatized:
+            warnings.warn(
+                "these weights were trained on lemmas: give them lemmas instead of words",
+                stacklevel=2,
+            )
+    return bilm
 
 
 def find_format(path: Path) -> tuple[ModuleType, Path]:
@@ -100,6 +117,9 @@ def find_format(path: Path) -> tuple[ModuleType, Path]:
 def _find_in_folder(folder: Path) -> tuple[ModuleType, Path]:
     suffixes = sorted({suffix for format in FORMATS for suffix in format.SUFFIXES})
     files = sorted(x for x in folder.iterdir() if x.suffix in suffixes and x.is_file())
+    has_options = any(OPTIONS in file.name for file in folder.iterdir())
+    if not has_options and (other := describe_foreign(folder)) is not None:
+        raise ValueError(f"{folder} is {other}")
     for candidates in ([x for x in files if x.stem == "weights"], files):
         if len(candidates) == 1:
             return find_format(candidates[0])
@@ -107,8 +127,6 @@ def _find_in_folder(folder: Path) -> tuple[ModuleType, Path]:
         for format in FORMATS:
             if format.detect(folder, b""):
                 return format, folder
-        if (other := describe_foreign(folder)) is not None:
-            raise ValueError(f"{folder} is {other}")
     names = ", ".join(path.name for path in files) or "none"
     raise ValueError(
         f"{folder} must hold one file of weights ({', '.join(suffixes)}), found {names}"

@@ -6,7 +6,7 @@ that the models add at run time; files that already hold that row, as zeros, hav
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Optional
@@ -26,9 +26,11 @@ NAME = "hdf5"
 DESCRIPTION = "the format of AllenNLP and bilm-tf"
 SUFFIXES = (".hdf5", ".h5")
 WEIGHTS = "weights.hdf5"
-_CHARACTERS = "char_embed"
 # Other groups, such as the softmax of a training dump, are ignored.
-_GROUPS = ("char_embed", "embedding", "CNN", "RNN_")
+GROUPS = ("char_embed", "embedding", "CNN", "RNN_")
+_CELL = "RNN_{0}/RNN/MultiRNNCell/Cell{1}/LSTMCell"
+# bilm-tf's dump_weights.py writes these names for a single layer, and cannot read them itself.
+_ONLY_CELL = "RNN_{0}/RNN/LSTMCell"
 
 
 def _add_masking_row(table: numpy.ndarray) -> numpy.ndarray:
@@ -46,15 +48,23 @@ TRANSPOSED: Layout = (numpy.transpose, numpy.transpose)
 # (1, width, dim, number) <-> (number, dim, width)
 CONVOLUTION: Layout = (lambda x: x[0].transpose(2, 1, 0), lambda x: x.transpose(2, 1, 0)[None])
 MASKED: Layout = (_add_masking_row, lambda x: x[1:])
+NameMap = dict[str, tuple[str, Layout]]
 
 
-def name_map(config: BiLMConfig) -> dict[str, tuple[str, Layout]]:
-    """RETURNS (dict): For each dataset of the file, the model's parameter and the layout."""
-    names: dict[str, tuple[str, Layout]] = {}
+def name_map(
+    config: BiLMConfig, cell: str = _CELL, cell_tensors: Sequence[str] = ("W_0", "B", "W_P_0")
+) -> NameMap:
+    """Name the tensors of bilm-tf.
+
+    cell (str): What the names of an LSTM layer's tensors start with, for a direction and a layer.
+    cell_tensors (Sequence[str]): How they go on: weights of the gates, biases, the projection.
+    RETURNS (dict): For each tensor of the file, the model's parameter and the layout.
+    """
+    names: NameMap = {}
     if config.char_cnn is None:
         names["embedding"] = "token_encoder.embedding.weight", SAME
     else:
-        names[_CHARACTERS] = "token_encoder.char_embedding.weight", MASKED
+        names["char_embed"] = "token_encoder.char_embedding.weight", MASKED
         for i in range(len(config.char_cnn.filters)):
             conv = f"token_encoder.convolutions.{i}"
             names[f"CNN/W_cnn_{i}"] = f"{conv}.weight", CONVOLUTION
@@ -69,12 +79,12 @@ def name_map(config: BiLMConfig) -> dict[str, tuple[str, Layout]]:
             names["CNN_proj/b_proj"] = "token_encoder.projection.bias", SAME
     for number, direction in enumerate(("forward_layers", "backward_layers")):
         for i in range(config.lstm.n_layers):
-            cell = f"RNN_{number}/RNN/MultiRNNCell/Cell{i}/LSTMCell"
             layer = f"lstm.{direction}.{i}"
-            names[f"{cell}/W_0"] = f"{layer}.gate_weight", TRANSPOSED
-            names[f"{cell}/B"] = f"{layer}.gate_bias", SAME
+            weight, bias, projection = (f"{cell.format(number, i)}/{x}" for x in cell_tensors)
+            names[weight] = f"{layer}.gate_weight", TRANSPOSED
+            names[bias] = f"{layer}.gate_bias", SAME
             if config.lstm.has_projection:
-                names[f"{cell}/W_P_0"] = f"{layer}.projection_weight", TRANSPOSED
+                names[projection] = f"{layer}.projection_weight", TRANSPOSED
     return names
 
 
@@ -94,35 +104,54 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
         raise ValueError(
             f"no options for {path}: put {OPTIONS} (or the published *_options.json) beside it"
         )
-    with open_datasets(path, _GROUPS) as datasets:
-        if "RNN_0/RNN/LSTMCell/W_0" in datasets:
-            raise ValueError(
-                f"{path} holds a single LSTM layer per direction, under names of bilm-tf that are "
-                "not read yet: with h5py, move RNN_0/RNN/LSTMCell to "
-                "RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell, and RNN_1/RNN/LSTMCell likewise"
-            )
-        config = _with_stored_projection(config, datasets)
-        names = name_map(config)
-        model = empty_model(config, vocabulary, path)
-        parameters = dict(model.named_parameters())
-        expected, stored = {}, {}
-        for dataset, (name, (_, to_file)) in names.items():
-            # An array of this shape that takes no memory.
-            empty = numpy.broadcast_to(numpy.False_, parameters[name].shape)
-            expected[dataset] = to_file(empty).shape
-        for dataset, item in datasets.items():
-            shape = item.shape
-            if dataset == _CHARACTERS and shape and shape[0] == N_CHARACTERS:
-                shape = (N_CHARACTERS - 1, *shape[1:])
-            stored[dataset] = shape, item.dtype.name
-        check_tensors(path, expected, stored)
-        check_storage(path, datasets)
-        values = {}
-        for dataset, (name, (to_model, _)) in names.items():
-            array = to_model(read_values(path, dataset, datasets[dataset]))
-            tensor = torch.from_numpy(numpy.ascontiguousarray(array))
-            values[name] = to_float32(path, dataset, tensor)
-    model.load_state_dict(values, assign=True)
+    _check_layout(config, path)
+    with open_datasets(path, GROUPS) as datasets:
+        has_one = config.lstm.n_layers == 1 and f"{_ONLY_CELL.format(0)}/W_0" in datasets
+        config = with_stored_projection(config, datasets)
+        names = name_map(config, _ONLY_CELL if has_one else _CELL)
+        stored = {name: (item.shape, item.dtype.name) for name, item in datasets.items()}
+
+        def values() -> Iterator[tuple[str, numpy.ndarray]]:
+            check_storage(path, datasets)
+            for name, item in datasets.items():
+                yield name, read_values(path, name, item)
+
+        return build(path, config, vocabulary, names, stored, values())
+
+
+def build(
+    source: object,
+    config: BiLMConfig,
+    vocabulary: Optional[Sequence[str]],
+    names: NameMap,
+    stored: Mapping[str, tuple[Optional[Sequence[int]], str]],
+    values: Iterable[tuple[str, numpy.ndarray]],
+) -> BiLM:
+    """Make a model of tensors in bilm-tf's layout.
+
+    source (object): What they are from, for messages.
+    names (dict): See `name_map`.
+    stored (Mapping): For each tensor of the file, its shape and type; see `check_tensors`.
+    values (Iterable): The tensors by name. Not read before `stored` is checked.
+    RAISES (ValueError): If they contradict the options, or are not finite.
+    """
+    model = empty_model(config, vocabulary, source)
+    parameters = dict(model.named_parameters())
+    expected, declared = {}, dict(stored)
+    for tensor, (name, layout) in names.items():
+        # An array of this shape that takes no memory.
+        empty = numpy.broadcast_to(numpy.False_, parameters[name].shape)
+        expected[tensor] = layout[1](empty).shape
+        shape, dtype = stored.get(tensor, (None, ""))
+        if layout is MASKED and shape and shape[0] == N_CHARACTERS:
+            declared[tensor] = (N_CHARACTERS - 1, *shape[1:]), dtype
+    check_tensors(source, expected, declared)
+    weights = {}
+    for tensor, array in values:
+        name, (to_model, _) = names[tensor]
+        array = numpy.ascontiguousarray(to_model(array))
+        weights[name] = to_float32(source, tensor, torch.from_numpy(array))
+    model.load_state_dict(weights, assign=True)
     return model
 
 
@@ -131,7 +160,9 @@ def write(model: BiLM, folder: Path, *, half: bool = False) -> None:
     An existing folder is replaced when the new one is complete.
 
     half (bool): Write float16. The default is float32, which all other ELMo software reads.
+    RAISES (ValueError): If the model has settings that the format does not know.
     """
+    _check_layout(model.config, folder)
     tensors = stored_tensors(model, torch.float16 if half else torch.float32)
     with atomic_folder(folder) as new:
         with h5py.File(new / WEIGHTS, "w") as file:
@@ -140,9 +171,24 @@ def write(model: BiLM, folder: Path, *, half: bool = False) -> None:
         write_options(model.config, model.vocabulary, new)
 
 
-def _with_stored_projection(config: BiLMConfig, datasets: Container[str]) -> BiLMConfig:
-    """The options do not say whether a projection ends the character encoder. bilm-tf leaves it
-    out where widths agree, AllenNLP never does: follow the file."""
-    if config.char_cnn is None or config.has_char_projection or "CNN_proj/W_proj" not in datasets:
-        return config
-    return replace(config, char_cnn=replace(config.char_cnn, projection=True))
+def _check_layout(config: BiLMConfig, path: Path) -> None:
+    """RAISES (ValueError): If the biLM has more than the published layout."""
+    if config.char_cnn is not None and config.char_cnn.characters is not None:
+        words = " and word embeddings beside them" if config.char_cnn.word_dim else ""
+        raise ValueError(
+            f"{path}: the published layout (HDF5) has byte characters only. It cannot hold the "
+            f"Unicode characters{words} of this biLM, which is of the kind of ELMoForManyLangs: "
+            "use the safetensors format (spacy elmo export --format safetensors)"
+        )
+
+
+def with_stored_projection(config: BiLMConfig, datasets: Container[str]) -> BiLMConfig:
+    """The options do not say whether projections end the character encoder and the LSTM layers.
+    bilm-tf leaves them out where widths agree, AllenNLP never does: follow the file."""
+    char_cnn, lstm = config.char_cnn, config.lstm
+    if char_cnn and not config.has_char_projection and "CNN_proj/W_proj" in datasets:
+        config = replace(config, char_cnn=replace(char_cnn, projection=True))
+    cells = (_CELL.format(0, 0), _ONLY_CELL.format(0))
+    if not lstm.has_projection and any(f"{cell}/W_P_0" in datasets for cell in cells):
+        config = replace(config, lstm=replace(lstm, projection=True))
+    return config

@@ -2,94 +2,66 @@
 
 from __future__ import annotations
 
-import gzip
 import re
-import zipfile
-import zlib
 from collections.abc import Collection
 from pathlib import Path
 from typing import Optional
 
-_TF_CHECKPOINT_NAME = re.compile(r".*\.(index|meta|data-\d{5}-of-\d{5})", re.DOTALL)
-
 # "PATH is ..."
 _PICKLE = (
     "a pickle (a PyTorch checkpoint?), which may execute code when read: refused. Convert it to "
-    "safetensors where you trust it"
-)
-_MANY_LANGS = (
-    "a model of ELMoForManyLangs, which is not read yet: take weights in the format of AllenNLP or "
-    "bilm-tf (options.json and HDF5), or train some"
-)
-_TF_CHECKPOINT = (
-    "a TensorFlow checkpoint, which is not read yet: convert it to HDF5 with bilm-tf's "
-    "bin/dump_weights.py, and use that with its options.json"
+    "safetensors where you trust it; of ELMoForManyLangs and AllenNLP, give the whole folder"
 )
 _SAVED_MODEL = (
     "a TensorFlow SavedModel, which is not read. That of TF Hub (google/elmo) has the weights of "
     "AllenNLP's original model: take its options.json and HDF5"
 )
-_ALLENNLP = (
-    "an AllenNLP model archive, which is not read yet: take the files that its config.json names "
-    "as options_file and weight_file"
+_TRANSFORMERS = (
+    "a model of Hugging Face's transformers, and no ELMo: use it with spacy-transformers or "
+    "spacy-curated-transformers"
 )
+_FLAIR = "a language model of flair, whose LSTMs read characters: use it with flair"
+_PIPELINE = "a packed pipeline of spaCy: install it with pip, or unpack it and give its folder"
+_WORD_VECTORS = (
+    "a file of word vectors without context (word2vec, GloVe, fastText), and no biLM: use it with "
+    "`spacy init vectors`"
+)
+_VECTOR_FILE = re.compile(r"(glove\..*\.txt|.*\.vec|GoogleNews-vectors.*\.bin)(\.gz)?", re.DOTALL)
+_VECTOR_START = re.compile(rb"(\d+ \d+\s*\n)|(\S+( -?\d+\.\d+(e-?\d+)?){8})")
 
 
 def describe_foreign(path: Path) -> Optional[str]:
     """RETURNS (Optional[str]): What the file or folder is, and what to do about it; None if it is
     not recognised."""
     if path.is_dir():
-        files = (*path.iterdir(), *path.glob("*.model/*.pkl"))
-        return _describe_names({file.name for file in files})
+        return _describe_names({file.name for file in path.iterdir()})
     with path.open("rb") as file:
-        start = file.read(512)
-    if start.startswith(b"\x80"):
+        start = file.read(4096)
+    if start.startswith((b"\x80", b"PK\x03\x04")) and b"is_forward_lm" in start:
+        return _FLAIR
+    if start.startswith(b"\x80") or (start.startswith(b"PK") and b"/data.pkl" in start[:512]):
         return _PICKLE
-    if start.startswith(b"PK\x03\x04"):
-        return _describe_zip(path)
-    if start.startswith(b"\xba\x16\x4f\x2f"):
-        return "a fastText model, which holds word vectors without context, and no biLM"
-    if start.startswith(b"model_checkpoint"):
-        return _TF_CHECKPOINT
-    is_gzip = start.startswith(b"\x1f\x8b")
-    if is_gzip:
-        try:
-            with gzip.open(path) as unpacked:
-                start = unpacked.read(512)
-        except (OSError, EOFError, zlib.error):
-            start = b""
+    if start.startswith(b"PK"):
+        return "a zip archive"
+    if start.startswith(b"\xba\x16\x4f\x2f") or _VECTOR_START.match(start):
+        return _WORD_VECTORS
     if start[257:262] == b"ustar":
-        # A tar archive starts with the name of its first file. AllenNLP writes the config first.
-        if start.startswith((b"config.json\0", b"./config.json\0")):
-            return _ALLENNLP
-        return "a tar archive: unpack it, and give the options and the weights that are in it"
-    return "compressed with gzip: unpack it" if is_gzip else _describe_names({path.name})
-
-
-def _describe_zip(path: Path) -> str:
-    try:
-        with zipfile.ZipFile(path) as file:
-            names = {Path(name).name for name in file.namelist()}
-    except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError):  # All of zipfile.
-        return "a damaged zip archive: not read"
-    if "data.pkl" in names:
-        return _PICKLE
-    if any(name.endswith((".hdf5", ".h5", ".safetensors")) for name in names):
-        return (
-            "a zip archive of weights (from the NLPL repository?): unpack it, and give the folder"
-        )
-    other = _describe_names(names)
-    return "a zip archive without weights" if other is None else f"a zip archive of {other}"
+        return "a tar archive"
+    if start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ")):
+        return "compressed: unpack it"
+    return _describe_names({path.name})
 
 
 def _describe_names(names: Collection[str]) -> Optional[str]:
     """RETURNS (Optional[str]): What files of these names are, in one folder or archive."""
-    if {"encoder.pkl", "token_embedder.pkl"} <= set(names):
-        return _MANY_LANGS
-    if "saved_model.pb" in names:
+    if {"saved_model.pb", "tfhub_module.pb"} & set(names):
         return _SAVED_MODEL
-    if "config.json" in names and ("weights.th" in names or "best.th" in names):
-        return _ALLENNLP
-    if any(map(_TF_CHECKPOINT_NAME.fullmatch, names)):
-        return _TF_CHECKPOINT
+    if "config.json" in names and {"pytorch_model.bin", "model.safetensors", "tf_model.h5"} & {
+        *names
+    }:
+        return _TRANSFORMERS
+    if "config.cfg" in names:
+        return _PIPELINE
+    if any(map(_VECTOR_FILE.fullmatch, names)):
+        return _WORD_VECTORS
     return None

@@ -2,12 +2,15 @@
 
 Tensors are named like the model's parameters. Each is stored as float16 if that is exact, else as
 float32: weights do not change when they are saved. The metadata key `spacy-elmo` is JSON with
-`options` and `vocabulary` (null for character input), so that no other file is needed.
+`options` and `vocabulary` (null for character input), so that no other file is needed, and `mix`
+if the weights came with a trained one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Optional
@@ -18,6 +21,7 @@ from torch import Tensor
 
 from ...files import atomic_folder, save_tensors
 from ..config import BiLMConfig
+from ..mixes import TrainedMix
 from ..model import BiLM
 from .options import read_files_beside, write_options
 from .parameters import (
@@ -103,14 +107,19 @@ def _build(
     source (object): What the contents are from, for messages.
     config, vocabulary: From files beside it. By default they are read from the metadata.
     """
+    mix = None
     if config is None:
-        config, vocabulary = _read_metadata(metadata, source)
+        config, vocabulary, mix = _read_metadata(metadata, source)
+    else:  # Then nothing else of the metadata is needed.
+        with contextlib.suppress(ValueError):
+            *_, mix = _read_metadata(metadata, source)
     model = empty_model(config, vocabulary, source)
     expected = {name: parameter.shape for name, parameter in model.named_parameters()}
     stored = {x: (t.shape, str(t.dtype).removeprefix("torch.")) for x, t in tensors.items()}
     check_tensors(source, expected, stored)
     values = {name: to_float32(source, name, tensor) for name, tensor in tensors.items()}
     model.load_state_dict(values, assign=True)
+    model.trained_mix = mix
     return model
 
 
@@ -121,12 +130,14 @@ def _stored(model: BiLM) -> dict[str, Tensor]:
 def _metadata(model: BiLM) -> dict[str, str]:
     # One key, because safetensors writes several in any order: equal models, equal bytes.
     contents = {"options": model.config.to_options(), "vocabulary": model.vocabulary}
+    if model.trained_mix is not None:
+        contents["mix"] = model.trained_mix._asdict()
     return {_METADATA: json.dumps(contents)}
 
 
 def _read_metadata(
     metadata: Mapping[str, str], source: object
-) -> tuple[BiLMConfig, Optional[list[str]]]:
+) -> tuple[BiLMConfig, Optional[list[str]], Optional[TrainedMix]]:
     if _METADATA not in metadata:
         raise ValueError(f"{source} does not hold its options: put options.json beside it")
     try:
@@ -135,6 +146,12 @@ def _read_metadata(
         words = [] if vocabulary is None else vocabulary
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise TypeError("the vocabulary is not a list of words")
-        return BiLMConfig.from_options(options), vocabulary
+        config, mix = BiLMConfig.from_options(options), contents.get("mix")
+        if mix is not None:
+            mix = TrainedMix(list(map(float, mix["weights"])), float(mix["gamma"]))
+            numbers = (*mix.weights, mix.gamma)
+            if len(numbers) != config.n_activations + 1 or not all(map(math.isfinite, numbers)):
+                raise ValueError("the mix is not one of the layers")
+        return config, vocabulary, mix
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{source}: the metadata {_METADATA!r} are damaged: {error}") from error

@@ -18,6 +18,7 @@ Two optional functions in the `attrs` of a mix serve others:
 
 from .concat import ConcatLayers as ConcatLayers
 from .frozen import FrozenMix as FrozenMix
+from .frozen import use_trained as use_trained
 from .learned import LearnedMix as LearnedMix
 from .mix import Mix as Mix
 from .mix import MixState as MixState

@@ -9,8 +9,11 @@ import numpy
 from thinc.api import Model, NumpyOps, registry
 from thinc.types import Floats2d, Floats3d
 
+from ...bilm.mixes import TrainedMix
 from ..not_serialized import LayerSettings
 from .mix import Mix, MixState, check_weights, wrong_number
+
+_NAME = "frozen_mix"
 
 
 @registry.layers("spacy-elmo.FrozenMix.v1")
@@ -20,7 +23,9 @@ def FrozenMix(
     """`gamma * sum_j weights_j h_j` with weights that are never trained.
 
     weights (Optional[Sequence[float]]): One per layer, from the token encoder up, used as they
-        are. None: 1 / (L+1) each, or random ones if there is a seed.
+        are. None: 1 / (L+1) each, or random ones if there is a seed. None as the component's mix:
+        if the weights of the biLM come with a mix, as AllenNLP's models do, it is used, scaled
+        with gamma.
     gamma (float): The scale.
     seed (Optional[int]): Use the softmax of random numbers (normal, variance 1) as weights.
     RAISES (ValueError): If there are weights and a seed; at first use, if the number of weights is
@@ -29,14 +34,14 @@ def FrozenMix(
     if weights is not None and seed is not None:
         raise ValueError("FrozenMix: give either weights or the seed of random ones, not both")
     settings = LayerSettings(
-        weights=check_weights("FrozenMix", weights), gamma=float(gamma), seed=seed
+        weights=check_weights("FrozenMix", weights), gamma=float(gamma), seed=seed, trained=None
     )
-    return Model("frozen_mix", forward, attrs={"settings": settings, "state": state})
+    return Model(_NAME, forward, attrs={"settings": settings, "state": state})
 
 
 def forward(mix: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, Callable]:
-    gamma = mix.attrs["settings"].gamma
-    scales = [gamma * weight for weight in _get_weights(mix, X.shape[0])]
+    weights, gamma = _get_weights(mix, X.shape[0])
+    scales = [gamma * weight for weight in weights]
     Y = X[0] * scales[0]
     for scale, layer in zip(scales[1:], X[1:]):
         Y += layer * scale
@@ -50,16 +55,26 @@ def forward(mix: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, Callable]:
 def state(mix: Mix, n_layers: int) -> MixState:
     if not n_layers:
         return MixState(mix.name)
-    return MixState(mix.name, _get_weights(mix, n_layers), mix.attrs["settings"].gamma)
+    return MixState(mix.name, *_get_weights(mix, n_layers))
 
 
-def _get_weights(mix: Mix, n_layers: int) -> list[float]:
+def use_trained(mix: Mix, trained: Optional[TrainedMix]) -> None:
+    """Let a mix without weights and seed be one that a task has learned; None for the mean."""
+    if mix.name == _NAME:
+        mix.attrs["settings"].trained = trained
+
+
+def _get_weights(mix: Mix, n_layers: int) -> tuple[list[float], float]:
+    """RETURNS (tuple): The weights and the scale."""
     settings = mix.attrs["settings"]
-    if settings.weights is not None:
-        if len(settings.weights) != n_layers:
-            raise wrong_number("FrozenMix", len(settings.weights), n_layers)
-        return settings.weights
-    if settings.seed is None:
-        return [1.0 / n_layers] * n_layers
-    random = numpy.random.default_rng(settings.seed).normal(size=n_layers)
-    return NumpyOps().softmax(random).tolist()
+    weights, gamma = settings.weights, settings.gamma
+    if weights is None and settings.seed is not None:
+        random = numpy.random.default_rng(settings.seed).normal(size=n_layers)
+        return NumpyOps().softmax(random).tolist(), gamma
+    if weights is None and settings.trained is not None:
+        weights, gamma = settings.trained.weights, gamma * settings.trained.gamma
+    if weights is None:
+        weights = [1.0 / n_layers] * n_layers
+    if len(weights) != n_layers:
+        raise wrong_number("FrozenMix", len(weights), n_layers)
+    return weights, gamma

@@ -1,0 +1,46 @@
+"""Pretraining that starts from a model of ELMoForManyLangs."""
+
+import numpy
+import pytest
+import torch
+
+from spacy_elmo.bilm.formats import load
+from spacy_elmo.pretraining.batches import SentenceBatches
+from spacy_elmo.pretraining.config import LossConfig
+from spacy_elmo.pretraining.corpus import Corpus
+from spacy_elmo.pretraining.language_model import LanguageModel
+from spacy_elmo.weights import load_bilm
+
+from ..conftest import max_difference
+from ..families import manylangs
+from .conftest import run_config, start_from, train
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = numpy.random.default_rng(0)
+    architecture = manylangs.random_architecture(rng)
+    assert architecture["word_dim"]
+    weights = manylangs.random_weights(architecture, rng)
+    return manylangs.write(tmp_path / "xx", architecture, weights)
+
+
+def test_sentences_have_the_boundaries_of_the_model(folder, corpus: Corpus):
+    bilm = load(folder)
+    model = LanguageModel(bilm, len(corpus.words), LossConfig("sampled")).eval()
+    words = [corpus.train.types[i] for i in corpus.train.ids[: corpus.train.ends[0]]]
+    batch = SentenceBatches(corpus.train, [numpy.array([0])]).read(0)
+    top = model.top(batch).detach()[0]
+    assert len(top) == len(words) + 1
+    [layers] = bilm.embed([words])
+    assert max_difference(top[1:], layers[-1, :, : top.shape[1]]) <= 1e-5
+
+
+def test_pretraining_continues(folder, corpus: Corpus, tmp_path):
+    config = start_from(run_config(corpus, None, max_steps=5), folder)
+    train(config, tmp_path / "out", export=True)
+    before, after = load(folder), load_bilm(tmp_path / "out" / "model-last")
+    assert after.config == before.config
+    assert after.vocabulary == before.vocabulary
+    changed = zip(before.parameters(), after.parameters())
+    assert not any(torch.equal(*pair) for pair in changed)
