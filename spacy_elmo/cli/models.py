@@ -41,9 +41,10 @@ def models_cli(
     if as_json:
         print(srsly.json_dumps(chosen, indent=2))
     elif name is not None:
-        rows = [(key, value) for key, value in chosen[0].items() if key != "files"]
-        rows += [(f"file {key}", value) for key, value in chosen[0]["files"].items()]
-        msg.table(rows, aligns=("r", "l"))
+        files = chosen[0].pop("files")
+        msg.table([(key, value) for key, value in chosen[0].items() if value], aligns=("r", "l"))
+        for file, addresses in files.items():
+            msg.text(file, addresses)
     else:
         columns = [*_COLUMNS, "state"]
         msg.table(
@@ -53,13 +54,16 @@ def models_cli(
 
 def _describe(model: PublishedModel) -> dict[str, Any]:
     """RETURNS (dict): What is known about a model, and whether it is on this machine."""
-    facts = {key: value for key, value in vars(model).items() if value not in (None, "")}
+    hidden = () if model.hub else ("revision",)
+    facts = {
+        key: value
+        for key, value in vars(model).items()
+        if value is not None and key not in ("collection", "readable", *hidden)
+    }
     files = {}
     for name, file in model.files.items():
         digests = [f"{key} {value}" for key, value in file.digests.items()]
         files[name] = " ".join([*file.urls, *digests])
-    if model.hub is None:
-        facts.pop("revision")
     return {**facts, "files": files, "state": _state(model)}
 
 

@@ -59,7 +59,7 @@ class Downloader:
 
     attempts (int): How often a request may fail in a row. One that brings data did not fail.
     pause (float): Seconds before the second attempt. Each further pause is twice as long.
-    quiet (bool): No progress bar.
+    quiet (bool): Neither a progress bar nor news of what is tried again.
     """
 
     attempts: int = 6
@@ -131,7 +131,10 @@ class Downloader:
                         f"{error} (after {failures} attempts; the same command continues)"
                     ) from error
                 pause = max(self.pause * 2 ** (failures - 1), getattr(error, "pause", 0.0))
-                time.sleep(min(pause, _MAX_PAUSE))
+                pause = min(pause, _MAX_PAUSE)
+                if not self.quiet:
+                    tqdm.write(f"{error}: trying again in {pause:.0f} s", file=sys.stderr)
+                time.sleep(pause)
             except requests.RequestException as error:  # Such as an impossible URL.
                 raise ValueError(str(error)) from error
 
