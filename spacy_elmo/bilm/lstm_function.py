@@ -127,18 +127,15 @@ def _forward(
     projection: Any = None
     if projection_weight is not None:
         low_projection = projection_weight.to(dtype).transpose(-1, -2).contiguous()
-        projection = partial(step_product, weight=low_projection)
+        projection = partial(step_product, weight=low_projection, dtype=gates.dtype)
     products = LayerProducts(
         lambda x: gates, partial(step_product, weight=recurrent), projection, n_rows, ctx.cell
     )
     cells = x.new_empty(*x.shape[:-1], dim)
-    low_y = y if ctx.cell is None or dtype == y.dtype else torch.empty_like(y, dtype=dtype)
     h0, c0, state = None, x.new_zeros(*x.shape[:-2], ctx.batch_sizes[0], dim), None
     if h is not None and c is not None:
         h0, c0, state = h.clone(), c.clone(), (h, c)
-    run_layer(x, ctx.batch_sizes, products, config, low_y, state, cells)
-    if low_y is not y:
-        y.copy_(low_y)
+    run_layer(x, ctx.batch_sizes, products, config, y, state, cells)
     return gates, cells, h0, c0
 
 

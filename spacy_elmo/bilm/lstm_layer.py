@@ -82,57 +82,67 @@ def run_layer(
 
     x (Tensor): Packed inputs, shape (..., rows, in).
     batch_sizes (Sequence[int]): Sequences that are active at each step; falling.
-    y (Tensor): Takes the outputs, packed like x, shape (..., rows, P).
+    y (Tensor): Takes the outputs, packed like x, shape (..., rows, P). They are rounded to the type
+        of the gates.
     state (Optional[LayerState]): Before the first step, changed in place to that after each
         sequence's last step. None: zeros.
     cells (Optional[Tensor]): Takes all cells, packed like x, shape (..., rows, H).
     """
     h, c = state or (None, x.new_zeros(*x.shape[:-2], batch_sizes[0], config.dim))
-    hidden: Any = None
-    previous = h
-    outputs = iter(y.split(batch_sizes, dim=-2))
     kept = None if cells is None else iter(cells.split(batch_sizes, dim=-2))
-    clip = projection_clip(config, y.dtype)
+    previous, hidden, low_y = h, None, y
+    for n, gates in zip(batch_sizes, _input_gates(x, batch_sizes, products)):
+        if hidden is None:
+            if gates.dtype != y.dtype:
+                low_y = torch.empty_like(y, dtype=gates.dtype)
+            outputs, clip = (
+                iter(low_y.split(batch_sizes, dim=-2)),
+                projection_clip(config, gates.dtype),
+            )
+            # Products may read more rows, see `add_rows`.
+            hidden = gates.new_zeros(*c.shape[:-2], round_up(n), config.dim)
+        c, hidden = _first_rows(c, n), _first_rows(hidden, n)
+        c_next = c if kept is None else next(kept)
+        addend = None if previous is None else products.recurrent(_first_rows(previous, n))
+        if products.cell is not None:
+            keeps = kept is not None
+            products.cell.forward(gates, addend, c, c_next, hidden, config.cell_clip, keeps)
+        else:
+            if addend is not None:
+                gates += addend
+            lstm_step(gates, c, c_next, hidden, config.cell_clip)
+        del gates  # Free them before those of later steps are computed.
+        output = hidden if products.projection is None else products.projection(hidden)
+        c, previous = c_next, next(outputs)
+        if clip is None:
+            previous.copy_(output)
+        else:
+            torch.clamp(output, -clip, clip, out=previous)
+        if h is not None:
+            h.narrow(-2, 0, n).copy_(previous)
+    if low_y is not y:
+        y.copy_(low_y)
+    if state is not None and cells is not None:
+        state[1].copy_(c)
+
+
+def _input_gates(
+    x: Tensor, batch_sizes: Sequence[int], products: LayerProducts
+) -> Iterator[Tensor]:
+    """YIELDS (Tensor): For each step, what the inputs contribute to the gates."""
     start = 0
     for sizes in split_steps(batch_sizes, products.max_rows):
         n_rows = sum(sizes)
-        input_gates = products.input(x.narrow(-2, start, n_rows)).narrow(-2, 0, n_rows)
+        gates = products.input(x.narrow(-2, start, n_rows)).narrow(-2, 0, n_rows)
+        by_step = gates.split(sizes, dim=-2)
+        del gates
+        yield from by_step
+        del by_step
         start += n_rows
-        if hidden is None:
-            # Products may read more rows, see `add_rows`.
-            rows = round_up(batch_sizes[0])
-            hidden = input_gates.new_zeros(*c.shape[:-2], rows, config.dim)
-        for n, gates in zip(sizes, input_gates.split(sizes, dim=-2)):
-            if previous is not None and n < previous.shape[-2]:
-                previous = previous.narrow(-2, 0, n)
-            if n < c.shape[-2]:
-                c = c.narrow(-2, 0, n)
-            if n < hidden.shape[-2]:
-                hidden = hidden.narrow(-2, 0, n)
-            addend = None if previous is None else products.recurrent(previous)
-            c_next = c if kept is None else next(kept)
-            if products.cell is not None:
-                products.cell.forward(
-                    gates, addend, c, c_next, hidden, config.cell_clip, kept is not None
-                )
-            else:
-                if addend is not None:
-                    gates += addend
-                lstm_step(gates, c, c_next, hidden, config.cell_clip)
-            previous = next(outputs)
-            output = hidden if products.projection is None else products.projection(hidden)
-            if clip is not None and output.dtype == y.dtype:
-                torch.clamp(output, -clip, clip, out=previous)
-            else:
-                previous.copy_(output)
-                if clip is not None:
-                    previous.clamp_(-clip, clip)
-            c = c_next
-            if h is not None:
-                h.narrow(-2, 0, n).copy_(previous)
-        del input_gates, gates  # Free them before those of the next chunk are computed.
-    if state is not None and cells is not None:
-        state[1].copy_(c)
+
+
+def _first_rows(x: Tensor, n: int) -> Tensor:
+    return x if x.shape[-2] == n else x.narrow(-2, 0, n)
 
 
 def split_steps(batch_sizes: Sequence[int], max_rows: int) -> Iterator[Sequence[int]]:

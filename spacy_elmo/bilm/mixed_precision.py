@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Optional
 
 import torch
 from torch import Tensor
@@ -52,9 +53,10 @@ def operand(x: Tensor, dtype: torch.dtype) -> Tensor:
     return padded
 
 
-def step_product(x: Tensor, weight: Tensor) -> Tensor:
-    """RETURNS (Tensor): `x @ weight` for one step of a training, in the type of the weight."""
+def step_product(x: Tensor, weight: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
+    """RETURNS (Tensor): `x @ weight` for one step of a training, computed in the type of the
+    weight, in that type or another one."""
     n = x.shape[-2]
     if x.dtype == weight.dtype and compiles_per_size(x.device, weight.dtype):
         x = add_rows(x)
-    return torch.matmul(operand(x, weight.dtype), weight)[..., :n, :]
+    return torch.matmul(operand(x, weight.dtype), weight)[..., :n, :].to(dtype or weight.dtype)
