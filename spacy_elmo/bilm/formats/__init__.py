@@ -32,7 +32,7 @@ from ..model import BiLM
 from . import allennlp, native
 from .foreign import describe_foreign
 from .options import OPTIONS, VOCABULARY, read_options, read_vocabulary, write_options
-from .parameters import fits_half, round_to_half
+from .parameters import fits_half, fits_int8, round_to_half, round_to_int8
 
 __all__ = [
     "FORMATS",
@@ -41,11 +41,13 @@ __all__ = [
     "allennlp",
     "find_format",
     "fits_half",
+    "fits_int8",
     "load",
     "native",
     "read_options",
     "read_vocabulary",
     "round_to_half",
+    "round_to_int8",
     "write_options",
 ]
 
