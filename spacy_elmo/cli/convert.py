@@ -16,7 +16,7 @@ from .util import exit_on_error, lock_folder
 
 _FORMATS = ", ".join(format.NAME for format in FORMATS)
 # The files of a pipeline that this command writes.
-_FILES = (
+FILES = (
     "meta.json",
     "config.cfg",
     "tokenizer",
@@ -45,7 +45,7 @@ def convert_cli(
     Use it with spacy.load and spacy package. For word input, vocab.txt must be in the folder of the
     weights.
     """
-    with exit_on_error(), lock_folder(out, force, _FILES):
+    with exit_on_error(), lock_folder(out, force, FILES):
         bilm = load(weights, options)
         if half:
             round_to_half(bilm)
