@@ -62,10 +62,11 @@ class Int8Weight(NamedTuple):
 
     def sample(self, step: int) -> Tensor:
         """RETURNS (Tensor): Every `step`-th number of `dequantize`, which is not computed."""
-        index = torch.arange(0, self.numel(), step)
-        rows, columns = index // self.values.shape[1], index % self.values.shape[1]
-        products = torch.arange(len(self.widths)).repeat_interleave(torch.tensor(self.widths))
-        return self.values.reshape(-1)[index].float() * self.scales[products[columns], rows]
+        index = torch.arange(0, self.numel(), step, device=self.values.device)
+        rows, columns = index // self.shape[1], index % self.shape[1]
+        ends = torch.tensor(self.widths, device=self.values.device).cumsum(0)
+        products = torch.searchsorted(ends, columns, right=True)
+        return self.values.reshape(-1)[index].float() * self.scales[products, rows]
 
     def split(self) -> list[Int8Weight]:
         """RETURNS (list): The weight of each product."""

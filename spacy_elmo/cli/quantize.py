@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional, cast
 
 import typer
 from spacy.language import Language
+from spacy.tokens import Doc
 from thinc.api import Model
 from wasabi import msg
 
@@ -21,6 +23,7 @@ from ..weights import find_source, is_pipeline, load_pipeline
 from .convert import FILES
 from .util import exit_on_error, get_component, lock_folder
 
+_MAX_CHARACTERS = 10_000  # Of a doc.
 _PRECISIONS = ("float16", "int8")
 
 
@@ -57,7 +60,7 @@ def quantize_cli(
             nlp = load_pipeline(pipeline)
             elmo = get_component(nlp, name)
             others = [x for x, pipe in nlp.components if pipe is not elmo and _has_bilm(pipe)]
-            docs = read_docs(nlp, find_files(text, any_suffix=True)) if text else example_docs(nlp)
+            docs = _read(nlp, text) if text else example_docs(nlp)
             cost = quantize(nlp, elmo, cast(Stored, precision), docs)
             _describe(nlp, elmo, precision, cost)
             with atomic_folder(out) as new:
@@ -67,11 +70,15 @@ def quantize_cli(
                         shutil.copy(file, new)
         before = source / elmo.name / "model" if files else find_format(source)[1]
         after = out / elmo.name / "model"
-        _print(cost, before.stat().st_size, after.stat().st_size)
+        _print(cost, _size(before), _size(after))
     if others:
         msg.info(f"Not changed: the biLMs of {', '.join(others)}")
     setting = nlp.get_pipe_config(elmo.name)["model"]["precision"]
     msg.good(f"Wrote the pipeline {out}", f"Its weights are {precision}, it runs in {setting}")
+
+
+def _read(nlp: Language, text: list[str]) -> Iterator[Doc]:
+    return read_docs(nlp, find_files(text, any_suffix=True), max_characters=_MAX_CHARACTERS)
 
 
 def _check_apart(source: Path, out: Path) -> None:
@@ -81,6 +88,12 @@ def _check_apart(source: Path, out: Path) -> None:
             f"{out} and {source} must not be the same folder, or one inside the other: choose "
             "another path for the new pipeline"
         )
+
+
+def _size(path: Path) -> int:
+    """RETURNS (int): Bytes of a file, or of all files in a folder."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _has_bilm(component: object) -> bool:

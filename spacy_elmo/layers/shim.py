@@ -77,7 +77,7 @@ class ElmoShim(PyTorchShim):
     def load_bilm(self) -> BiLM:
         """RETURNS (BiLM): Always the same, loaded if it was not needed yet.
         RAISES (ValueError): If there are no weights."""
-        with no_fork(), _LOADING:
+        with no_fork(), _LOADING, _ordinary_tensors():
             bilm = self.bilm_for_session()
             bilm.dequantize()
             return bilm

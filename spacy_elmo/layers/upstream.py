@@ -83,7 +83,8 @@ class Upstream(Tok2Vec):
     @property
     def layer_shape(self) -> tuple[int, int]:
         """L+1 and 2P. RAISES (ValueError): If there are no weights yet."""
-        return self.bilm.config.n_activations, self.bilm.config.output_dim
+        config = get_shim(self.model).bilm_for_session().config
+        return config.n_activations, config.output_dim
 
     @property
     def is_trainable(self) -> bool:

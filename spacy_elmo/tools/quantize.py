@@ -59,14 +59,15 @@ def quantize(nlp: Language, elmo: Elmo, precision: Stored, docs: Iterable[Doc]) 
     RAISES (ValueError): If the weights are rounded already or cannot be rounded, if the texts have
         no tokens, or if PyTorch lacks products of this precision.
     """
-    before, settings = elmo.bilm, get_shim(elmo.model).usable_settings
+    before, shim = elmo.bilm, get_shim(elmo.model)
+    settings, asked = shim.usable_settings, shim.settings.precision
     after = _round(before, precision, elmo.name)
     sequences = Sequences.cut(_prepare(nlp, elmo, docs), elmo.model.attrs["segmenter"])
     if not sequences.kept.any():
         raise ValueError("there are no words in the text to measure the cost with")
     set_bilm(elmo.model, after)
     has_products = "fbgemm" in torch.backends.quantized.supported_engines
-    if precision == "int8" or (settings.precision == "float32" and has_products):
+    if precision == "int8" or (asked == "float32" and has_products):
         set_precision(elmo.model, precision)
         nlp.get_pipe_config(elmo.name)["model"]["precision"] = precision
     return _measure(elmo, sequences, before, settings)

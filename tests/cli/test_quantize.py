@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from pathlib import Path
 
@@ -105,6 +106,14 @@ def test_other_uses_of_int8_weights(quantized: Path, tmp_path: Path):
     assert (facts["exact in"], facts["precision"]) == ("int8", "int8")
 
 
+def test_float32_weights_that_are_made_in_inference_mode(quantized: Path):
+    nlp = spacy.load(quantized)
+    with torch.inference_mode():
+        bilm = nlp.get_pipe("elmo").bilm
+    assert not any(weight.is_inference() for weight in bilm.parameters())
+    assert all(weight.requires_grad for weight in bilm.parameters())
+
+
 def test_processes_and_copies_of_an_int8_pipeline(quantized: Path):
     nlp = spacy.load(quantized)
     before = layers(nlp)
@@ -114,11 +123,16 @@ def test_processes_and_copies_of_an_int8_pipeline(quantized: Path):
     elmo = nlp.get_pipe("elmo")
     elmo.model = elmo.model.copy()
     assert is_int8(nlp)
+    assert elmo.layer_shape == (3, 12) and is_int8(nlp)
+    assert numpy.array_equal(layers(pickle.loads(pickle.dumps(nlp))), before)
     elmo.model.to_cpu()
     assert numpy.array_equal(layers(nlp), before)
 
 
-@pytest.mark.parametrize("before, after", [("float32", "float16"), ("auto", "auto")])
+@pytest.mark.filterwarnings("ignore:precision 'tf32'")
+@pytest.mark.parametrize(
+    "before, after", [("float32", "float16"), ("auto", "auto"), ("tf32", "tf32")]
+)
 def test_float16(before: str, after: str, pipeline: Path, tmp_path: Path):
     load(pipeline, precision=before).to_disk(tmp_path / "before")
     output = succeed("quantize", tmp_path / "before", tmp_path / "out", "--precision", "float16")
