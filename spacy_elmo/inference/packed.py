@@ -110,6 +110,7 @@ def _pack_layer(layers: Sequence[LSTMLayer], precision: Precision) -> LayerProdu
 
 def _gather(weights: Sequence[Any]) -> Any:
     """RETURNS: The only one, or all on top of each other; None if there are none."""
-    if len(weights) == 1 or weights[0] is None:
+    if weights[0] is None or isinstance(weights[0], Int8Weight):  # 8 bits are for a CPU.
         return weights[0]
-    return torch.stack([weight.detach() for weight in weights])
+    values = [weight.detach() for weight in weights]
+    return values[0] if len(values) == 1 else torch.stack(values)
