@@ -13,6 +13,7 @@ from spacy.language import Language
 from spacy.tokens import DocBin
 
 from spacy_elmo import Embedder
+from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
 from spacy_elmo.bilm.formats import fits_half, fits_int8
 from spacy_elmo.layers.encoder import get_shim, set_bilm
 from spacy_elmo.tools import quantize as tool
@@ -69,6 +70,20 @@ def test_int8_gives_the_vectors_of_the_precision_int8(pipeline: Path, quantized:
     assert is_int8(nlp)
     sizes = [(path / "elmo" / "model").stat().st_size for path in (quantized, pipeline)]
     assert sizes[0] < 0.7 * sizes[1]  # Embeddings and names are a large part of the tiny biLM.
+
+
+@pytest.mark.slow
+def test_the_original_shape_in_100_megabytes(tmp_path: Path):
+    filters = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
+    lstm = LSTMConfig(dim=4096, projection_dim=512)
+    config = BiLMConfig(lstm, CharCNNConfig(filters, n_highway=2))
+    nlp = spacy.blank("en")
+    elmo = nlp.add_pipe("elmo", config={"model": {"weights": None, "precision": "int8"}})
+    set_bilm(elmo.model, random_bilm(config))
+    nlp.to_disk(tmp_path / "exact")
+    succeed("quantize", tmp_path / "exact", tmp_path / "out")
+    assert (tmp_path / "out" / "elmo" / "model").stat().st_size <= 100e6
+    assert max_difference(layers(spacy.load(tmp_path / "out")), layers(nlp)) <= 1e-6
 
 
 def test_an_int8_pipeline_is_saved_as_it_is(quantized: Path, tmp_path: Path):
