@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..config import LSTMConfig
-from ..lstm_function import FORGET_BIAS
+from ..lstm_layer import FORGET_BIAS
 
 _DIRECTIONS = ("forward", "backward")
 
