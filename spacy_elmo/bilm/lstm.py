@@ -11,13 +11,14 @@ packs into the same rows, so that both directions share one time loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Optional, cast
+from typing import Any, Optional, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .config import LSTMConfig
+from .int8 import Int8Weight
 from .kernels import Kernel, load_kernels
 from .lstm_function import LSTMFunction
 from .lstm_layer import LayerState
@@ -31,13 +32,16 @@ class LSTMLayer(nn.Module):
 
     input_dim (int): Width of the input.
     config (LSTMConfig): The hyper-parameters.
+
+    The attribute `widths` has the columns of `gate_weight` that read the input, and those that read
+    the previous output. The attribute `int8` has weights by name; see `BiLM.is_int8`.
     """
 
     def __init__(self, input_dim: int, config: LSTMConfig) -> None:
         super().__init__()
-        self.gate_weight = nn.Parameter(
-            torch.empty(4 * config.dim, input_dim + config.projection_dim)
-        )
+        self.widths = input_dim, config.projection_dim
+        self.int8: dict[str, Int8Weight] = {}
+        self.gate_weight = nn.Parameter(torch.empty(4 * config.dim, sum(self.widths)))
         self.gate_bias = nn.Parameter(torch.empty(4 * config.dim))
         self.projection_weight = (
             nn.Parameter(torch.empty(config.projection_dim, config.dim))
@@ -51,6 +55,14 @@ class LSTMLayer(nn.Module):
         nn.init.zeros_(self.gate_bias)
         if self.projection_weight is not None:
             nn.init.xavier_uniform_(self.projection_weight)
+
+    def matrices(self) -> list[Any]:
+        """RETURNS (list): What multiplies the input, the previous output, and the cells' output
+        (None without a projection): each a tensor or an `Int8Weight`, shape (out, in)."""
+        gates = self.int8.get("gate_weight")
+        parts = self.gate_weight.detach().split(self.widths, dim=1)
+        projection = self.int8.get("projection_weight", self.projection_weight)
+        return [*(parts if gates is None else gates.split()), projection]
 
 
 class BiLSTM(nn.Module):

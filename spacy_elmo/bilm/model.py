@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from .config import BiLMConfig
 from .forking import no_fork
-from .lstm import BiLSTM
+from .lstm import BiLSTM, LSTMLayer
 from .mixed_precision import autocast
 from .mixes import TrainedMix
 from .packing import pack_sentences, to_device
@@ -52,6 +52,24 @@ class BiLM(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         return next(self.parameters()).dtype
+
+    @property
+    def is_int8(self) -> bool:
+        """Whether some weights of the LSTMs are in memory in 8 bits only (`LSTMLayer.int8`). Their
+        parameters are on the meta device, without numbers. Such a biLM can be saved, and run in the
+        precision int8; `dequantize` comes before everything else."""
+        return any(layer.int8 for layer in self._lstm_layers())
+
+    @no_fork()
+    def dequantize(self) -> None:
+        """Give all parameters numbers. Does nothing the second time."""
+        for layer in self._lstm_layers():
+            for name, weight in layer.int8.items():
+                setattr(layer, name, nn.Parameter(weight.dequantize()))
+            layer.int8 = {}
+
+    def _lstm_layers(self) -> list[LSTMLayer]:
+        return [*self.lstm.forward_layers, *self.lstm.backward_layers]
 
     def forward(
         self,

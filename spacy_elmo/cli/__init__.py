@@ -15,6 +15,7 @@ from .neighbors import neighbors_cli
 from .perplexity import perplexity_cli
 from .prepare import prepare_cli
 from .pretrain import pretrain_cli
+from .quantize import quantize_cli
 
 app = typer.Typer(
     name="elmo",
@@ -36,4 +37,5 @@ app.command("prepare")(prepare_cli)
 app.command(
     "pretrain", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
 )(pretrain_cli)
+app.command("quantize")(quantize_cli)
 spacy_app.add_typer(app)

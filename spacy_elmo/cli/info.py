@@ -11,13 +11,14 @@ import typer
 from wasabi import msg
 
 from ..bilm import BiLM, BiLMConfig
-from ..bilm.formats import find_format, fits_half, load, unpacked
+from ..bilm.formats import find_format, fits_half, fits_int8, load, unpacked
 from ..component import Elmo
 from ..files import sha256
 from ..layers.encoder import get_session
 from ..weights import FOLDER, find_source, is_pipeline, load_pipeline, source_language
 from .util import exit_on_error, list_components
 
+_EXACT = {"int8": fits_int8, "float16": fits_half}
 # Keys of a pipeline's meta.json that describe its origin.
 _META = ("lang", "name", "version", "description", "author", "license", "sources")
 
@@ -120,7 +121,7 @@ def _describe_bilm(bilm: BiLM) -> dict[str, Any]:
         "vectors": f"{bilm.config.n_activations} layers of width {bilm.config.output_dim}",
         "parameters": n_parameters,
         "bytes in memory": 4 * n_parameters,
-        "exact in": "float16" if fits_half(bilm) else "float32",
+        "exact in": next((x for x, fits in _EXACT.items() if fits(bilm)), "float32"),
     }
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..bilm.forking import no_fork
+from ..bilm.int8 import Int8Weight
 from ..bilm.lstm_layer import Linear
 from ..bilm.packing import add_rows
 from .settings import Precision
@@ -27,7 +28,7 @@ _PACKING_ROWS = 64
 
 
 def pack_linear(
-    weight: Tensor,
+    weight: Tensor | Int8Weight,
     bias: Optional[Tensor],
     precision: Precision,
     *,
@@ -36,7 +37,8 @@ def pack_linear(
 ) -> Linear:
     """Prepare a weight for many products `x @ weight.T + bias`.
 
-    weight (Tensor): Shape (out, in), or (directions, out, in) for a batched product (GPU).
+    weight (Tensor | Int8Weight): Shape (out, in), or (directions, out, in) for a batched product
+        (GPU). 8 bits are for the precision int8 on a CPU.
     bias (Optional[Tensor]): Shape (out,) or (directions, out).
     precision (str): See `Settings`.
     many_rows (bool): The product will mostly see hundreds of rows. In float32 on a CPU, such a
@@ -46,8 +48,10 @@ def pack_linear(
     RETURNS (Callable): Maps x to a new tensor, float32 but for `keep_type`, that the caller may
         overwrite. x has as many leading dimensions as the weight.
     """
-    weight = weight.detach()
     bias = None if bias is None else bias.detach()
+    if isinstance(weight, Int8Weight):
+        return _int8(weight, bias)
+    weight = weight.detach()
     dtype = torch.bfloat16 if precision == "bfloat16" else weight.dtype
     if weight.dim() == 3 or weight.device.type != "cpu":
         return _dense(weight, bias, dtype)
@@ -56,7 +60,7 @@ def pack_linear(
         linear = torch.ops.quantized.linear_dynamic_fp16.default
         return lambda x: linear(x, packed)
     if precision == "int8":
-        return _int8(weight, bias)
+        return _int8(Int8Weight.quantize(weight), bias)
     if weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
         pack = precision == "bfloat16" or not many_rows
         return _onednn(weight, bias, dtype, dtype if keep_type else weight.dtype, pack)
@@ -90,14 +94,13 @@ def _onednn(
     return product
 
 
-def _int8(weight: Tensor, bias: Optional[Tensor]) -> Linear:
-    # One scale per output row. Symmetric, so that a zero weight stays zero.
-    scales = weight.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny) / 127
+def _int8(weight: Int8Weight, bias: Optional[Tensor]) -> Linear:
+    values, [scales] = weight.values.contiguous(), weight.scales
     zeros = torch.zeros_like(scales, dtype=torch.int64)
     with warnings.catch_warnings():
         # PyTorch 2.13 announces that its quantized tensors will move; the operators stay.
         warnings.filterwarnings("ignore", message=".*quantize.*", category=UserWarning)
-        quantized = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
+        quantized = torch._make_per_channel_quantized_tensor(values, scales, zeros, 0)
         packed = _prepack("int8", torch.ops.quantized.linear_prepack, quantized, bias)
     # reduce_range: 8-bit products saturate 16-bit sums on CPUs without VNNI.
     linear = torch.ops.quantized.linear_dynamic.default

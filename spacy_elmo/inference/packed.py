@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..bilm.int8 import Int8Weight
 from ..bilm.kernels import load_kernels
 from ..bilm.lstm import TRITON_LSTM, BiLSTM, LSTMLayer
 from ..bilm.lstm_layer import COMPILED_CELL, FORGET_BIAS, LayerProducts, Linear, run_layer
@@ -45,15 +46,17 @@ def pack_bilm(
     """Pack the present weights."""
     precision, config = settings.precision, lstm.config
     linears = token_encoder.linears() if isinstance(token_encoder, CharCNN) else []
-    char_products = [
-        pack_linear(weight, bias, _char_precision(precision, weight), many_rows=True)
-        for weight, bias in linears
-    ]
+    char_products = []
+    for weight, bias in linears:
+        if precision == "int8" and bias is not None:  # Not a convolution.
+            weight = Int8Weight.quantize(weight).dequantize()
+        low = _char_precision(precision, weight)
+        char_products.append(pack_linear(weight, bias, low, many_rows=True))
     layers: list[list[Callable[..., None]]] = []
     for pair in zip(lstm.forward_layers, lstm.backward_layers):
-        weight = pair[0].gate_weight
-        dtype = torch.bfloat16 if precision == "bfloat16" else weight.dtype
-        kernels = load_kernels(TRITON_LSTM, settings.kernel, weight.device, dtype, config)
+        bias = pair[0].gate_bias
+        dtype = torch.bfloat16 if precision == "bfloat16" else bias.dtype
+        kernels = load_kernels(TRITON_LSTM, settings.kernel, bias.device, dtype, config)
         if kernels is not None:
             parts = [(one.gate_weight, one.gate_bias, one.projection_weight) for one in pair]
             weights = kernels.Weights.cast(parts, dtype)
@@ -62,8 +65,8 @@ def pack_bilm(
             layers.append([run])
         else:
             # On a GPU, both directions in one batched product.
-            groups = zip(pair) if weight.device.type == "cpu" else [pair]
-            cell = load_kernels(COMPILED_CELL, settings.kernel, weight.device, dtype)
+            groups = zip(pair) if bias.device.type == "cpu" else [pair]
+            cell = load_kernels(COMPILED_CELL, settings.kernel, bias.device, dtype)
             products = [_pack_layer(group, precision, cell) for group in groups]
             layers.append([partial(run_layer, products=one, config=config) for one in products])
     return PackedBiLM(char_products, layers)
@@ -72,8 +75,8 @@ def pack_bilm(
 def _char_precision(precision: Precision, weight: Tensor) -> Precision:
     """RETURNS (Precision): That of one of `CharCNN.linears`."""
     if precision == "int8":
-        # 8-bit products quantise all rows of a call with one scale: a type's vector, which the type
-        # cache keeps, would depend on the types that are computed with it. Products with
+        # Products of 8 bits quantise all rows of a call with one scale: a type's vector, which the
+        # type cache keeps, would depend on the types that are computed with it. Products with
         # half-precision weights are as fast here.
         return "float16"
     is_highway = weight.shape[0] == weight.shape[1]
@@ -86,32 +89,31 @@ def _char_precision(precision: Precision, weight: Tensor) -> Precision:
 def _pack_layer(layers: Sequence[LSTMLayer], precision: Precision, cell: Any) -> LayerProducts:
     """Pack one direction, or both for batched products, to run with `LayerProducts.cell`."""
     pack = partial(pack_linear, precision=precision, keep_type=cell is not None)
-    weight = _gather([layer.gate_weight for layer in layers])
     bias = _gather([layer.gate_bias for layer in layers]).clone()
-    dim = weight.shape[-2] // 4
+    dim, width = bias.shape[-1] // 4, layers[0].widths[0]
     bias[..., 2 * dim : 3 * dim] += FORGET_BIAS
-    projections = [one.projection_weight for one in layers if one.projection_weight is not None]
-    projection = _gather(projections) if projections else None
-    output_dim = dim if projection is None else projection.shape[-2]
-    width = weight.shape[-1] - output_dim
+    inputs, recurrent, projection = map(_gather, zip(*(layer.matrices() for layer in layers)))
     # Packing helps the inputs' product, too, though less than the recurrent one: it sees the rows
     # of many steps at once. It is worth a second copy of the weights while they are small.
     many_rows = 4 * dim * width > _MAX_PACKED_INPUT_WEIGHTS
-    if weight.device.type != "cpu":
+    if bias.device.type != "cpu":
         gate_bytes = _GATE_BYTES_GPU
     elif precision == "float32" and many_rows:
         gate_bytes = _GATE_BYTES_UNPACKED
     else:
         gate_bytes = _GATE_BYTES[precision]
     return LayerProducts(
-        pack(weight[..., :width], bias, many_rows=many_rows),
-        pack(weight[..., width:], None),
+        pack(inputs, bias, many_rows=many_rows),
+        pack(recurrent, None),
         None if projection is None else pack(projection, None),
-        gate_bytes // (4 * dim * weight.element_size() * len(layers)),
+        gate_bytes // (4 * dim * bias.element_size() * len(layers)),
         cell,
     )
 
 
-def _gather(weights: Sequence[Tensor]) -> Tensor:
+def _gather(weights: Sequence[Any]) -> Any:
+    """RETURNS: The only one, or all on top of each other; None if there are none."""
+    if weights[0] is None or isinstance(weights[0], Int8Weight):  # 8 bits are for a CPU.
+        return weights[0]
     values = [weight.detach() for weight in weights]
     return values[0] if len(values) == 1 else torch.stack(values)

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from torch.utils.weak import WeakIdRef
 
 from ..bilm.forking import no_fork
+from ..bilm.int8 import Int8Weight, named_weights
 from ..bilm.lstm_layer import LayerState, Linear
 from ..bilm.packing import PackedBatch, pack_sentences, split_sentences, to_device
 from ..bilm.threads import start
@@ -150,10 +151,14 @@ class Session:
     def _compute_checksum(self) -> str:
         checksum = hashlib.blake2b(digest_size=16)
         for prefix, module in (("token_encoder", self._token_encoder), ("lstm", self._lstm)):
-            for name, weight in module.named_parameters(prefix):
-                flat = weight.detach().reshape(-1)
-                sample = flat[:: max(1, len(flat) // _CHECKSUM_SAMPLE)].float().cpu().numpy()
-                checksum.update(f"{name} {tuple(weight.shape)}".encode() + sample.tobytes())
+            for name, weight in named_weights(module, prefix):
+                step = max(1, weight.numel() // _CHECKSUM_SAMPLE)
+                if isinstance(weight, Int8Weight):
+                    sample = weight.sample(step)
+                else:
+                    sample = weight.reshape(-1)[::step].float().cpu()
+                shape = f"{name} {tuple(weight.shape)}"
+                checksum.update(shape.encode() + sample.numpy().tobytes())
         return checksum.hexdigest()
 
     def _encode(self, types: Sequence[str], products: list[Linear]) -> Tensor:

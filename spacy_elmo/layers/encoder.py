@@ -214,8 +214,7 @@ def get_shim(model: Model[list[Doc], BatchLayers]) -> ElmoShim:
 def get_bilm(model: Model[list[Doc], BatchLayers]) -> BiLM:
     """RETURNS (BiLM): The encoder's biLM, loaded if it was not needed yet.
     RAISES (ValueError): If there are no weights."""
-    shim = cast(ElmoShim, model.layers[0].shims[0])
-    return shim._model if isinstance(shim._model, BiLM) else shim.load_bilm()
+    return get_shim(model).load_bilm()
 
 
 def set_bilm(model: Model[list[Doc], BatchLayers], bilm: BiLM) -> None:
@@ -225,8 +224,8 @@ def set_bilm(model: Model[list[Doc], BatchLayers], bilm: BiLM) -> None:
 
 def get_session(model: Model[list[Doc], BatchLayers]) -> Session:
     """RETURNS (Session): What runs the encoder's biLM with its present weights."""
-    bilm = get_bilm(model)
-    return current_session(bilm, cast(ElmoShim, model.layers[0].shims[0]).usable_settings)
+    shim = get_shim(model)
+    return current_session(shim.bilm_for_session(), shim.usable_settings)
 
 
 def set_precision(model: Model[list[Doc], BatchLayers], precision: Precision) -> None:

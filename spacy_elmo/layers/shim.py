@@ -44,6 +44,9 @@ class ElmoShim(PyTorchShim):
         float32.
     language (Optional[str]): The language of the text that it was trained on, if known.
 
+    Weights that a pipeline stores as int8 stay in 8 bits while the precision is int8 and nothing
+    else needs them (`BiLM.is_int8`): `load_bilm` makes float32 weights of them.
+
     The attribute `usable_settings` has a precision that the device has: that of the settings, or
     float32. The attribute `warning` is shown when the biLM is loaded.
     """
@@ -74,6 +77,17 @@ class ElmoShim(PyTorchShim):
     def load_bilm(self) -> BiLM:
         """RETURNS (BiLM): Always the same, loaded if it was not needed yet.
         RAISES (ValueError): If there are no weights."""
+        with no_fork(), _LOADING, _ordinary_tensors():
+            bilm = self.bilm_for_session()
+            bilm.dequantize()
+            return bilm
+
+    def bilm_for_session(self) -> BiLM:
+        """RETURNS (BiLM): The same one. Its weights may be in 8 bits, which are all that a session
+        of the present settings needs.
+        RAISES (ValueError): If there are no weights."""
+        if isinstance(self._model, BiLM):
+            return self._model
         with no_fork(), _LOADING:
             if not isinstance(self._model, BiLM):
                 self.set_bilm(self._read())
@@ -101,14 +115,18 @@ class ElmoShim(PyTorchShim):
         """Take another biLM, which moves to the encoder's device. A precision that the device does
         not have becomes float32, with a warning: a pipeline that was saved on a GPU must load on a
         CPU, and the other way round."""
-        with _ordinary_tensors():
-            bilm = bilm.to(self.device)
+        device = self.device
         self.usable_settings = self.settings
         try:
-            check_precision(self.settings.precision, bilm.device)
+            check_precision(self.settings.precision, device)
         except ValueError as error:
             warnings.warn(f"{error}; the biLM runs in float32", stacklevel=2)
             self.usable_settings = replace(self.settings, precision="float32")
+        with _ordinary_tensors():
+            if self.usable_settings.precision != "int8":
+                bilm.dequantize()
+            if not bilm.is_int8:  # Else it is on the CPU, as int8 is.
+                bilm = bilm.to(device)
         bilm.lstm.kernel = self.settings.kernel
         self._model, self.load = bilm, None
 
@@ -119,6 +137,8 @@ class ElmoShim(PyTorchShim):
 
     def to_device(self, device_type: str, device_id: int) -> None:
         with _ordinary_tensors():
+            if isinstance(self._model, BiLM):
+                self._model.dequantize()
             super().to_device(device_type, device_id)
         if isinstance(self._model, BiLM):
             self.set_bilm(self._model)
@@ -137,6 +157,6 @@ class ElmoShim(PyTorchShim):
         self.cfg = message["config"]
         if message["state"]:  # Else it was saved before it had weights.
             with _ordinary_tensors():
-                bilm = native.from_bytes(message["state"])
+                bilm = native.from_bytes(message["state"], keep_int8=True)
             self.set_bilm(bilm)
         return self

@@ -83,13 +83,14 @@ class Upstream(Tok2Vec):
     @property
     def layer_shape(self) -> tuple[int, int]:
         """L+1 and 2P. RAISES (ValueError): If there are no weights yet."""
-        return self.bilm.config.n_activations, self.bilm.config.output_dim
+        config = get_shim(self.model).bilm_for_session().config
+        return config.n_activations, config.output_dim
 
     @property
     def bound_mix(self) -> Mix:
         """The mix, which knows the one that came with the weights.
         RAISES (ValueError): If there are no weights yet."""
-        use_trained(self.mix, self.bilm.trained_mix)
+        use_trained(self.mix, get_shim(self.model).bilm_for_session().trained_mix)
         return self.mix
 
     @property

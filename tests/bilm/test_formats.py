@@ -7,6 +7,7 @@ import os
 import pickle
 import shutil
 import struct
+import subprocess
 import sys
 import tarfile
 import tracemalloc
@@ -321,6 +322,15 @@ def test_a_projection_as_stored_survives_our_own_format(tmp_path):
     config = BiLMConfig(LSTMConfig(12, 6), CharCNNConfig(((2, 6),), projection=True))
     native.write(random_bilm(config), tmp_path / "weights")
     assert_same(load(tmp_path / "weights"), random_bilm(config))
+
+
+def test_reading_does_not_import_the_compiler(weights_folder):
+    """It takes longer than reading."""
+    code = (
+        "import sys; from spacy_elmo.bilm.formats import load; load(sys.argv[1]); "
+        "assert 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, weights_folder], check=True)
 
 
 def test_training_leftovers_are_ignored(hdf5_folder, bilm):

@@ -35,7 +35,7 @@ from .archives import unpacked
 from .foreign import describe_foreign
 from .nlpl import read_origin
 from .options import OPTIONS, VOCABULARY, read_options, read_vocabulary, write_options
-from .parameters import fits_half, round_to_half
+from .parameters import fits_half, fits_int8, round_to_half, round_to_int8
 
 __all__ = [
     "FORMATS",
@@ -45,12 +45,14 @@ __all__ = [
     "bilm_tf",
     "find_format",
     "fits_half",
+    "fits_int8",
     "load",
     "native",
     "read_origin",
     "read_options",
     "read_vocabulary",
     "round_to_half",
+    "round_to_int8",
     "unpacked",
     "write_options",
 ]

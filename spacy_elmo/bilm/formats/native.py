@@ -1,9 +1,13 @@
 """The format of this package: a safetensors file with its options, and `options.json` beside it.
 
-Tensors are named like the model's parameters. Each is stored as float16 if that is exact, else as
-float32: weights do not change when they are saved. The metadata key `spacy-elmo` is JSON with
-`options` and `vocabulary` (null for character input), so that no other file is needed, and `mix`
-if the weights came with a trained one.
+Tensors are named like the model's parameters. Each is stored as int8 or as float16 if that is
+exact, else as float32: weights do not change when they are saved. Only the products of the LSTMs,
+highways and projections are stored as int8 (see `round_to_int8`): `values * scale`, where the
+scales of NAME are a tensor NAME.scales, float32, of shape (products, rows). A gate_weight has two
+products side by side, of the input and of the previous output; other tensors have one.
+
+The metadata key `spacy-elmo` is JSON with `options` and `vocabulary` (null for character input), so
+that no other file is needed, and `mix` if the weights came with a trained one.
 """
 
 from __future__ import annotations
@@ -21,14 +25,19 @@ from torch import Tensor
 
 from ...files import atomic_folder, save_tensors
 from ..config import BiLMConfig
+from ..forking import no_fork
+from ..int8 import Int8Weight, named_weights
+from ..lstm import LSTMLayer
 from ..mixes import TrainedMix
 from ..model import BiLM
 from .options import read_files_beside, write_options
 from .parameters import (
     as_half_if_exact,
+    as_int8_if_exact,
     check_tensors,
     empty_model,
-    stored_tensors,
+    int8_widths,
+    stored_tensor,
     to_float32,
 )
 
@@ -37,6 +46,8 @@ DESCRIPTION = "the format of this package, safetensors with options"
 SUFFIXES = (".safetensors",)
 WEIGHTS = "weights.safetensors"
 _METADATA = "spacy-elmo"
+_SCALES = ".scales"
+_MAX_SCALE = 1e36  # Products with numbers of 8 bits are finite.
 
 
 def detect(path: Path, start: bytes) -> bool:
@@ -70,7 +81,7 @@ def write(model: BiLM, folder: Path, *, half: bool = False) -> None:
     """Write a folder of `options.json`, `weights.safetensors` and, for word input, `vocab.txt`.
     An existing folder is replaced when the new one is complete.
 
-    half (bool): Not used. Tensors are float16 whenever that is exact.
+    half (bool): Not used. Tensors are int8 or float16 whenever that is exact.
     """
     with atomic_folder(folder) as new:
         save_tensors(_stored(model), new / WEIGHTS, _metadata(model))
@@ -82,8 +93,13 @@ def to_bytes(model: BiLM) -> bytes:
     return safetensors_torch.save(_stored(model), _metadata(model))
 
 
-def from_bytes(data: bytes) -> BiLM:
-    """The inverse of `to_bytes`. RAISES (ValueError): If the bytes are damaged."""
+def from_bytes(data: bytes, *, keep_int8: bool = False) -> BiLM:
+    """The inverse of `to_bytes`.
+
+    keep_int8 (bool): Leave weights of the LSTMs that are stored as int8 in 8 bits. See
+        `BiLM.is_int8`.
+    RAISES (ValueError): If the bytes are damaged.
+    """
     source = "the serialized biLM"
     try:
         tensors = safetensors_torch.load(data)
@@ -92,7 +108,7 @@ def from_bytes(data: bytes) -> BiLM:
         metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
     except (SafetensorError, ValueError, KeyError) as error:  # KeyError: an unknown type.
         raise ValueError(f"{source} is not a complete safetensors file: {error}") from error
-    return _build(tensors, metadata, source)
+    return _build(tensors, metadata, source, keep_int8=keep_int8)
 
 
 def _build(
@@ -101,6 +117,7 @@ def _build(
     source: object,
     config: Optional[BiLMConfig] = None,
     vocabulary: Optional[Sequence[str]] = None,
+    keep_int8: bool = False,
 ) -> BiLM:
     """Make a model of the contents of a safetensors file.
 
@@ -114,17 +131,51 @@ def _build(
         with contextlib.suppress(ValueError):
             *_, mix = _read_metadata(metadata, source)
     model = empty_model(config, vocabulary, source)
-    expected = {name: parameter.shape for name, parameter in model.named_parameters()}
+    expected = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     stored = {x: (t.shape, str(t.dtype).removeprefix("torch.")) for x, t in tensors.items()}
-    check_tensors(source, expected, stored)
-    values = {name: to_float32(source, name, tensor) for name, tensor in tensors.items()}
-    model.load_state_dict(values, assign=True)
+    int8 = {x: w for x, w in int8_widths(model).items() if stored.get(x, (0, ""))[1] == "int8"}
+    scales = {name + _SCALES: (len(w), expected[name][0]) for name, w in int8.items()}
+    check_tensors(source, {**expected, **scales}, stored, int8)
+    values = {}
+    for name in expected:
+        if name not in int8:
+            values[name] = to_float32(source, name, tensors[name])
+            continue
+        weight = Int8Weight(tensors[name], _read_scales(source, name, tensors), int8[name])
+        owner, _, key = name.rpartition(".")
+        layer = model.get_submodule(owner)
+        if keep_int8 and isinstance(layer, LSTMLayer):
+            layer.int8[key] = weight
+        else:
+            values[name] = weight.dequantize()
+    model.load_state_dict(values, assign=True, strict=not keep_int8)
     model.trained_mix = mix
     return model
 
 
+def _read_scales(source: object, name: str, tensors: Mapping[str, Tensor]) -> Tensor:
+    scales = to_float32(source, name + _SCALES, tensors[name + _SCALES])
+    if not ((scales > 0) & (scales < _MAX_SCALE)).all():
+        raise ValueError(
+            f"{source}: {name}{_SCALES} must hold numbers between 0 and {_MAX_SCALE:g}, found "
+            f"{scales.min():g} to {scales.max():g}"
+        )
+    return scales
+
+
+@no_fork()
 def _stored(model: BiLM) -> dict[str, Tensor]:
-    return {name: as_half_if_exact(tensor) for name, tensor in stored_tensors(model).items()}
+    tensors, widths = {}, int8_widths(model)
+    for name, weight in named_weights(model):
+        if not isinstance(weight, Int8Weight):
+            weight = stored_tensor(name, weight)
+            if name in widths:
+                weight = as_int8_if_exact(weight, widths[name])
+        if isinstance(weight, Int8Weight):
+            tensors[name], tensors[name + _SCALES] = weight.values, weight.scales
+        else:
+            tensors[name] = as_half_if_exact(weight)
+    return tensors
 
 
 def _metadata(model: BiLM) -> dict[str, str]:

@@ -1,0 +1,84 @@
+"""Weights in 8 bits, as the precision int8 multiplies them: whole numbers, and a scale for each
+output of a product."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+# The largest weight of a row is stored as this number.
+_MAX = 127
+# Rows of smaller weights become zeros: the inverse of a scale must be finite.
+_MIN_WEIGHT = 1e-30
+
+
+class Int8Weight(NamedTuple):
+    """The weights of one or more products with inputs side by side. Those of a number and a scale
+    are `values * scale`. Quantising that again gives the same numbers and scales.
+
+    values (Tensor): int8, shape (out, in).
+    scales (Tensor): float32, shape (products, out).
+    widths (tuple[int, ...]): The columns of each product.
+    """
+
+    values: Tensor
+    scales: Tensor
+    widths: tuple[int, ...]
+
+    @classmethod
+    def quantize(cls, weight: Tensor, widths: Sequence[int] = ()) -> Int8Weight:
+        """Round a weight.
+
+        weight (Tensor): Shape (out, in).
+        widths (Sequence[int]): The columns of each product. By default there is one.
+        """
+        widths = tuple(widths) or (weight.shape[1],)
+        values = torch.empty_like(weight, dtype=torch.int8, memory_format=torch.contiguous_format)
+        scales = []
+        columns = zip(weight.detach().float().split(widths, dim=1), values.split(widths, dim=1))
+        for part, rounded in columns:
+            low, high = torch.aminmax(part, dim=1)
+            # Symmetric, so that a zero weight stays zero.
+            scales.append(torch.maximum(high, -low).clamp_min_(_MIN_WEIGHT) / _MAX)
+            rounded.copy_((part * (1 / scales[-1]).unsqueeze(1)).round_())
+        return cls(values, torch.stack(scales), widths)
+
+    def dequantize(self) -> Tensor:
+        """RETURNS (Tensor): float32, shape (out, in)."""
+        weight = self.values.to(torch.float32)
+        for part, scale in zip(weight.split(self.widths, dim=1), self.scales):
+            part.mul_(scale.unsqueeze(1))
+        return weight
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.values.shape
+
+    def numel(self) -> int:
+        return self.values.numel()
+
+    def sample(self, step: int) -> Tensor:
+        """RETURNS (Tensor): Every `step`-th number of `dequantize`, which is not computed."""
+        index = torch.arange(0, self.numel(), step, device=self.values.device)
+        rows, columns = index // self.shape[1], index % self.shape[1]
+        ends = torch.tensor(self.widths, device=self.values.device).cumsum(0)
+        products = torch.searchsorted(ends, columns, right=True)
+        return self.values.reshape(-1)[index].float() * self.scales[products, rows]
+
+    def split(self) -> list[Int8Weight]:
+        """RETURNS (list): The weight of each product."""
+        values = self.values.split(self.widths, dim=1)
+        scales = self.scales.split(1)
+        return [Int8Weight(*part) for part in zip(values, scales, ((x,) for x in self.widths))]
+
+
+def named_weights(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Tensor | Int8Weight]]:
+    """Like `named_parameters`. YIELDS (tuple): The name of each parameter with its tensor, or with
+    its 8 bits if it has no other memory (see `BiLM.is_int8`)."""
+    for name, parameter in module.named_parameters():
+        owner, _, key = name.rpartition(".")
+        int8 = getattr(module.get_submodule(owner), "int8", {})
+        yield f"{prefix}.{name}".removeprefix("."), int8.get(key, parameter.detach())

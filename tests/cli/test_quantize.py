@@ -1,0 +1,435 @@
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy
+import pytest
+import spacy
+import torch
+from spacy.language import Language
+from spacy.tokens import Doc, DocBin
+
+from spacy_elmo import Embedder
+from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
+from spacy_elmo.bilm.formats import fits_half, fits_int8
+from spacy_elmo.layers.encoder import get_shim, set_bilm
+from spacy_elmo.tools import quantize as tool
+from spacy_elmo.weights import load_bilm
+
+from ..bilm.test_archives import random_model
+from ..bilm.test_manylangs import with_words
+from ..conftest import add_tagger, elmo_pipeline, max_difference, random_bilm, tagged
+from ..families import allennlp_archive, manylangs
+from .conftest import fail, succeed
+from .test_checkpoints import Checkpoint, measure
+
+INT8 = {"precision": "int8"}
+TEXTS = ["The bank of the river.", "Yes", "", "Money flows slowly to the bank . It does ."]
+
+
+@pytest.fixture(autouse=True)
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool, "_MIN_SECONDS", 0.0)
+    monkeypatch.setattr(tool, "_MIN_TOKENS", 1)
+
+
+@pytest.fixture(scope="session")
+def quantized_once(tmp_path_factory: pytest.TempPathFactory, converted: Path) -> Path:
+    out = tmp_path_factory.mktemp("quantized") / "int8"
+    succeed("quantize", converted, out, "--precision", "int8")
+    return out
+
+
+@pytest.fixture
+def quantized(tmp_path: Path, quantized_once: Path) -> Path:
+    """The tiny pipeline in int8, which the test may change."""
+    return Path(shutil.copytree(quantized_once, tmp_path / "quantized"))
+
+
+def load(path: Path, **model: object) -> Language:
+    return spacy.load(path, config={"components": {"elmo": {"model": model}}})
+
+
+def layers(nlp: Language) -> numpy.ndarray:
+    return numpy.concatenate([doc._.elmo_layers for doc in nlp.pipe(TEXTS)], axis=1)
+
+
+def precision_of(path: Path) -> str:
+    return spacy.load(path).get_pipe_config("elmo")["model"]["precision"]
+
+
+def is_int8(nlp: Language) -> bool:
+    """Whether the LSTMs are in memory in 8 bits alone."""
+    bilm = get_shim(nlp.get_pipe("elmo").model).bilm_for_session()
+    return bilm.is_int8
+
+
+def test_int8_gives_the_vectors_of_the_precision_int8(pipeline: Path, quantized: Path):
+    nlp = spacy.load(quantized)
+    assert precision_of(quantized) == "int8"
+    assert max_difference(layers(nlp), layers(load(pipeline, precision="int8"))) <= 1e-6
+    assert max_difference(layers(nlp), layers(spacy.load(pipeline))) > 1e-4
+    assert is_int8(nlp)
+    sizes = [(path / "elmo" / "model").stat().st_size for path in (quantized, pipeline)]
+    assert sizes[0] < 0.7 * sizes[1]  # Embeddings and names are a large part of the tiny biLM.
+
+
+@pytest.mark.slow
+def test_the_original_shape_in_100_megabytes(tmp_path: Path):
+    filters = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
+    lstm = LSTMConfig(dim=4096, projection_dim=512)
+    config = BiLMConfig(lstm, CharCNNConfig(filters, n_highway=2))
+    nlp = spacy.blank("en")
+    elmo = nlp.add_pipe("elmo", config={"model": {"weights": None, "precision": "int8"}})
+    set_bilm(elmo.model, random_bilm(config))
+    nlp.to_disk(tmp_path / "exact")
+    succeed("quantize", tmp_path / "exact", tmp_path / "out")
+    assert (tmp_path / "out" / "elmo" / "model").stat().st_size <= 100e6
+    assert max_difference(layers(spacy.load(tmp_path / "out")), layers(nlp)) <= 1e-6
+
+
+def test_an_int8_pipeline_is_saved_as_it_is(quantized: Path, tmp_path: Path):
+    nlp = spacy.load(quantized)
+    before = layers(nlp)
+    nlp.to_disk(tmp_path / "again")
+    assert is_int8(nlp)
+    files = [path / "elmo" / "model" for path in (quantized, tmp_path / "again")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert numpy.array_equal(layers(spacy.load(tmp_path / "again")), before)
+    again = spacy.load(quantized).from_bytes(nlp.to_bytes())
+    assert numpy.array_equal(layers(again), before) and is_int8(again)
+
+
+def test_other_uses_of_int8_weights(quantized: Path, tmp_path: Path):
+    """They are made float32, the same for all."""
+    nlp = spacy.load(quantized)
+    before, checksum = layers(nlp), nlp.get_pipe("elmo").checksum
+    bilm = nlp.get_pipe("elmo").bilm
+    assert not is_int8(nlp) and fits_int8(bilm)
+    assert numpy.array_equal(layers(nlp), before)
+    assert nlp.get_pipe("elmo").checksum == checksum
+    exact = load(quantized, precision="float32")
+    assert not is_int8(exact) and exact.get_pipe("elmo").checksum == checksum
+    [expected] = bilm.embed([["Yes"]])
+    assert max_difference(exact("Yes")._.elmo_layers, expected) <= 1e-6
+    assert max_difference(Embedder(quantized).embed_sentence(["Yes"]), expected) <= 1e-6
+    low = Embedder(quantized, precision="int8").embed_sentence(["Yes"])
+    assert max_difference(low, nlp("Yes")._.elmo_layers) <= 1e-6
+    for options in ((), ("--safetensors",)):
+        out = tmp_path / f"out{len(options)}"
+        succeed("export", quantized, out, *options)
+        assert max_difference(load_bilm(out).embed([["Yes"]])[0], expected) <= 1e-6
+    facts = json.loads(succeed("info", quantized, "--json"))["elmo"]
+    assert (facts["exact in"], facts["precision"]) == ("int8", "int8")
+
+
+def test_float32_weights_that_are_made_in_inference_mode(quantized: Path):
+    nlp = spacy.load(quantized)
+    with torch.inference_mode():
+        bilm = nlp.get_pipe("elmo").bilm
+    assert not any(weight.is_inference() for weight in bilm.parameters())
+    assert all(weight.requires_grad for weight in bilm.parameters())
+
+
+def test_processes_and_copies_of_an_int8_pipeline(quantized: Path):
+    nlp = spacy.load(quantized)
+    before = layers(nlp)
+    docs = list(nlp.pipe(TEXTS, n_process=2, batch_size=2))
+    assert max_difference(numpy.concatenate([d._.elmo_layers for d in docs], axis=1), before) < 0.1
+    assert is_int8(nlp)
+    elmo = nlp.get_pipe("elmo")
+    elmo.model = elmo.model.copy()
+    assert is_int8(nlp)
+    assert elmo.layer_shape == (3, 12) and is_int8(nlp)
+    assert numpy.array_equal(layers(pickle.loads(pickle.dumps(nlp))), before)
+    elmo.model.to_cpu()
+    assert numpy.array_equal(layers(nlp), before)
+
+
+@pytest.mark.filterwarnings("ignore:precision 'tf32'")
+@pytest.mark.parametrize(
+    "before, after", [("float32", "float16"), ("auto", "auto"), ("tf32", "tf32")]
+)
+def test_float16(before: str, after: str, pipeline: Path, tmp_path: Path):
+    load(pipeline, precision=before).to_disk(tmp_path / "before")
+    output = succeed("quantize", tmp_path / "before", tmp_path / "out", "--precision", "float16")
+    if "fbgemm" not in torch.backends.quantized.supported_engines:
+        after = before
+    assert precision_of(tmp_path / "out") == after and f"runs in {after}" in output
+    nlp = spacy.load(tmp_path / "out")
+    bilm = nlp.get_pipe("elmo").bilm
+    assert fits_half(bilm)
+    for name, weight in load_bilm(pipeline).named_parameters():
+        assert torch.equal(bilm.get_parameter(name), weight.half().float())
+    assert max_difference(layers(nlp), layers(spacy.load(pipeline))) < 5e-3
+    sizes = [(path / "elmo" / "model").stat().st_size for path in (tmp_path / "out", pipeline)]
+    n_parameters = sum(weight.numel() for weight in bilm.parameters())
+    assert sizes[1] - sizes[0] == pytest.approx(2 * n_parameters, rel=0.2)
+
+
+def test_from_float16_to_int8(pipeline: Path, tmp_path: Path):
+    succeed("quantize", pipeline, tmp_path / "half", "--precision", "float16")
+    succeed("quantize", tmp_path / "half", tmp_path / "int8", "--precision", "int8")
+    assert fits_int8(load_bilm(tmp_path / "int8"))
+    assert "already" in fail("quantize", tmp_path / "half", tmp_path / "x", "-p", "float16")
+    for precision in ("int8", "float16"):
+        message = fail("quantize", tmp_path / "int8", tmp_path / "x", "-p", precision)
+        assert "'elmo' are int8 already" in message
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.fixture
+def trained(weights_folder: Path, tmp_path: Path) -> Path:
+    """A pipeline with a tagger that listens."""
+    nlp = elmo_pipeline(weights_folder)
+    add_tagger(nlp)
+    optimizer = nlp.initialize(lambda: tagged(nlp))
+    for _ in range(30):
+        nlp.update(tagged(nlp), sgd=optimizer)
+    nlp.meta["notes"] = "Trained on four sentences."
+    nlp.to_disk(tmp_path / "trained")
+    return tmp_path / "trained"
+
+
+def tags(nlp: Language) -> list[list[str]]:
+    docs = nlp.pipe(example.reference.copy() for example in tagged(nlp))
+    return [[token.tag_ for token in doc] for doc in docs]
+
+
+def parameters(nlp: Language) -> list[numpy.ndarray]:
+    model = nlp.get_pipe("tagger").model
+    return [n.get_param(x) for n in model.walk() for x in n.param_names if n.has_param(x)]
+
+
+def test_a_trained_component_stays_and_works(trained: Path, tmp_path: Path):
+    before = spacy.load(trained)
+    succeed("quantize", trained, tmp_path / "out")
+    after = spacy.load(tmp_path / "out")
+    assert tags(after) == tags(before)
+    for first, second in zip(parameters(before), parameters(after)):
+        assert numpy.array_equal(first, second)
+    assert after.get_pipe("elmo").checksum != before.get_pipe("elmo").checksum
+    notes = after.meta["notes"]
+    assert notes.startswith("Trained on four sentences.\n\n") and "rounded to int8" in notes
+    # Docs that were stored with the layers are read without the component, those from before not.
+    stored = DocBin(store_user_data=True, docs=after.pipe(["Money flows"]))
+    alone = spacy.load(tmp_path / "out", exclude=["elmo"])
+    [doc] = stored.get_docs(alone.vocab)
+    assert [token.tag_ for token in alone.get_pipe("tagger")(doc)] == ["N", "V"]
+    [doc] = DocBin(store_user_data=True, docs=before.pipe(["Money flows"])).get_docs(alone.vocab)
+    with pytest.raises(ValueError, match="computed with other weights"):
+        alone.get_pipe("tagger")(doc)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_an_int8_pipeline_is_trained_further(frozen: bool, trained: Path, tmp_path: Path):
+    succeed("quantize", trained, tmp_path / "out")
+    nlp = spacy.load(tmp_path / "out", config={"components": {"elmo": {"frozen": frozen}}})
+    optimizer = nlp.resume_training()
+    before = tmp_path / "out" / "elmo" / "model"
+    for _ in range(3):
+        nlp.update(tagged(nlp), sgd=optimizer)
+    nlp.to_disk(tmp_path / "further")
+    after = tmp_path / "further" / "elmo" / "model"
+    assert (before.read_bytes() == after.read_bytes()) is frozen
+    assert fits_int8(nlp.get_pipe("elmo").bilm) is frozen
+    again = spacy.load(tmp_path / "further")
+    assert numpy.allclose(layers(again), layers(nlp), atol=1e-6)
+    assert tags(again) == tags(nlp)
+
+
+def test_a_component_with_a_bilm_of_its_own(trained: Path, tmp_path: Path):
+    nlp = spacy.load(trained)
+    nlp.replace_listeners("elmo", "tagger", ["model.tok2vec"])
+    nlp.to_disk(tmp_path / "own")
+    output = succeed("quantize", tmp_path / "own", tmp_path / "out")
+    assert "Not changed: the biLMs of tagger" in output
+    files = [path / "tagger" / "model" for path in (tmp_path / "own", tmp_path / "out")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_several_components(pipeline: Path, tmp_path: Path):
+    """One biLM that two components share in memory: the other keeps its weights."""
+    nlp = spacy.load(pipeline)
+    second = nlp.add_pipe("elmo", name="second", config={"model": {"weights": None}})
+    set_bilm(second.model, nlp.get_pipe("elmo").bilm)
+    nlp.to_disk(tmp_path / "two")
+    assert "choose one with --name" in fail("quantize", tmp_path / "two", tmp_path / "out")
+    assert "'third'" in fail("quantize", tmp_path / "two", tmp_path / "out", "--name", "third")
+    assert not (tmp_path / "out").exists()
+    output = succeed("quantize", tmp_path / "two", tmp_path / "out", "--name", "second")
+    assert "Not changed: the biLMs of elmo" in output
+    sources, results = (
+        {x: (tmp_path / folder / x / "model").read_bytes() for x in ("elmo", "second")}
+        for folder in ("two", "out")
+    )
+    assert results["elmo"] == sources["elmo"]
+    assert len(results["second"]) < len(sources["second"])
+    config = spacy.load(tmp_path / "out").config["components"]
+    assert [config[x]["model"]["precision"] for x in ("elmo", "second")] == ["float32", "int8"]
+
+
+def write_docs(path: Path) -> None:
+    nlp = spacy.blank("en")
+    DocBin(docs=map(nlp, TEXTS)).to_disk(path)
+
+
+def write_lines(path: Path) -> None:
+    path.write_text("\n".join(TEXTS))
+
+
+def write_records(path: Path) -> None:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+
+
+@pytest.mark.parametrize(
+    "name, write", [("a.txt", write_lines), ("a.jsonl", write_records), ("a.spacy", write_docs)]
+)
+def test_cost_on_texts_of_the_user(name: str, write, pipeline: Path, tmp_path: Path):
+    write(tmp_path / name)
+    nlp = spacy.load(pipeline)
+    nlp.add_pipe("sentencizer", before="elmo")
+    nlp.to_disk(pipeline)
+    output = succeed("quantize", pipeline, tmp_path / "out", "--text", tmp_path / name)
+    exact, low = layers(spacy.load(pipeline)), layers(spacy.load(tmp_path / "out"))
+    cosines = torch.cosine_similarity(torch.tensor(exact), torch.tensor(low), dim=-1)
+    assert f"{exact.shape[1]} tokens" in output
+    for number, row in enumerate(cosines):
+        [line] = [x.split() for x in output.splitlines() if x.split()[:1] == [str(number)]]
+        assert float(line[1]) == pytest.approx(float(row.min()), abs=2e-5)
+        assert float(line[2]) == pytest.approx(float(row.mean()), abs=2e-5)
+    [sizes] = [x.split() for x in output.splitlines() if "weights on disk" in x]
+    [rates] = [x.split() for x in output.splitlines() if "tokens per second" in x]
+    assert float(sizes[-1]) < 0.7 and float(rates[-1]) > 0
+
+
+def test_a_long_text_is_cut(pipeline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tool, "MAX_TOKENS", 20)
+    (tmp_path / "a.txt").write_text("One two three .\n" * 1000)
+    output = succeed("quantize", pipeline, tmp_path / "out", "--text", tmp_path / "a.txt")
+    assert "20 tokens" in output
+
+
+def test_weights_become_a_pipeline(hdf5_folder: Path, tmp_path: Path):
+    succeed("quantize", hdf5_folder, tmp_path / "out")
+    nlp = spacy.load(tmp_path / "out")
+    assert (nlp.lang, nlp.pipe_names) == ("xx", ["sentencizer", "elmo"])
+    assert is_int8(nlp)
+
+
+@pytest.mark.parametrize("form", ["folder", "nested zip"])
+def test_models_of_elmoformanylangs(form: str, tmp_path: Path):
+    """Their projection reads words and characters."""
+    architecture, weights, sentences = with_words(0)
+    model = manylangs.write(tmp_path / "model", architecture, weights, form=form)
+    succeed("quantize", model, tmp_path / "out")
+    nlp, other = spacy.load(tmp_path / "out"), elmo_pipeline(model, model=INT8)
+    for tokens in sentences:
+        docs = [x.get_pipe("elmo")(Doc(x.vocab, tokens)) for x in (nlp, other)]
+        assert max_difference(*(doc._.elmo_layers for doc in docs)) <= 1e-6
+    assert is_int8(nlp)
+    table = "token_encoder.word_embedding.weight"
+    exact, low = load_bilm(model), load_bilm(tmp_path / "out")
+    assert torch.equal(exact.get_parameter(table), low.get_parameter(table))
+    assert fits_int8(low) and low.config == exact.config and low.vocabulary == exact.vocabulary
+
+
+def test_a_trained_mix_is_kept(tmp_path: Path):
+    """In the weights, or where `convert` has put it."""
+    architecture, weights, _ = random_model(allennlp_archive, 0, mixes=1, local_options=True)
+    model = allennlp_archive.write(tmp_path / "model.tar.gz", architecture, weights)
+    expected = elmo_pipeline(model, model=INT8)("the bank")._.elmo_tokens
+    succeed("convert", model, tmp_path / "converted")
+    for number, source in enumerate((model, tmp_path / "converted")):
+        succeed("quantize", source, tmp_path / f"out{number}")
+        nlp = spacy.load(tmp_path / f"out{number}")
+        assert max_difference(nlp("the bank")._.elmo_tokens, expected) <= 1e-6
+        assert is_int8(nlp)
+
+
+def test_an_output_layer_is_copied(pipeline: Path, tmp_path: Path):
+    checkpoint, converted = Checkpoint(tmp_path, True), tmp_path / "converted"
+    succeed("convert", checkpoint.folder, converted)
+    exact = measure(converted, checkpoint.text)
+    for number, source in enumerate((checkpoint.folder, converted)):
+        out = tmp_path / f"out{number}"
+        succeed("quantize", source, out)
+        for name, low in measure(out, checkpoint.text).items():
+            assert low == pytest.approx(exact[name], rel=0.1) and low != exact[name]
+    # It does not stay beside another pipeline, which has none.
+    assert "--force" in fail("quantize", pipeline, out)
+    succeed("quantize", pipeline, out, "--force")
+    assert not out.with_name("out1.head").exists()
+    assert "no output layer" in fail("perplexity", out, checkpoint.text)
+
+
+def test_other_files_of_the_pipeline_are_kept(pipeline: Path, tmp_path: Path):
+    (pipeline / "README.md").write_text("Read me")
+    (pipeline / "link").symlink_to(pipeline / "README.md")
+    before = {path: path.read_bytes() for path in pipeline.rglob("*") if path.is_file()}
+    out = tmp_path / "out"
+    succeed("quantize", pipeline, out)
+    assert (out / "README.md").read_text() == "Read me"
+    assert before == {path: path.read_bytes() for path in pipeline.rglob("*") if path.is_file()}
+    assert "--force" in fail("quantize", pipeline, out)
+    succeed("quantize", pipeline, out, "--force", "--precision", "float16")
+    (out / "thesis.txt").write_text("mine")
+    assert "thesis.txt" in fail("quantize", pipeline, out, "--force")
+    assert (out / "thesis.txt").exists()
+
+
+def test_a_folder_inside_the_other(pipeline: Path, tmp_path: Path, monkeypatch):
+    (tmp_path / "alias").symlink_to(pipeline)
+    monkeypatch.chdir(pipeline)
+    for out in (pipeline, pipeline / "out", tmp_path, tmp_path / "alias" / "x", Path("y")):
+        before = sorted(tmp_path.rglob("*"))
+        assert "one inside the other" in fail("quantize", pipeline, out, "--force")
+        assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_bad_input(pipeline: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    assert "choose one of int8, float16" in fail("quantize", pipeline, out, "-p", "int4")
+    assert "nowhere" in fail("quantize", tmp_path / "nowhere", out)
+    spacy.blank("en").to_disk(tmp_path / "blank")
+    assert "no elmo component" in fail("quantize", tmp_path / "blank", out)
+    assert "none.txt" in fail("quantize", pipeline, out, "--text", tmp_path / "none.txt")
+    (tmp_path / "empty.txt").write_text("\n \n")
+    assert "no words" in fail("quantize", pipeline, out, "--text", tmp_path / "empty.txt")
+    (tmp_path / "bad.txt").write_bytes(b"\xff\xfe\xff")
+    assert "not utf8" in fail("quantize", pipeline, out, "--text", tmp_path / "bad.txt")
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo", config={"model": {"weights": None}})
+    nlp.to_disk(tmp_path / "empty")
+    assert "no weights yet" in fail("quantize", tmp_path / "empty", out)
+    bilm = random_bilm()
+    with torch.no_grad():
+        bilm.get_parameter("token_encoder.convolutions.0.weight")[0] = 1e5
+    nlp = spacy.load(pipeline)
+    set_bilm(nlp.get_pipe("elmo").model, bilm)
+    nlp.to_disk(tmp_path / "large")
+    for precision in ("float16", "int8"):
+        message = fail("quantize", tmp_path / "large", out, "-p", precision)
+        assert "convolutions.0.weight holds" in message
+    assert not out.exists()
+
+
+def test_a_damaged_int8_pipeline_is_one_message(quantized: Path):
+    path = quantized / "elmo" / "model"
+    data = path.read_bytes()
+    name = b"lstm.forward_layers.0.gate_weight.scales"
+    assert name in data
+    path.write_bytes(data.replace(name, name[:-1] + b"z"))
+    with pytest.raises(ValueError, match=r"cannot load the component 'elmo'.*gate_weight\.scales"):
+        spacy.load(quantized)
+    assert "gate_weight.scales" in fail("info", quantized)
+
+
+def test_example_sentences():
+    nlp = spacy.blank("de")
+    assert any(" die " in doc.text for doc in tool.example_docs(nlp))
+    nlp.lang = "qqq"
+    assert "Apple" in tool.example_docs(nlp)[0].text
