@@ -15,6 +15,8 @@ from pathlib import Path
 import numpy
 import pytest
 import spacy
+import torch
+from torch.torch_version import TorchVersion
 
 from spacy_elmo import Embedder
 from spacy_elmo.bilm.formats import load, native, unpacked
@@ -187,6 +189,13 @@ def test_what_the_model_does_not_tell_is_said(tmp_path):
     options = allennlp_archive.options(architecture | {"cell_clip": 0.5})
     (tmp_path / "options.json").write_text(json.dumps(options))
     assert quiet_load(path, tmp_path / "options.json").config.lstm.cell_clip == 0.5
+    # Also beside the weights.
+    folder = allennlp_archive.write_folder(tmp_path / "run", architecture, weights)
+    (folder / "options.json").write_text(json.dumps(options))
+    for weights_path in (folder, folder / "best.th"):
+        assert quiet_load(weights_path).config.lstm.cell_clip == 0.5
+    (folder / "options.json").write_text(json.dumps({"lstm": options["lstm"], "n_tokens_vocab": 3}))
+    refused(folder, "reads characters as bytes", "options.json")
 
 
 @pytest.mark.parametrize("name", ["_projection.bias", "scalar_mix_0.scalar_parameters.0"])
@@ -215,7 +224,7 @@ def test_archives_of_nlpl(seed, tmp_path):
 
 
 def test_convert_keeps_the_origin_that_nlpl_states(tmp_path):
-    architecture, weights, _ = random_model(nlpl, 0)
+    architecture, weights, _ = random_model(nlpl, 0, lemmatized=False)
     path = nlpl.write(tmp_path / "211.zip", architecture, weights)
     succeed("convert", path, tmp_path / "out")
     nlp = spacy.load(tmp_path / "out")
@@ -274,6 +283,12 @@ def test_pickles_that_execute_code(kind, container, tmp_path):
         path = writer(tmp_path / writer.__name__, kind, container, marker)
         refused(path, "is not read as tensors")
     assert not marker.exists()
+
+
+def test_pickles_need_a_safe_pytorch(tmp_path, monkeypatch):
+    torch.save({"a": torch.zeros(2)}, tmp_path / "weights.th")
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.5.1+cpu"))
+    refused(tmp_path / "weights.th", "2.5.1", "install torch 2.6 or later")
 
 
 @pytest.mark.parametrize("kind", malicious.STATE_DICTS)

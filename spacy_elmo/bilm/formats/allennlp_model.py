@@ -21,7 +21,7 @@ from ..config import N_CHARACTERS, BiLMConfig
 from ..mixes import TrainedMix
 from ..model import BiLM
 from .modules import highway_parameters, highway_shapes, lstm_parameters, lstm_shapes
-from .options import read_options
+from .options import OPTIONS, read_options
 from .parameters import check_tensors, empty_model, to_float32
 from .pickles import read_tensors
 
@@ -41,8 +41,8 @@ _ALIGNMENT = re.compile(r"(.*\.)?aligning_\w+\.weight")
 _NORM = re.compile(rb'"do_layer_norm"\s*:\s*true')
 # What the shapes do not tell. All published options have these; AllenNLP fixes the characters.
 _ASSUMED = (
-    "relu, cell_clip and proj_clip 3, skip connections, 50 characters per token: give an "
-    "options.json if it was trained with others"
+    "relu, cell_clip and proj_clip 3, skip connections, 50 characters per token. If it was trained "
+    "with others, put an options.json beside weights.th"
 )
 
 
@@ -63,11 +63,12 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
     tensors = read_tensors(file)
     prefixes, bilm = _find_bilm(file, tensors)
     if options is None:
-        # Where archives of AllenNLP 0.x hold files that the config named.
-        options = next(iter(sorted(file.parent.glob("fta/*options_file"))), None)
+        # Where archives of AllenNLP 0.x hold files that the config named; ours precedes.
+        candidates = (file.with_name(OPTIONS), *sorted(file.parent.glob("fta/*options_file")))
+        options = next((x for x in candidates if x.is_file()), None)
     config = _infer_options(file, bilm) if options is None else read_options(options)
-    if config.char_cnn is None:
-        raise ValueError(f"{file} reads characters, but the options {options} have no char_cnn")
+    if config.char_cnn is None or config.char_cnn.characters is not None:
+        raise ValueError(f"{file} reads characters as bytes, which {options} does not")
     # AllenNLP has projections even where they change no width.
     if not config.has_char_projection:
         config = replace(config, char_cnn=replace(config.char_cnn, projection=True))
