@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Optional
 
@@ -74,10 +75,13 @@ def convert_cli(
 
 
 @contextlib.contextmanager
-def lock_pipeline(out: Path, force: bool) -> Iterator[None]:
-    """Lock the folders of a pipeline and of its output layer. See `lock_folder`."""
-    head_out = head_folder(out)
-    with lock_folder(out, force, PIPELINE_FILES), lock_folder(head_out, force, HEAD_FILES):
+def lock_pipeline(out: Path, force: bool, files: Iterable[str] = ()) -> Iterator[None]:
+    """Lock the folders of a pipeline and of its output layer. See `lock_folder`.
+
+    files (Iterable[str]): What the pipeline has beside `PIPELINE_FILES`.
+    """
+    names, head_out = (*PIPELINE_FILES, *files), head_folder(out)
+    with lock_folder(out, force, names), lock_folder(head_out, force, HEAD_FILES):
         yield
 
 
@@ -113,11 +117,19 @@ def blank_pipeline(lang: str) -> Language:
         raise ValueError(f"no language {lang!r} in spaCy: {error}") from error
 
 
-def write_pipeline(nlp: Language, weights: Path, out: Path) -> None:
-    """Write a pipeline, and beside it the output layer of its weights, if they have one."""
+def write_pipeline(nlp: Language, weights: Path, out: Path, files: Iterable[Path] = ()) -> None:
+    """Write a pipeline, and beside it the output layer of its weights, if they have one.
+
+    weights (Path): The weights, or the pipeline that has them.
+    files (Iterable[Path]): What is copied into it where it has no such file of its own.
+    """
     head, head_out = _read_head(weights), head_folder(out)
     with contextlib.ExitStack() as outputs:
-        nlp.to_disk(outputs.enter_context(atomic_folder(out)))
+        new = outputs.enter_context(atomic_folder(out))
+        nlp.to_disk(new)
+        for file in files:
+            if not (new / file.name).exists():
+                shutil.copy(file, new)
         if head is None:
             remove_folder(head_out)  # Of the pipeline that is replaced.
         else:

@@ -25,7 +25,7 @@ def models_cli(
     as_json: bool = typer.Option(False, "--json", help="Print JSON"),
 ) -> None:
     """
-    List the published models, and which of them are on this machine.
+    List the published models, and which are on this machine.
 
     `shape` is the number of LSTM layers, their cells, and the width of a direction. What is not
     known is left out.

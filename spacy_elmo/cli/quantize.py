@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional, cast
@@ -13,15 +12,14 @@ from spacy.tokens import Doc
 from thinc.api import Model
 from wasabi import msg
 
-from ..bilm.formats import find_format
 from ..component import Elmo
-from ..files import atomic_folder
 from ..layers.encoder import NAME as ENCODER
+from ..layers.encoder import get_shim
 from ..tools.quantize import MAX_TOKENS, Cost, Stored, example_docs, quantize
 from ..tools.texts import find_files, read_docs
 from ..weights import find_source, is_pipeline, load_pipeline
-from .convert import PIPELINE_FILES
-from .util import exit_on_error, get_component, lock_folder
+from .convert import lock_pipeline, write_pipeline
+from .util import exit_on_error, get_component
 
 _MAX_CHARACTERS = 10_000  # Of a doc.
 _PRECISIONS = ("float16", "int8")
@@ -44,7 +42,7 @@ def quantize_cli(
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite the folder"),
 ) -> None:
     """
-    Round the weights of a pipeline to int8 or float16, and say what it costs.
+    Round weights to int8 or float16, and say what it costs.
 
     All other components stay as they are. Those that were trained on the vectors get slightly
     different ones: evaluate them.
@@ -55,22 +53,18 @@ def quantize_cli(
         source = find_source(pipeline)
         _check_apart(source, out)
         files = sorted(source.rglob("*")) if is_pipeline(source) else []
-        names = (*PIPELINE_FILES, *(file.relative_to(source).as_posix() for file in files))
-        with lock_folder(out, force, names):
+        names = (file.relative_to(source).as_posix() for file in files)
+        with lock_pipeline(out, force, names):
             nlp = load_pipeline(pipeline)
             elmo = get_component(nlp, name)
+            before = _size(source, elmo)
             others = [x for x, pipe in nlp.components if pipe is not elmo and _has_bilm(pipe)]
             docs = _read(nlp, text) if text else example_docs(nlp)
             cost = quantize(nlp, elmo, cast(Stored, precision), docs)
             _describe(nlp, elmo, precision, cost)
-            with atomic_folder(out) as new:
-                nlp.to_disk(new)
-                for file in files:  # A README, a licence.
-                    if file.parent == source and file.is_file() and not (new / file.name).exists():
-                        shutil.copy(file, new)
-        before = source / elmo.name / "model" if files else find_format(source)[1]
-        after = out / elmo.name / "model"
-        _print(cost, _size(before), _size(after))
+            notices = [x for x in files if x.parent == source and x.is_file()]  # A licence.
+            write_pipeline(nlp, source, out, notices)
+        _print(cost, before, _size(out, elmo))
     if others:
         msg.info(f"Not changed: the biLMs of {', '.join(others)}")
     setting = nlp.get_pipe_config(elmo.name)["model"]["precision"]
@@ -90,10 +84,11 @@ def _check_apart(source: Path, out: Path) -> None:
         )
 
 
-def _size(path: Path) -> int:
-    """RETURNS (int): Bytes of a file, or of all files in a folder."""
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())
+def _size(source: Path, elmo: Elmo) -> int:
+    """RETURNS (int): Bytes of a component's weights in a pipeline; of other files of weights, what
+    a pipeline of them takes."""
+    path = source / elmo.name / "model"
+    return path.stat().st_size if path.is_file() else len(get_shim(elmo.model).to_bytes())
 
 
 def _has_bilm(component: object) -> bool:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy
 import pytest
+import safetensors.torch
 import spacy
 import torch
 from spacy.tokens import Doc
 from torch.func import functional_call
 
 from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig
-from spacy_elmo.bilm.formats import load, native
+from spacy_elmo.bilm.formats import load, native, round_to_int8
 from spacy_elmo.bilm.formats import manylangs as reader
 from spacy_elmo.inference import Session, Settings
 
@@ -211,6 +212,25 @@ def test_a_pipeline_saves_the_model(folder, tmp_path):
     ):
         again = other(Doc(other.vocab, words=[token.text for token in doc]))
         assert max_difference(again._.elmo, doc._.elmo) == 0
+
+
+def test_weights_in_8_bits(written):
+    exact, low = load(written), load(written)
+    round_to_int8(low)
+    data = native.to_bytes(low)
+    int8 = {name for name, x in safetensors.torch.load(data).items() if x.dtype == torch.int8}
+    assert {name.rpartition(".")[0] for name in int8} >= {
+        "token_encoder.projection",
+        "lstm.forward_layers.0",
+    }
+    assert not any("embedding" in name or "convolutions" in name for name in int8)
+    assert_same(low, native.from_bytes(data))
+    kept = native.from_bytes(data, keep_int8=True)
+    sentences = with_words(0)[2]
+    results = [Session(x, Settings("int8")).embed(sentences) for x in (exact, low, kept)]
+    for layers, *others in zip(*results):
+        assert all(torch.equal(layers, other) for other in others)
+    assert kept.is_int8
 
 
 def test_export_says_what_the_published_layout_cannot_hold(written, tmp_path):

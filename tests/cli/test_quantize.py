@@ -10,7 +10,7 @@ import pytest
 import spacy
 import torch
 from spacy.language import Language
-from spacy.tokens import DocBin
+from spacy.tokens import Doc, DocBin
 
 from spacy_elmo import Embedder
 from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
@@ -19,9 +19,14 @@ from spacy_elmo.layers.encoder import get_shim, set_bilm
 from spacy_elmo.tools import quantize as tool
 from spacy_elmo.weights import load_bilm
 
+from ..bilm.test_archives import random_model
+from ..bilm.test_manylangs import with_words
 from ..conftest import add_tagger, elmo_pipeline, max_difference, random_bilm, tagged
+from ..families import allennlp_archive, manylangs
 from .conftest import fail, succeed
+from .test_checkpoints import Checkpoint, measure
 
+INT8 = {"precision": "int8"}
 TEXTS = ["The bank of the river.", "Yes", "", "Money flows slowly to the bank . It does ."]
 
 
@@ -313,6 +318,52 @@ def test_weights_become_a_pipeline(hdf5_folder: Path, tmp_path: Path):
     nlp = spacy.load(tmp_path / "out")
     assert (nlp.lang, nlp.pipe_names) == ("xx", ["sentencizer", "elmo"])
     assert is_int8(nlp)
+
+
+@pytest.mark.parametrize("form", ["folder", "nested zip"])
+def test_models_of_elmoformanylangs(form: str, tmp_path: Path):
+    """Their projection reads words and characters."""
+    architecture, weights, sentences = with_words(0)
+    model = manylangs.write(tmp_path / "model", architecture, weights, form=form)
+    succeed("quantize", model, tmp_path / "out")
+    nlp, other = spacy.load(tmp_path / "out"), elmo_pipeline(model, model=INT8)
+    for tokens in sentences:
+        docs = [x.get_pipe("elmo")(Doc(x.vocab, tokens)) for x in (nlp, other)]
+        assert max_difference(*(doc._.elmo_layers for doc in docs)) <= 1e-6
+    assert is_int8(nlp)
+    table = "token_encoder.word_embedding.weight"
+    exact, low = load_bilm(model), load_bilm(tmp_path / "out")
+    assert torch.equal(exact.get_parameter(table), low.get_parameter(table))
+    assert fits_int8(low) and low.config == exact.config and low.vocabulary == exact.vocabulary
+
+
+def test_a_trained_mix_is_kept(tmp_path: Path):
+    """In the weights, or where `convert` has put it."""
+    architecture, weights, _ = random_model(allennlp_archive, 0, mixes=1, local_options=True)
+    model = allennlp_archive.write(tmp_path / "model.tar.gz", architecture, weights)
+    expected = elmo_pipeline(model, model=INT8)("the bank")._.elmo_tokens
+    succeed("convert", model, tmp_path / "converted")
+    for number, source in enumerate((model, tmp_path / "converted")):
+        succeed("quantize", source, tmp_path / f"out{number}")
+        nlp = spacy.load(tmp_path / f"out{number}")
+        assert max_difference(nlp("the bank")._.elmo_tokens, expected) <= 1e-6
+        assert is_int8(nlp)
+
+
+def test_an_output_layer_is_copied(pipeline: Path, tmp_path: Path):
+    checkpoint, converted = Checkpoint(tmp_path, True), tmp_path / "converted"
+    succeed("convert", checkpoint.folder, converted)
+    exact = measure(converted, checkpoint.text)
+    for number, source in enumerate((checkpoint.folder, converted)):
+        out = tmp_path / f"out{number}"
+        succeed("quantize", source, out)
+        for name, low in measure(out, checkpoint.text).items():
+            assert low == pytest.approx(exact[name], rel=0.1) and low != exact[name]
+    # It does not stay beside another pipeline, which has none.
+    assert "--force" in fail("quantize", pipeline, out)
+    succeed("quantize", pipeline, out, "--force")
+    assert not out.with_name("out1.head").exists()
+    assert "no output layer" in fail("perplexity", out, checkpoint.text)
 
 
 def test_other_files_of_the_pipeline_are_kept(pipeline: Path, tmp_path: Path):
