@@ -74,11 +74,11 @@ class Counts(TorchDispatchMode):
         reads, writes = [], []
         for i, argument in enumerate(schema.arguments):
             value = args[i] if i < len(args) else kwargs.get(argument.name)
-            found = [x for x in tree_leaves(value) if isinstance(x, torch.Tensor)]
+            tensors = [x for x in tree_leaves(value) if isinstance(x, torch.Tensor)]
             if argument.is_write:
-                writes += found
+                writes += tensors
             if not argument.is_out and not (i == 0 and name in FILLS):
-                reads += found
+                reads += tensors
         returned = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
         written = {id(x) for x in writes}
         writes += [x for x in returned if id(x) not in written]
@@ -168,7 +168,7 @@ def count_layer(
     kernel: Any, n_rows: int = 2048, config: LSTMConfig = ORIGINAL.lstm, mixed: bool = True
 ) -> tuple[float, float]:
     """RETURNS (tuple): Kernels per time step and layer, forward and backward."""
-    found = []
+    totals = []
     for n_steps in (10, 20):
         with META:
             lstm = BiLSTM(config)
@@ -179,8 +179,8 @@ def count_layer(
                 top = lstm(x, [n_rows] * n_steps)[-1]
             with Counts() as backward:
                 top.backward(torch.empty_like(top))
-        found.append((forward.kernels.total(), backward.kernels.total()))
-    (few, few_back), (many, many_back) = found
+        totals.append((forward.kernels.total(), backward.kernels.total()))
+    (few, few_back), (many, many_back) = totals
     n = 10 * config.n_layers
     return (many - few) / n, (many_back - few_back) / n
 

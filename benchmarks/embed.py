@@ -260,7 +260,7 @@ def main() -> int:
     if run_measure(MEASURES):
         return 0
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shapes", nargs="+", choices=[*SHAPES, BUNDLED])
+    parser.add_argument("--shapes", nargs="*", choices=[*SHAPES, BUNDLED])
     choices = (*dict.fromkeys((*CPU_PRECISIONS, *GPU_PRECISIONS)), "auto")
     parser.add_argument(
         "--precision", nargs="+", choices=choices, help="default: all of the device"
@@ -297,7 +297,8 @@ def print_rates(args: argparse.Namespace) -> None:
     print_header(COLUMNS)
     # On a GPU, spaCy needs CuPy.
     has_pipe = args.pipe_tokens and (args.device == "cpu" or find_spec("cupy") is not None)
-    shapes, precisions = args.shapes or PUBLISHED, args.precision or device_precisions(args.device)
+    shapes = PUBLISHED if args.shapes is None else args.shapes  # None of them: the peers alone.
+    precisions = args.precision or device_precisions(args.device)
     for one in product(shapes, precisions, args.kernel, args.max_tokens):
         settings = dict(zip(("shape", "precision", "kernel", "max_tokens"), one))
         row = {**settings, **in_own_process(__file__, "speed", args, **settings)}

@@ -42,8 +42,8 @@ def _encode(encoder: CharCNN, batch: list[list[str]], longest: int) -> Tensor:
     most = encoder.config.max_characters_per_token
     ids = torch.full((len(batch), longest, most), PADDING + SHIFT)
     for row, tokens in enumerate(batch):
-        known, _ = character_ids(tokens, most)
-        ids[row, : len(tokens), : known.shape[1]] = torch.from_numpy(known)
+        characters, _ = character_ids(tokens, most)
+        ids[row, : len(tokens), : characters.shape[1]] = torch.from_numpy(characters)
     x = F.embedding(ids.view(-1, most), encoder.char_embedding.weight).transpose(1, 2)
     y = torch.cat([F.relu(conv(x).amax(2)) for conv in encoder.convolutions], dim=1)
     for highway in encoder.highways:

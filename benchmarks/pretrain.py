@@ -59,7 +59,6 @@ from spacy_elmo.pretraining.config import (
     PathsConfig,
     PretrainingConfig,
     RunConfig,
-    SystemConfig,
 )
 from spacy_elmo.pretraining.corpus import open_corpus, prepare
 from spacy_elmo.pretraining.distributed import process_group, world_size
@@ -126,7 +125,7 @@ class Training:
     args (Namespace): The options of the command line, with one shape, vocabulary, precision and
         kernel, and the folder of the corpora.
     device (str): "cpu", "cuda" or "meta".
-    kernel (str): See `SystemConfig`.
+    kernel (str): What runs the LSTMs, the loss and the update on a GPU.
     """
 
     def __init__(self, args: argparse.Namespace, device: str, kernel: Any) -> None:
@@ -137,15 +136,13 @@ class Training:
             mixed_precision=args.precision == "bfloat16",
             loss=LossConfig(n_samples=min(N_SAMPLES, args.vocabulary // 2)),
         )
-        paths, system = (
-            PathsConfig(Path(args.folder, str(args.vocabulary))),
-            SystemConfig(0, kernel),
-        )
-        run = RunConfig(paths, system, SHAPES[args.shape], settings)
-        self.corpus = open_corpus(paths.corpus)
+        folder = Path(args.folder, str(args.vocabulary))
+        run = RunConfig(PathsConfig(folder), bilm=SHAPES[args.shape], pretraining=settings)
+        self.corpus = open_corpus(folder)
         self.epoch = make_epoch(self.corpus.train, settings, 0, 0)
         # Of carried rows, the last batch has fewer steps.
         self.n_batches = max(len(self.epoch) - args.carry_state, 1)
+        torch.manual_seed(0)
         with torch.device(device):
             model, _ = build_model(run, self.corpus)
         model.bilm.lstm.kernel = model.output.kernel = kernel
@@ -227,26 +224,26 @@ def measure_scaling(args: argparse.Namespace) -> dict:
 @contextmanager
 def cpu_seconds() -> Iterator[Counter]:
     """YIELDS (Counter): CPU seconds spent in each of the parts."""
-    found: Counter = Counter()
-    originals = {part: getattr(*place) for part, place in PARTS.items()}
+    spent: Counter = Counter()
+    originals = {name: getattr(*place) for name, place in PARTS.items()}
 
-    def measured(part: str):
-        @functools.wraps(originals[part])
+    def measured(name: str):
+        @functools.wraps(originals[name])
         def call(*args, **kwargs):
             start = time.process_time()
-            result = originals[part](*args, **kwargs)
-            found[part] += time.process_time() - start
+            result = originals[name](*args, **kwargs)
+            spent[name] += time.process_time() - start
             return result
 
         return call
 
-    for part, place in PARTS.items():
-        setattr(*place, measured(part))
+    for name, place in PARTS.items():
+        setattr(*place, measured(name))
     try:
-        yield found
+        yield spent
     finally:
-        for part, place in PARTS.items():
-            setattr(*place, originals[part])
+        for name, place in PARTS.items():
+            setattr(*place, originals[name])
 
 
 def measure_parts(args: argparse.Namespace) -> list[dict]:
@@ -267,7 +264,7 @@ def measure_parts(args: argparse.Namespace) -> list[dict]:
             totals[n_words].update(spent)
     rows = []
     for n_words, total in totals.items():
-        total["the rest"] = total["all"] - sum(total[part] for part in PARTS)
+        total["the rest"] = total["all"] - sum(total[name] for name in PARTS)
         mean = {name: value / args.steps for name, value in total.items()}
         rows.append({"vocabulary": n_words, **mean})
     return rows

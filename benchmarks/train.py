@@ -107,13 +107,13 @@ def pipeline(variant: str, shape: str, folder: Path, words: set[str]) -> Languag
 
 def examples(vocab: spacy.vocab.Vocab, count: int) -> list[Example]:
     _, sentences = texts.tagged(count)
-    found = []
+    result = []
     stream = iter(sentences)
-    while part := list(islice(stream, SENTENCES_PER_DOC)):
-        words = [word for sentence, _ in part for word in sentence]
-        tags = [tag for _, sentence in part for tag in sentence]
-        found.append(Example.from_dict(Doc(vocab, words=words), {"tags": tags}))
-    return found
+    while chunk := list(islice(stream, SENTENCES_PER_DOC)):
+        words = [word for sentence, _ in chunk for word in sentence]
+        tags = [tag for _, sentence in chunk for tag in sentence]
+        result.append(Example.from_dict(Doc(vocab, words=words), {"tags": tags}))
+    return result
 
 
 def measure(args: argparse.Namespace) -> dict:
@@ -168,15 +168,15 @@ def main() -> None:
         command += ["--sentences", str(args.sentences), "--epochs", str(args.epochs)]
         command += ["--device", args.device]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        found = json.loads(done.stdout)
-        later = min(found["seconds"][1:])
+        measured = json.loads(done.stdout)
+        later = min(measured["seconds"][1:])
         baseline = later if VARIANTS[variant] is None else baseline
         row = {
             "variant": variant,
-            "steps/s, epoch 1": found["steps"] / found["seconds"][0],
-            "steps/s, later": found["steps"] / later,
+            "steps/s, epoch 1": measured["steps"] / measured["seconds"][0],
+            "steps/s, later": measured["steps"] / later,
             "time/static": later / baseline if baseline else float("nan"),
-            "peak MB": found["peak"],
+            "peak MB": measured["peak"],
         }
         cells = (form.format(row[name]) for name, form in COLUMNS.items())
         print("| " + " | ".join(cells) + " |", flush=True)

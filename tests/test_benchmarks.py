@@ -103,8 +103,7 @@ def test_embed_beside_a_busy_process(run):
     importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
 )
 def test_peers(run):
-    options = "--shapes", "tiny", "--precision", "float32", "--pipe-tokens", "0"
-    rows = run("embed", *options, "--sentences", "4", "--peers", "DistilBERT")[1:]
+    rows = run("embed", "--shapes", "--sentences", "4", "--peers", "DistilBERT")
     assert {row["shape"] for row in rows} == {"DistilBERT"}
     for row in rows:
         assert_filled(row, *RATES, "cold", "weights MB")
