@@ -26,6 +26,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/embed.py
 	$(BIN)/python benchmarks/train.py
 	$(BIN)/python benchmarks/pretrain.py
+	$(BIN)/python benchmarks/pretrain.py --shapes tiny small --precision float32 --scaling
 
 clean:
 	rm -rf demo build dist *.egg-info

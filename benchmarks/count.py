@@ -1,10 +1,11 @@
-"""What would a training step do on a GPU? Counted without one, on PyTorch's meta device.
+"""What would a GPU have to do? Counted without one, on PyTorch's meta device.
 
-For the original shape, carried states and a sampled softmax, prints one Markdown table: kernels per
-time step and layer, kernels of a whole step, what they read and write per token, what they read and
-write whatever the batch (in a step of one token), and floating-point operations. Each kernel is
-taken to read every tensor that it is given once, and to write its results once. A place where the
-host would wait for the device raises an error.
+For a training step of the original shape, in bfloat16, with carried states and a sampled softmax,
+prints one Markdown table: kernels per time step and layer, kernels of a whole step, what they read
+and write per token, what they read and write whatever the batch (in a step of one token), and
+floating-point operations. Each kernel is taken to read every tensor that it is given once, and to
+write its results once. A place where the host would wait for the device raises an error. The other
+benchmarks count with the same functions.
 
     python benchmarks/count.py
     python benchmarks/count.py --kernel torch --rows 512 --details
@@ -18,15 +19,17 @@ from typing import Any, Optional
 
 import numpy
 import torch
-from embed import FILTERS
+from common import SHAPES
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
+from spacy_elmo.bilm import BiLM, BiLMConfig, LSTMConfig
 from spacy_elmo.bilm.lstm import BiLSTM
-from spacy_elmo.bilm.mixed_precision import autocast
+from spacy_elmo.bilm.lstm_function import LayerState
+from spacy_elmo.bilm.mixed_precision import autocast, product_dtype
+from spacy_elmo.inference import Session, Settings
 from spacy_elmo.pretraining.batches import Batch
 from spacy_elmo.pretraining.config import LossConfig, PretrainingConfig
 from spacy_elmo.pretraining.language_model import LanguageModel
@@ -34,7 +37,7 @@ from spacy_elmo.pretraining.updater import Updater
 
 EXPONENT = 1.16
 META = torch.device("meta")
-ORIGINAL = LSTMConfig(4096, 512)
+ORIGINAL = SHAPES["original"]
 # They read or write only the rows that an index names.
 GATHERS = {"index", "index_select", "embedding", "gather"}
 SCATTERS = {"index_put_", "index_copy_", "index_add_", "scatter_"}
@@ -71,11 +74,11 @@ class Counts(TorchDispatchMode):
         reads, writes = [], []
         for i, argument in enumerate(schema.arguments):
             value = args[i] if i < len(args) else kwargs.get(argument.name)
-            found = [x for x in tree_leaves(value) if isinstance(x, torch.Tensor)]
+            tensors = [x for x in tree_leaves(value) if isinstance(x, torch.Tensor)]
             if argument.is_write:
-                writes += found
+                writes += tensors
             if not argument.is_out and not (i == 0 and name in FILLS):
-                reads += found
+                reads += tensors
         returned = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
         written = {id(x) for x in writes}
         writes += [x for x in returned if id(x) not in written]
@@ -111,8 +114,8 @@ class AsOnGPU(TorchFunctionMode):
     ) -> Any:
         if function is F.linear:
             names = dict(zip(("input", "weight", "bias"), args)) | (kwargs or {})
-            low = {k: x if x is None else x.to(torch.bfloat16) for k, x in names.items()}
-            return F.linear(**low)
+            dtype = product_dtype(names["input"])
+            return F.linear(**{k: x if x is None else x.to(dtype) for k, x in names.items()})
         if function is F.dropout:
             return torch.native_dropout(args[0], (kwargs or {})["p"], True)[0]
         return function(*args, **(kwargs or {}))
@@ -143,39 +146,63 @@ class Step:
         return self.batch.n_words, self.batch.n_targets
 
 
-def count_step(kernel: Any, n_rows: int, n_steps: int, n_words: int) -> Counts:
-    """RETURNS (Counts): Of a training step in bfloat16."""
-    step = Step(n_rows, n_steps, n_words)
-    char_cnn = CharCNNConfig(FILTERS, n_highway=2)
-    settings = PretrainingConfig(carry_state=True, mixed_precision=True)
-    with META:
-        bilm = BiLM(BiLMConfig(ORIGINAL, char_cnn))
-        model = LanguageModel(bilm, n_words, LossConfig())
-    bilm.lstm.kernel = model.output.kernel = kernel
-    updater = Updater(model, settings, 0)
-    states = model.new_states(n_rows)
+def count_update(updater: Updater, epoch: Any, states: Optional[list[LayerState]]) -> Counts:
+    """RETURNS (Counts): Of a training step on the meta device, which reads an epoch's first
+    batch."""
     with Counts() as counts, AsOnGPU():
-        updater.update(step, [0], 0, states)
+        updater.update(epoch, [0], 0, states)
     return counts
 
 
-def count_layer(kernel: Any, n_rows: int = 2048) -> tuple[float, float]:
+def count_step(kernel: Any, n_rows: int, n_steps: int, n_words: int) -> Counts:
+    """RETURNS (Counts): Of a training step of the original shape in bfloat16."""
+    settings = PretrainingConfig(carry_state=True, mixed_precision=True)
+    with META:
+        model = LanguageModel(BiLM(ORIGINAL), n_words, LossConfig())
+    model.bilm.lstm.kernel = model.output.kernel = kernel
+    step = Step(n_rows, n_steps, n_words)
+    return count_update(Updater(model, settings, 0), step, model.new_states(n_rows))
+
+
+def count_layer(
+    kernel: Any, n_rows: int = 2048, config: LSTMConfig = ORIGINAL.lstm, mixed: bool = True
+) -> tuple[float, float]:
     """RETURNS (tuple): Kernels per time step and layer, forward and backward."""
-    found = []
+    totals = []
     for n_steps in (10, 20):
         with META:
-            lstm = BiLSTM(ORIGINAL)
-            x = torch.empty(2, n_rows * n_steps, ORIGINAL.projection_dim).requires_grad_()
+            lstm = BiLSTM(config)
+            x = torch.empty(2, n_rows * n_steps, config.projection_dim).requires_grad_()
         lstm.kernel = kernel
-        with autocast(META, True):
+        with autocast(META, mixed):
             with Counts() as forward:
                 top = lstm(x, [n_rows] * n_steps)[-1]
             with Counts() as backward:
                 top.backward(torch.empty_like(top))
-        found.append((forward.kernels.total(), backward.kernels.total()))
-    (few, few_back), (many, many_back) = found
-    n = 10 * ORIGINAL.n_layers
+        totals.append((forward.kernels.total(), backward.kernels.total()))
+    (few, few_back), (many, many_back) = totals
+    n = 10 * config.n_layers
     return (many - few) / n, (many_back - few_back) / n
+
+
+def count_embedding(
+    config: BiLMConfig, settings: Settings, sentences: list[list[str]]
+) -> tuple[float, float]:
+    """RETURNS (tuple): Kernels per time step and layer, and bytes per token with an empty type
+    cache, of inference."""
+    with META:
+        session = Session(BiLM(config), settings)
+    session.embed([["x"]])  # Its type is in the cache then.
+    kernels = []
+    for n_tokens in (10, 20):
+        with Counts() as counts:
+            session.embed([["x"] * n_tokens] * 64)
+        kernels.append(counts.kernels.total())
+    session.type_cache.clear()
+    with Counts() as counts:
+        session.embed(sentences)
+    n_bytes = counts.bytes.total() / sum(map(len, sentences))
+    return (kernels[1] - kernels[0]) / (10 * config.lstm.n_layers), n_bytes
 
 
 def main() -> None:

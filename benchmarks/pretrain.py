@@ -1,16 +1,20 @@
-"""How fast does a biLM train?
+"""How fast does a biLM train, and in how much memory?
 
-Prints one Markdown table: words per second, the floating-point operations of its matrix products
-(forward and backward) per second and as a fraction of the machine's matrix-multiply rate, and how
-many words per second the data alone could give. On a CPU a second table compares one process with
-two.
+Prints one Markdown table: a row per shape, vocabulary, precision and kernel, each measured in its
+own process. benchmarks/RESULTS.md explains the columns.
 
     python benchmarks/pretrain.py
-    python benchmarks/pretrain.py --shapes small --device cuda --mixed-precision --batch-words 32768
+    python benchmarks/pretrain.py --shapes original --precision bfloat16 --device cuda \\
+        --kernel torch triton --carry-state --rows 2048 --vocabulary 793471
 
-What a step costs with another vocabulary, in CPU time of one thread, of the smallest shape:
+One process with one thread against two such processes:
 
-    python benchmarks/pretrain.py --vocabulary
+    python benchmarks/pretrain.py --shapes tiny small --scaling
+
+The CPU time of the parts of a step in one thread, with each vocabulary in turn, so that other work
+on the machine slows down all:
+
+    python benchmarks/pretrain.py --shapes tiny --vocabulary 50003 793471 --parts
 """
 
 from __future__ import annotations
@@ -19,50 +23,83 @@ import argparse
 import functools
 import os
 import socket
+import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import texts
 import torch
-from embed import FILTERS, SHAPES, matmul_rate
+from common import (
+    SHAPES,
+    counted_kernel,
+    describe,
+    exit_status,
+    in_own_process,
+    matmul_rate,
+    peak_mb,
+    print_header,
+    print_row,
+    run_measure,
+)
+from count import count_layer, count_update
 from torch import nn
 
-from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
+from spacy_elmo.bilm import BiLMConfig
 from spacy_elmo.bilm.characters import character_ids
-from spacy_elmo.pretraining.batches import Batch, SentenceBatches, pack, plan_epoch
-from spacy_elmo.pretraining.config import PathsConfig, PretrainingConfig, RunConfig, SystemConfig
+from spacy_elmo.inference.settings import cpu_has_bfloat16
+from spacy_elmo.pretraining.batches import Batch, make_epoch
+from spacy_elmo.pretraining.config import (
+    LossConfig,
+    PathsConfig,
+    PretrainingConfig,
+    RunConfig,
+)
 from spacy_elmo.pretraining.corpus import open_corpus, prepare
-from spacy_elmo.pretraining.distributed import process_group
+from spacy_elmo.pretraining.distributed import process_group, world_size
 from spacy_elmo.pretraining.init_model import build_model
 from spacy_elmo.pretraining.language_model import LanguageModel
 from spacy_elmo.pretraining.tokenize import TokenizationConfig
 from spacy_elmo.pretraining.updater import Updater
 
-TINY = BiLMConfig(
-    LSTMConfig(256, 64), CharCNNConfig(((1, 32), (2, 32), (3, 64), (4, 128), (5, 128)), n_highway=1)
-)
-VOCABULARY = 20_000
 N_SAMPLES = 8192
-# Words of the two output layers that --vocabulary compares.
-FEW_WORDS, MANY_WORDS = 50_003, 793_471
+UNROLL_STEPS = 20
+# Steps before the measured ones. On a GPU, kernels are compiled and memory is reserved in them.
+N_WARM_UP = {"cpu": 2, "cuda": 5}
 # Methods whose CPU time is shown by itself.
 PARTS = {
     "forward": (LanguageModel, "forward"),
     "backward": (torch.Tensor, "backward"),
     "clip": (nn.utils, "clip_grad_norm_"),
 }
-COLUMNS = ("shape", "words/s", "GFLOP/s", "mm GFLOP/s", "fraction", "data words/s", "data/training")
-
-
-def config_of(shape: str) -> BiLMConfig:
-    if shape == "tiny":
-        return TINY
-    dim, projection_dim, n_highway = SHAPES[shape]
-    return BiLMConfig(LSTMConfig(dim, projection_dim), CharCNNConfig(FILTERS, n_highway=n_highway))
+RUN_COLUMNS = {"shape": "{}", "vocabulary": "{:,}", "precision": "{}", "kernel": "{}"}
+# By measure.
+COLUMNS = {
+    "training": {
+        **RUN_COLUMNS,
+        "words/s": "{:,.0f}",
+        "GFLOP/s": "{:,.0f}",
+        "mm GFLOP/s": "{:,.0f}",
+        "fraction": "{:.0%}",
+        "kernels": "{}",
+        "MB/token": "{:.2f}",
+        "data words/s": "{:,.0f}",
+        "data/training": "{:,.0f}",
+        "peak MB": "{:,.0f}",
+    },
+    "scaling": {
+        **RUN_COLUMNS,
+        "1 process, words/s": "{:,.0f}",
+        "2 processes": "{:,.0f}",
+        "gain": "{:.2f}",
+    },
+    "parts": {**RUN_COLUMNS, **dict.fromkeys((*PARTS, "the rest", "all"), "{:.3f}")},
+}
 
 
 def flop(config: BiLMConfig, batch: Batch, n_words: int) -> float:
@@ -82,185 +119,229 @@ def flop(config: BiLMConfig, batch: Batch, n_words: int) -> float:
     return 3 * (lstm + softmax + convolutions + layers)
 
 
-def new_updater(run: RunConfig, device: str = "cpu") -> tuple[Updater, SentenceBatches]:
-    """RETURNS (tuple): What makes the steps of a run, and the batches of its first epoch."""
-    assert run.paths.corpus is not None
-    corpus = open_corpus(run.paths.corpus)
-    model, _ = build_model(run, corpus)
-    model.bilm.lstm.kernel = model.output.kernel = run.system.kernel
-    updater = Updater(model.to(device), run.pretraining, run.system.seed)
-    plan = plan_epoch(corpus.train.lengths, run.pretraining.batch_words, 0, 0)
-    return updater, SentenceBatches(corpus.train, plan)
+class Training:
+    """Trains a biLM on the batches of the first epoch, one after the other.
+
+    args (Namespace): The options of the command line, with one shape, vocabulary, precision and
+        kernel, and the folder of the corpora.
+    device (str): "cpu", "cuda" or "meta".
+    kernel (str): What runs the LSTMs, the loss and the update on a GPU.
+    """
+
+    def __init__(self, args: argparse.Namespace, device: str, kernel: Any) -> None:
+        settings = PretrainingConfig(
+            batch_words=args.rows * UNROLL_STEPS if args.carry_state else args.batch_words,
+            carry_state=args.carry_state,
+            unroll_steps=UNROLL_STEPS,
+            mixed_precision=args.precision == "bfloat16",
+            loss=LossConfig(n_samples=min(N_SAMPLES, args.vocabulary // 2)),
+        )
+        folder = Path(args.folder, str(args.vocabulary))
+        run = RunConfig(PathsConfig(folder), bilm=SHAPES[args.shape], pretraining=settings)
+        self.corpus = open_corpus(folder)
+        self.epoch = make_epoch(self.corpus.train, settings, 0, 0)
+        # Of carried rows, the last batch has fewer steps.
+        self.n_batches = max(len(self.epoch) - args.carry_state, 1)
+        torch.manual_seed(0)
+        with torch.device(device):
+            model, _ = build_model(run, self.corpus)
+        model.bilm.lstm.kernel = model.output.kernel = kernel
+        self.updater = Updater(model, settings, 0)
+        self.states = model.new_states(args.rows // world_size()) if args.carry_state else None
+        self.n_steps = 0
+
+    def step(self) -> tuple[torch.Tensor, int]:
+        """RETURNS (tuple): The loss, which need not be computed yet, and which batch was read."""
+        number, step = self.n_steps % self.n_batches, self.n_steps
+        self.n_steps += 1
+        return self.updater.update(self.epoch, [number], step, self.states)[0], number
+
+    def time_steps(self, args: argparse.Namespace) -> tuple[float, list[int]]:
+        """RETURNS (tuple): Seconds of some steps, and which batches they read. The host waits for
+        the device before the first and after the last one only."""
+        for _ in range(N_WARM_UP[args.device]):
+            loss, _ = self.step()
+        float(loss)
+        start = time.perf_counter()
+        steps = [self.step() for _ in range(args.steps)]
+        float(steps[-1][0])
+        return time.perf_counter() - start, [number for _, number in steps]
 
 
-def time_steps(updater: Updater, epoch: SentenceBatches, n_steps: int) -> tuple[float, range]:
-    """RETURNS (tuple): Seconds, and which batches they were spent on."""
-    for number in range(2):
-        float(updater.update(epoch, [number], number)[0])
+def measure_training(args: argparse.Namespace) -> dict:
+    """A row of the table."""
+    training = Training(args, args.device, args.kernel)
+    if args.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    seconds, numbers = training.time_steps(args)
+    row: dict = {"peak MB": peak_mb(args.device)}
     start = time.perf_counter()
-    timed = range(2, 2 + n_steps)
-    for number in timed:
-        loss, _ = updater.update(epoch, [number % len(epoch)], number)
-    float(loss)
-    return time.perf_counter() - start, timed
+    batches = [training.epoch.read(number) for number in range(len(training.epoch))]
+    row["data words/s"] = sum(b.n_words for b in batches) / (time.perf_counter() - start)
+    read = [batches[number] for number in numbers]
+    row["words/s"] = sum(batch.n_words for batch in read) / seconds
+    row["data/training"] = row["data words/s"] / row["words/s"]
+    config = SHAPES[args.shape]
+    n_samples = training.updater.settings.loss.n_samples
+    row["GFLOP/s"] = sum(flop(config, batch, n_samples) for batch in read) / seconds / 1e9
+    row["mm GFLOP/s"] = matmul_rate(args.device, args.precision)
+    row["fraction"] = row["GFLOP/s"] / row["mm GFLOP/s"]
+    kernel, mixed = counted_kernel(args.kernel), args.precision == "bfloat16"
+    counts = count_layer(kernel, config=config.lstm, mixed=mixed)
+    row["kernels"] = "{:.1f} + {:.1f}".format(*counts)
+    counted = Training(args, "meta", kernel)
+    counts = count_update(counted.updater, counted.epoch, counted.states)
+    row["MB/token"] = counts.bytes.total() / 1e6 / batches[0].n_targets
+    return row
 
 
-def scale(
-    number: int, n_processes: int, port: int, runs: list[RunConfig], n_steps: int, folder: Path
-) -> None:
-    """One of several processes, each on one core, that train each of the runs for some steps."""
+def scale(number: int, n_processes: int, port: int, args: argparse.Namespace) -> None:
+    """One of several processes, each on one core, that train together."""
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(n_processes)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    with process_group(gpu=False) as device:
-        for i, run in enumerate(runs):
-            updater, epoch = new_updater(run, device)
-            seconds, timed = time_steps(updater, epoch, n_steps)
-            if number == 0:
-                words = sum(epoch.size(number)[0] for number in timed)
-                (folder / f"{n_processes}-{i}.txt").write_text(str(words / seconds))
+    with process_group(gpu=False):
+        training = Training(args, "cpu", args.kernel)
+        seconds, numbers = training.time_steps(args)
+        if number == 0:
+            words = sum(training.epoch.size(number)[0] for number in numbers)
+            Path(args.folder, "rate.txt").write_text(str(words / seconds))
 
 
-def print_scaling(shapes: list[str], runs: list[RunConfig], n_steps: int, folder: Path) -> None:
+def measure_scaling(args: argparse.Namespace) -> dict:
+    """Processes with one thread each, by gloo."""
+    rates = []
     for n_processes in (1, 2):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        arguments = (n_processes, port, runs, n_steps, folder)
-        torch.multiprocessing.spawn(scale, arguments, nprocs=n_processes)
-    print("\nProcesses with one thread each, gloo:\n")
-    print("| shape | 1 process, words/s | 2 processes | gain |\n|---|---|---|---|")
-    for i, shape in enumerate(shapes):
-        one, two = (float((folder / f"{n}-{i}.txt").read_text()) for n in (1, 2))
-        print(f"| {shape} | {one:,.0f} | {two:,.0f} | {two / one:.2f} |")
+        torch.multiprocessing.spawn(scale, (n_processes, port, args), nprocs=n_processes)
+        rates.append(float(Path(args.folder, "rate.txt").read_text()))
+    one, two = rates
+    return {"1 process, words/s": one, "2 processes": two, "gain": two / one}
 
 
 @contextmanager
 def cpu_seconds() -> Iterator[Counter]:
     """YIELDS (Counter): CPU seconds spent in each of the parts."""
-    found: Counter = Counter()
-    originals = {part: getattr(*place) for part, place in PARTS.items()}
+    spent: Counter = Counter()
+    originals = {name: getattr(*place) for name, place in PARTS.items()}
 
-    def measured(part: str):
-        @functools.wraps(originals[part])
+    def measured(name: str):
+        @functools.wraps(originals[name])
         def call(*args, **kwargs):
             start = time.process_time()
-            result = originals[part](*args, **kwargs)
-            found[part] += time.process_time() - start
+            result = originals[name](*args, **kwargs)
+            spent[name] += time.process_time() - start
             return result
 
         return call
 
-    for part, place in PARTS.items():
-        setattr(*place, measured(part))
+    for name, place in PARTS.items():
+        setattr(*place, measured(name))
     try:
-        yield found
+        yield spent
     finally:
-        for part, place in PARTS.items():
-            setattr(*place, originals[part])
+        for name, place in PARTS.items():
+            setattr(*place, originals[name])
 
 
-def print_vocabulary(batch_words: int, n_steps: int, mixed_precision: bool, folder: Path) -> None:
-    """The same steps with output layers of two sizes, in turn, so that other work on the machine
-    slows down both."""
+def measure_parts(args: argparse.Namespace) -> list[dict]:
+    """A row for each vocabulary, in CPU seconds per step of one thread."""
     torch.set_num_threads(1)
-    source, sentences = texts.sentences(12_000)
-    words = ["<S>", "</S>", "<UNK>"]
-    words += [word for word, _ in Counter(w for words in sentences for w in words).most_common()]
-    words += [f"unseen-{number}" for number in range(MANY_WORDS - len(words))]
-    updaters = {}
-    for n_words in (FEW_WORDS, MANY_WORDS):
-        path = folder / str(n_words)
-        lines = (" ".join(sentence) for sentence in sentences)
-        tokenization = TokenizationConfig(whitespace=True, one_per_line=True)
-        prepare(lines, path, tokenization, vocabulary=words[:n_words])
-        settings = PretrainingConfig(batch_words=batch_words, mixed_precision=mixed_precision)
-        run = RunConfig(PathsConfig(path), bilm=TINY, pretraining=settings)
-        updater, epoch = new_updater(run)
-        for number in range(3):
-            updater.update(epoch, [number], number)
-        updaters[n_words] = updater, epoch
-    totals, parts = Counter(), {}
-    for number in range(3, 3 + n_steps):
-        for n_words in sorted(updaters, reverse=bool(number % 2)):
-            updater, epoch = updaters[n_words]
-            with cpu_seconds() as found:
+    trainings, totals = {}, {}
+    for n_words in args.vocabularies:
+        args.vocabulary, totals[n_words] = n_words, Counter()
+        trainings[n_words] = training = Training(args, "cpu", args.kernel)
+        for _ in range(N_WARM_UP["cpu"]):
+            training.step()
+    for number in range(args.steps):
+        for n_words in sorted(trainings, reverse=bool(number % 2)):
+            with cpu_seconds() as spent:
                 start = time.process_time()
-                updater.update(epoch, [number % len(epoch)], number)
-                totals[n_words] += time.process_time() - start
-            parts.setdefault(n_words, Counter()).update(found)
-    print(
-        f"{source}: {N_SAMPLES:,} samples, {batch_words:,} words per step, shape tiny, Adagrad, "
-        f"CPU seconds per step, mean of {n_steps}.\n"
-    )
-    columns = ("vocabulary", *PARTS, "the rest", "all")
-    print("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
-    for n_words in updaters:
-        total = totals[n_words]
-        rest = total - sum(parts[n_words].values())
-        seconds = [*(parts[n_words][part] for part in PARTS), rest, total]
-        cells = [f"{n_words:,}", *(f"{value / n_steps:.3f}" for value in seconds)]
-        print("| " + " | ".join(cells) + " |")
-    print(f"\nratio: {totals[MANY_WORDS] / totals[FEW_WORDS]:.3f}")
+                trainings[n_words].step()
+                totals[n_words]["all"] += time.process_time() - start
+            totals[n_words].update(spent)
+    rows = []
+    for n_words, total in totals.items():
+        total["the rest"] = total["all"] - sum(total[name] for name in PARTS)
+        mean = {name: value / args.steps for name, value in total.items()}
+        rows.append({"vocabulary": n_words, **mean})
+    return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    shapes = ("tiny", "small", "original")
-    parser.add_argument("--shapes", nargs="+", choices=("tiny", *SHAPES), default=shapes)
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--mixed-precision", action="store_true")
-    parser.add_argument("--batch-words", type=int, default=4096)
-    parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--kernel", default="auto", choices=("auto", "torch", "triton"))
-    parser.add_argument("--vocabulary", action="store_true")
-    args = parser.parse_args()
-    if args.vocabulary and (args.device != "cpu" or args.shapes not in (shapes, ["tiny"])):
-        parser.error("--vocabulary is measured on the CPU, with the tiny shape alone")
-    with tempfile.TemporaryDirectory() as folder:
-        if args.vocabulary:
-            print_vocabulary(args.batch_words, args.steps, args.mixed_precision, Path(folder))
-            return
-        path = Path(folder) / "corpus"
-        source, sentences = texts.sentences(12_000)
-        tokenization = TokenizationConfig(whitespace=True, one_per_line=True)
+def write_corpora(folder: Path, sentences: list[list[str]], vocabularies: list[int]) -> None:
+    """Write a corpus for each size of the vocabulary, filled up with words that do not occur."""
+    counts = Counter(word for words in sentences for word in words)
+    words = ["<S>", "</S>", "<UNK>", *(word for word, _ in counts.most_common())]
+    words += [f"unseen-{number}" for number in range(max(vocabularies) - len(words))]
+    for n_words in vocabularies:
         lines = (" ".join(sentence) for sentence in sentences)
-        prepare(lines, path, tokenization, vocab_size=VOCABULARY)
-        corpus = open_corpus(path)
-        plan = plan_epoch(corpus.train.lengths, args.batch_words, 0, 0)
-        start = time.perf_counter()
-        batches = [pack(corpus.train, part) for part in plan]
-        data_rate = sum(batch.n_words for batch in batches) / (time.perf_counter() - start)
-        print(
-            f"{source}: vocabulary of {len(corpus.words):,}, {N_SAMPLES:,} samples, "
-            f"{args.batch_words:,} words per batch, "
-            f"{'bfloat16' if args.mixed_precision else 'float32'}, {torch.get_num_threads()} "
-            f"threads, PyTorch {torch.__version__}, {args.device}.\n"
-        )
-        print("| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS))
-        runs: list[RunConfig] = []
-        for shape in args.shapes:
-            config = config_of(shape)
-            settings = PretrainingConfig(
-                batch_words=args.batch_words, mixed_precision=args.mixed_precision
-            )
-            system = SystemConfig(kernel=args.kernel)
-            run = RunConfig(PathsConfig(path), system, config, settings)
-            runs.append(run)
-            updater, epoch = new_updater(run, args.device)
-            seconds, timed = time_steps(updater, epoch, args.steps)
-            read = [batches[number % len(plan)] for number in timed]
-            words = sum(batch.n_words for batch in read)
-            operations = sum(flop(config, batch, N_SAMPLES) for batch in read)
-            dtype = torch.bfloat16 if args.mixed_precision else torch.float32
-            limit, rate = matmul_rate(args.device, dtype), operations / seconds / 1e9
-            cells = [shape, f"{words / seconds:,.0f}", f"{rate:,.0f}", f"{limit:,.0f}"]
-            cells += [f"{rate / limit:.0%}", f"{data_rate:,.0f}"]
-            cells += [f"{data_rate / (words / seconds):,.0f}"]
-            print("| " + " | ".join(cells) + " |", flush=True)
-        if args.device == "cpu":
-            print_scaling(args.shapes, runs, args.steps, Path(folder))
+        tokenization = TokenizationConfig(whitespace=True, one_per_line=True)
+        prepare(lines, folder / str(n_words), tokenization, vocabulary=words[:n_words])
 
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--shapes", nargs="+", choices=SHAPES, default=["tiny", "small", "original"])
+    add(
+        "--precision",
+        nargs="+",
+        choices=("float32", "bfloat16"),
+        help="default: those that are fast here",
+    )
+    add("--device", default="cpu", choices=("cpu", "cuda"))
+    add("--kernel", nargs="+", default=["auto"], choices=("auto", "torch", "triton"))
+    add("--vocabulary", nargs="+", type=int, default=[20_000], help="words of the output layer")
+    add("--carry-state", action="store_true", help=f"rows of {UNROLL_STEPS} words per step")
+    add("--rows", type=int, help="with --carry-state (default: 128)")
+    add("--batch-words", type=int, help="without --carry-state (default: 4,096)")
+    add("--sentences", type=int, default=12_000, help="of the corpus")
+    add("--steps", type=int, help="measured ones (default: 6, on a GPU 50)")
+    add("--scaling", action="store_true", help="two processes against one")
+    add("--parts", action="store_true", help="CPU seconds of the parts of a step")
+    args = parser.parse_args()
+    if (args.rows and not args.carry_state) or (args.batch_words and args.carry_state):
+        parser.error("--rows needs --carry-state, which has no --batch-words")
+    if (args.scaling or args.parts) and (args.device != "cpu" or (args.scaling and args.parts)):
+        parser.error("--scaling and --parts are measured on a CPU, one of them at a time")
+    args.rows, args.batch_words = args.rows or 128, args.batch_words or 4096
+    args.steps = args.steps or (6 if args.device == "cpu" else 50)
+    if args.precision is None:
+        has_bfloat16 = args.device == "cuda" or cpu_has_bfloat16()
+        args.precision = ["float32", "bfloat16"] if has_bfloat16 else ["float32"]
+    return args
+
+
+def main() -> int:
+    if run_measure(MEASURES):
+        return 0
+    args = parse_args()
+    source, sentences = texts.sentences(args.sentences)
+    by_rows = f"{args.rows:,} rows of {UNROLL_STEPS} words with carried states"
+    print(
+        f"{source}: up to {N_SAMPLES:,} samples, "
+        f"{by_rows if args.carry_state else f'{args.batch_words:,} words'} per step, {args.steps} "
+        f"steps. {describe(args.device)}.\n"
+    )
+    measure = "scaling" if args.scaling else "parts" if args.parts else "training"
+    columns = COLUMNS[measure]
+    vocabularies = args.vocabulary
+    with tempfile.TemporaryDirectory() as args.folder:
+        write_corpora(Path(args.folder), sentences, vocabularies)
+        print_header(columns)
+        # The parts of all vocabularies are measured together.
+        each = vocabularies[:1] if args.parts else vocabularies
+        for one in product(args.shapes, each, args.precision, args.kernel):
+            settings = dict(zip(RUN_COLUMNS, one), vocabularies=vocabularies)
+            rows = in_own_process(__file__, measure, args, **settings)
+            for row in rows if isinstance(rows, list) else [rows]:
+                print_row(columns, {**settings, **row})
+    return exit_status()
+
+
+MEASURES = {"training": measure_training, "scaling": measure_scaling, "parts": measure_parts}
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

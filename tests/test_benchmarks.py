@@ -1,0 +1,164 @@
+"""The benchmarks run, at their smallest size, and fill their tables. What they measure is not
+tested."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+MODULES = ("common", "count", "embed", "peers", "plain", "pretrain", "texts", "train")
+# What every row has, whatever is measured.
+RATES = "GFLOP/s", "mm GFLOP/s", "fraction", "peak MB"
+COUNTS = "kernels", "MB/token"
+SMALL_CORPUS = "--shapes", "tiny", "--sentences", "600", "--steps", "1", "--precision", "float32"
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """A folder with a file of sentences where the benchmarks look for one."""
+    folder = tmp_path_factory.mktemp("shared")
+    path = folder / "data" / "ud_en_ewt" / "en_ewt-ud-train.conllu"
+    path.parent.mkdir(parents=True)
+    with path.open("w", encoding="utf8") as file:
+        for number in range(600):
+            for i in range(1, 5 + number % 7):
+                file.write(f"{i}\tword{number * i % 397}\t_\tNOUN\n")
+            file.write("\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def modules(shared):
+    """The benchmarks, which measure everything once, and in this process."""
+    environment = patch.dict(os.environ, {"SPACY_ELMO_SHARED": str(shared)})
+    with patch.object(sys, "path", [str(FOLDER), *sys.path]), environment:
+        common = importlib.import_module("common")
+        seconds = common.seconds
+        # The other modules take them from here.
+        common.seconds = lambda run, device, repeats=1: seconds(run, device, 1)
+        common.in_own_process = in_this_process
+        yield {name: importlib.import_module(name) for name in MODULES}
+    for name in MODULES:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def run(modules, capsys):
+    """Runs a benchmark. RETURNS (list): The rows of its table, as dicts."""
+    n_threads = torch.get_num_threads()
+
+    def run_main(name: str, *options: str) -> list[dict[str, str]]:
+        with patch.object(sys, "argv", [name, *options]):
+            assert not modules[name].main()
+        return read_table(capsys.readouterr().out)
+
+    yield run_main
+    torch.set_num_threads(n_threads)
+
+
+def in_this_process(script: str, measure: str, args: Namespace, **settings: object) -> Any:
+    row = sys.modules[Path(script).stem].MEASURES[measure](Namespace(**{**vars(args), **settings}))
+    return json.loads(json.dumps(row))
+
+
+def read_table(output: str) -> list[dict[str, str]]:
+    lines = [line for line in output.splitlines() if line.startswith("| ")]
+    names, *rows = ([cell.strip() for cell in line.strip("|").split(" | ")] for line in lines)
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def assert_filled(row: dict[str, str], *columns: str) -> None:
+    assert [name for name in columns if not row[name] or "nan" in row[name]] == []
+
+
+def test_embed(run):
+    options = "--shapes", "tiny", "--precision", "float32", "int8", "--max-tokens", "64"
+    exact, coarse = run("embed", *options, "--sentences", "20", "--pipe-tokens", "50", "--peers")
+    for row in (exact, coarse):
+        assert (row["shape"], row["kernel"], row["max tokens"]) == ("tiny", "auto", "64")
+        assert_filled(row, *RATES, "cold", "warm", "nlp.pipe", "latency ms", "weights MB")
+    assert_filled(exact, *COUNTS, "plain")
+    assert_filled(coarse, "min cosine")
+
+
+def test_embed_beside_a_busy_process(run):
+    rows = run("embed", "--busy", "--shapes", "tiny", "--precision", "float32", "--sentences", "8")
+    assert [row["through"] for row in rows] == ["nlp.pipe", "8 threads call nlp"]
+    assert_filled(rows[0], "1 thread", "n threads", "n/1", "busy", "busy/idle")
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
+)
+def test_peers(run):
+    rows = run("embed", "--shapes", "--sentences", "4", "--peers", "DistilBERT")
+    assert {row["shape"] for row in rows} == {"DistilBERT"}
+    for row in rows:
+        assert_filled(row, *RATES, "cold", "weights MB")
+
+
+@pytest.mark.parametrize("rows", [(), ("--carry-state", "--rows", "4")], ids=str)
+def test_pretrain(run, rows):
+    batch = rows or ("--batch-words", "100")
+    table = run("pretrain", *SMALL_CORPUS, *batch, "--vocabulary", "50", "3000")
+    assert [row["vocabulary"] for row in table] == ["50", "3,000"]
+    for row in table:
+        assert_filled(row, *RATES, *COUNTS, "words/s", "data words/s")
+
+
+def test_pretrain_parts(run):
+    options = "--parts", "--batch-words", "100", "--vocabulary", "50", "3000"
+    rows = run("pretrain", *SMALL_CORPUS, *options)
+    assert [row["vocabulary"] for row in rows] == ["50", "3,000"]
+    for row in rows:
+        assert_filled(row, "forward", "backward", "clip", "the rest", "all")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--rows", "4"),
+        ("--carry-state", "--batch-words", "100"),
+        ("--parts", "--scaling"),
+        ("--precision", "int8"),
+    ],
+    ids=str,
+)
+def test_options_that_do_not_fit_together(run, options, capsys):
+    with pytest.raises(SystemExit) as error:
+        run("pretrain", *options)
+    assert error.value.code == 2 and "usage" in capsys.readouterr().err
+
+
+def test_count(run):
+    options = "--kernel", "torch", "--rows", "8", "--steps", "2", "--vocabulary", "9000"
+    (row,) = run("count", *options)
+    assert_filled(row, "forward", "backward", "kernels", "MB/token", "GB fixed", "TFLOP")
+
+
+@pytest.mark.slow
+def test_own_processes(shared):
+    """Nothing is replaced: each row is measured in its own process, or in two."""
+    command = [sys.executable, str(FOLDER / "pretrain.py"), *SMALL_CORPUS, "--batch-words", "100"]
+    environment = {**os.environ, "SPACY_ELMO_SHARED": str(shared)}
+    for options, column in (([], "peak MB"), (["--scaling"], "gain")):
+        done = subprocess.run(
+            [*command, *options], capture_output=True, text=True, env=environment, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+        (row,) = read_table(done.stdout)
+        assert_filled(row, column)
+    failing = [*command[:-1], "1000000", "--carry-state"]
+    assert subprocess.run(failing, capture_output=True, env=environment).returncode != 0
