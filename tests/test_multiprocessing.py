@@ -90,6 +90,12 @@ def test_fork_while_threads_run(tmp_path, weights_folder, n_calls, n_forks, time
 
 
 @needs_fork
+def test_fork_while_a_thread_waits_for_parts_of_its_call(tmp_path):
+    results = run(tmp_path, "fork_beside_parts.py", timeout=60)
+    assert results == ["forked", "part", "part", "task", "task"]
+
+
+@needs_fork
 def test_forked_processes_use_one_thread_for_elmo_only(tmp_path, weights_folder):
     assert run(tmp_path, "count_threads_in_forks.py", weights_folder) == {
         "no elmo before": 2,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import runpy
+import subprocess
+import sys
 from importlib.metadata import requires
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -39,3 +43,35 @@ def test_extras_for_gpus_go_together_with_spacys(settings, extra):
 def test_cuda_is_cuda12x(settings):
     extras = settings["extras_require"]
     assert extras["cuda"] == extras["cuda12x"] and "cuda13x" in extras
+
+
+CHECK = """
+import sys, importlib.machinery, importlib.util, torch
+name, path = "spacy_elmo.bilm._kernels", sys.argv[1]
+loader = importlib.machinery.ExtensionFileLoader(name, path)
+module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
+import spacy_elmo.bilm
+sys.modules[name] = spacy_elmo.bilm._kernels = module
+from spacy_elmo.bilm import compiled_cell
+from spacy_elmo.pretraining.losses import compiled_softmax
+for compiled in (compiled_cell, compiled_softmax):
+    assert compiled._kernels is module
+    assert compiled.max_error(torch.device("cpu"), torch.float32) < 1e-6
+loss = torch.zeros(1)
+arguments = torch.tensor([[0.0, torch.nan]]), torch.zeros(2), torch.tensor([0]), None
+compiled_softmax.softmax_gradient(*arguments, loss=loss, d_bias=torch.zeros(2))
+assert loss.isnan()
+assert torch.tensor([1e-40]) * 1 != 0
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform == "win32" or find_spec("spacy_elmo.bilm._kernels") is None,
+    reason="the extension was not built: there was no C compiler at installation",
+)
+def test_the_extension_is_exact_whatever_cflags_say(tmp_path):
+    command = [sys.executable, "setup.py", "-q", "build_ext", "-b", tmp_path, "-t", tmp_path]
+    flags = os.environ | {"CFLAGS": "-Ofast -ffast-math"}
+    subprocess.run(command, cwd=ROOT, env=flags, check=True)
+    built = tmp_path.glob("spacy_elmo/bilm/_kernels*")
+    subprocess.run([sys.executable, "-c", CHECK, *built], check=True)

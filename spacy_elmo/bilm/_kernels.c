@@ -13,11 +13,13 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__GLIBC__)
+#if !defined(__GNUC__) || defined(__clang__) || !defined(__x86_64__) || !defined(__GLIBC__)
+#define EVERY_PROCESSOR
+#elif __GNUC__ >= 12
 #define EVERY_PROCESSOR \
     __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define EVERY_PROCESSOR
+#else /* Earlier ones do not know these names. */
+#define EVERY_PROCESSOR __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
 #if defined(__GNUC__)
 #define INLINE static inline __attribute__((always_inline))

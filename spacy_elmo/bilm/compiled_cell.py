@@ -84,7 +84,7 @@ def max_error(device: torch.device, dtype: torch.dtype) -> float:
     generator = torch.Generator().manual_seed(0)
     with torch.inference_mode(False), torch.enable_grad():
         gates, c_previous, d_hidden, d_c = (
-            torch.randn(n, width, generator=generator).to(kind)
+            torch.randn(n, width, generator=generator, dtype=torch.float32, device=device).to(kind)
             for width, kind in ((4 * dim, dtype), (dim, None), (dim, dtype), (dim, None))
         )
         leaves = [gates.double().requires_grad_(), c_previous.double().requires_grad_()]
@@ -94,7 +94,7 @@ def max_error(device: torch.device, dtype: torch.dtype) -> float:
         expected = torch.autograd.grad([output, cells], leaves, [d_hidden.double(), d_c.double()])
     half, c, hidden, again = gates / 2, *(torch.empty_like(x) for x in (d_c, d_hidden, d_hidden))
     forward(half, half.clone(), c_previous, c, hidden, clip, keep_gates=True)
-    d_bias = torch.zeros(4 * dim)
+    d_bias = torch.zeros(4 * dim, dtype=torch.float32, device=device)
     backward(half, c_previous, c, d_hidden, d_c, d_bias, again, clip)
     wanted = output.detach(), output.detach(), cells.detach(), *expected, expected[0].sum(0)
     return mean_error(zip(wanted, (hidden, again, c, half, d_c, d_bias)))

@@ -24,7 +24,12 @@ _MAX_ERROR = {torch.float32: 0.005, torch.bfloat16: 0.1}
 
 
 def load_kernels(
-    name: str, kernel: Kernel, device: torch.device, dtype: torch.dtype, *settings: Hashable
+    name: str,
+    kernel: Kernel,
+    device: torch.device,
+    dtype: torch.dtype,
+    *settings: Hashable,
+    weights: torch.dtype = torch.float32,
 ) -> Any:
     """Import a module of kernels, if they are to run.
 
@@ -34,13 +39,16 @@ def load_kernels(
         and if the results agree. If they do not, a warning says so. "triton": on any device but a
         CPU, where it means "auto". "torch": never.
     dtype (dtype): Of products.
+    weights (dtype): Of weights, and so of cells and losses. Compiled kernels are for float32: they
+        get addresses, and would read and write past the end of anything narrower.
     RETURNS (Optional[module]): None for the plain path.
     """
     on_cpu = device.type == "cpu"
     if kernel == "torch" or on_cpu != name.rpartition(".")[2].startswith("compiled"):
         return None
     if on_cpu:
-        runs = _agrees(name, f"{__package__}._kernels", device, dtype, *settings)
+        required = f"{__package__}._kernels"
+        runs = weights == torch.float32 and _agrees(name, required, device, dtype, *settings)
     elif kernel == "auto":
         runs = device.type == "cuda" and _agrees(name, "triton", device, dtype, *settings)
     elif find_spec("triton") is None:
@@ -63,7 +71,7 @@ def _agrees(
         error = import_module(name).max_error(device, dtype, *settings)
         if error <= _MAX_ERROR[dtype]:
             return True
-        reason = f"a result differs by {error:.1%}"
+        reason = f"a result differs by {100 * error:.3g}%"
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # Of Triton, its compiler, or the driver.

@@ -64,7 +64,7 @@ class LSTMFunction(torch.autograd.Function):
         """
         dtype = product_dtype(x)
         ctx.batch_sizes, ctx.config, ctx.dtype = batch_sizes, config, dtype
-        ctx.cell = load_kernels(COMPILED_CELL, kernel, x.device, dtype)
+        ctx.cell = load_kernels(COMPILED_CELL, kernel, x.device, dtype, weights=x.dtype)
         y = x.new_empty(*x.shape[:-1], config.projection_dim)
         tensors = x, gate_weight, gate_bias, projection_weight, y, *(state or (None, None))
         runs = [partial(_forward, ctx, *part) for part in _directions(tensors)]

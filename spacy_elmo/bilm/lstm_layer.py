@@ -89,7 +89,10 @@ def run_layer(
     cells (Optional[Tensor]): Takes all cells, packed like x, shape (..., rows, H).
     """
     h, c = state or (None, x.new_zeros(*x.shape[:-2], batch_sizes[0], config.dim))
-    kept = None if cells is None else iter(cells.split(batch_sizes, dim=-2))
+    kept = None
+    if cells is not None:
+        # A compiled cell reads rows without gaps. The state is written at the end.
+        c, kept = c.contiguous(), iter(cells.split(batch_sizes, dim=-2))
     previous, hidden, low_y = h, None, y
     for n, gates in zip(batch_sizes, _input_gates(x, batch_sizes, products)):
         if hidden is None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
-from typing import TypeVar
+from typing import Literal, Optional, TypeVar
 
 import torch
 
@@ -32,13 +32,8 @@ def start(task: Callable[[], T], device: torch.device) -> Callable[[], T]:
     device (torch.device): Where it computes.
     RETURNS (Callable): Waits for the task, and returns what it returns. To be called once.
     """
-    with _STARTING:  # A thread's first question takes over the number of the process.
-        n_threads = torch.get_num_threads()
-    if device.type != "cpu" or n_threads == 1:
-        return task
-    try:
-        future = _pool(n_threads).submit(task)
-    except RuntimeError:  # The main thread has ended, or no thread can be started.
+    future = _submit(task, device, "tasks")
+    if future is None:
         return task
     process = os.getpid()
     # A forked process does not have the thread.
@@ -47,20 +42,45 @@ def start(task: Callable[[], T], device: torch.device) -> Callable[[], T]:
 
 def run_side_by_side(tasks: Sequence[Callable[[], T]], device: torch.device) -> list[T]:
     """Run tasks, each in a thread of its own if there are several (see `start`). No other thread
-    forks the process meanwhile: the tasks need not enter `no_fork`.
+    forks the process meanwhile: the tasks must not enter `no_fork`. When this returns or raises, no
+    task runs any more: they write to the same tensors.
 
     RETURNS (list): Their results.
     """
+    futures: list[Optional[Future[T]]] = []
     with no_fork():
-        if len(tasks) > 1:
-            tasks = [start(task, device) for task in tasks]
-        return [task() for task in tasks]
+        try:
+            for task in tasks:
+                futures.append(_submit(task, device, "parts") if len(tasks) > 1 else None)
+            pairs = zip(tasks, futures)
+            return [task() if future is None else future.result() for task, future in pairs]
+        finally:
+            submitted = [future for future in futures if future is not None]
+            for future in submitted:
+                future.cancel()
+            wait(submitted)
+
+
+def _submit(
+    task: Callable[[], T], device: torch.device, pool: Literal["tasks", "parts"]
+) -> Optional[Future[T]]:
+    """RETURNS (Optional[Future]): None if the task is to run in this thread."""
+    with _STARTING:  # A thread's first question takes over the number of the process.
+        n_threads = torch.get_num_threads()
+    if device.type != "cpu" or n_threads == 1:
+        return None
+    try:
+        return _pool(n_threads, pool).submit(task)
+    except RuntimeError:  # The main thread has ended, or no thread can be started.
+        return None
 
 
 @cache
-def _pool(n_threads: int) -> ThreadPoolExecutor:
+def _pool(n_threads: int, name: str) -> ThreadPoolExecutor:
+    """There are two of them: while a thread waits to fork, those of `start` may all wait in
+    `no_fork`, until a thread inside it has the results of `run_side_by_side`."""
     # Threads of Python: PyTorch's operators run without the global interpreter lock.
-    pool = ThreadPoolExecutor(n_threads, "spacy-elmo", initializer=_use_one_thread)
+    pool = ThreadPoolExecutor(n_threads, f"spacy-elmo-{name}", initializer=_use_one_thread)
     # All threads begin here, so that later calls leave the number of new threads alone.
     barrier = threading.Barrier(n_threads)
     for future in [pool.submit(barrier.wait, 10) for _ in range(n_threads)]:

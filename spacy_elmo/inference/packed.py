@@ -66,7 +66,9 @@ def pack_bilm(
         else:
             # On a GPU, both directions in one batched product.
             groups = zip(pair) if bias.device.type == "cpu" else [pair]
-            cell = load_kernels(COMPILED_CELL, settings.kernel, bias.device, dtype)
+            cell = load_kernels(
+                COMPILED_CELL, settings.kernel, bias.device, dtype, weights=bias.dtype
+            )
             products = [_pack_layer(group, precision, cell) for group in groups]
             layers.append([partial(run_layer, products=one, config=config) for one in products])
     return PackedBiLM(char_products, layers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from importlib.util import find_spec
 
+import numpy
 import pytest
 import torch
 
@@ -129,6 +130,67 @@ def test_inference_uses_it():
     ]
     for ours, plain in zip(*results):
         assert max_difference(ours, plain) < 1e-6
+
+
+@needs_extension
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+def test_weights_of_other_types_are_for_pytorch(dtype):
+    """The cell reads and writes float32, whatever is there."""
+    bilm = random_bilm().to(dtype)
+    sentences = [["the", "bank", "."], ["river"]]
+    for precision in ("float32", "bfloat16"):
+        ours, plain = (
+            Session(bilm, Settings(precision=precision, kernel=kernel)).embed(sentences)
+            for kernel in ("auto", "torch")
+        )
+        assert all(torch.equal(*pair) for pair in zip(ours, plain))
+    results = []
+    for kernel in ("auto", "torch"):
+        bilm.lstm.kernel = kernel
+        bilm.zero_grad()
+        layers = bilm(["the", "bank"], numpy.array([0, 1, 0]), [2, 1], mixed_precision=True)
+        layers.float().sum().backward()
+        results.append([layers, *(parameter.grad for parameter in bilm.parameters())])
+    assert all(torch.equal(*pair) for pair in zip(*results))
+
+
+@needs_extension
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_comparison_chooses_its_own_types(dtype):
+    """Whatever PyTorch's defaults are: memory of another type would be too small."""
+    from spacy_elmo.bilm import compiled_cell
+    from spacy_elmo.pretraining.losses import compiled_softmax
+
+    def errors():
+        modules = compiled_cell, compiled_softmax
+        return [module.max_error(torch.device("cpu"), dtype) for module in modules]
+
+    expected = errors()
+    before = torch.get_default_dtype()
+    try:
+        for default in (torch.float64, torch.bfloat16):
+            torch.set_default_dtype(default)
+            with torch.device("meta"):
+                assert errors() == expected
+    finally:
+        torch.set_default_dtype(before)
+
+
+@needs_extension
+def test_states_may_have_gaps():
+    config, sizes = CONFIGS["clipping"], SIZES["equal"]
+    generator = torch.Generator().manual_seed(0)
+    x, weight, bias, projection = (
+        torch.randn(2, *shape, generator=generator)
+        for shape in [(sum(sizes), 7), (84, 13), (84,), (6, 21)]
+    )
+    wide = torch.randn(2, sizes[0], 2 * 21, generator=generator)
+    results = []
+    for gap in (1, 2):
+        state = [wide[..., : 2 * n : 2].repeat_interleave(gap, -1)[..., ::gap] for n in (6, 21)]
+        y = LSTMFunction.apply(x, weight, bias, projection, sizes, config, state, "auto")
+        results.append([y, *(part.clone() for part in state)])
+    assert all(torch.equal(*pair) for pair in zip(*results))
 
 
 def test_without_the_extension(monkeypatch):

@@ -258,7 +258,9 @@ def test_a_session(config, monkeypatch, stateful):
     bilm, settings = random_bilm(config, scale=2.0).to(DEVICE), Settings("float32", 8, 1, stateful)
     found = []
     for kernels in (triton_lstm, None):
-        monkeypatch.setattr(packed, "load_kernels", lambda *args, kernels=kernels: kernels)
+        monkeypatch.setattr(
+            packed, "load_kernels", lambda *args, kernels=kernels, **others: kernels
+        )
         session = Session(bilm, settings)
         found.append(session.embed(sentences) + session.embed(sentences[::-1]))
     for ours, plain in zip(*found):

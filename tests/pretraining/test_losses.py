@@ -218,10 +218,13 @@ def test_impossible_settings(build, message):
         build()
 
 
-@pytest.mark.skipif(
+needs_extension = pytest.mark.skipif(
     find_spec("spacy_elmo.bilm._kernels") is None,
     reason="the extension was not built: there was no C compiler at installation",
 )
+
+
+@needs_extension
 @pytest.mark.parametrize("n_threads", [1, 2])
 @pytest.mark.parametrize("n_samples", [None, 25], ids=["full", "sampled"])
 @pytest.mark.parametrize("scale", [1.0, 1e6], ids=["small logits", "huge logits"])
@@ -254,3 +257,31 @@ def test_the_compiled_loss(n_samples, n_threads, scale, pieces):
     if scale == 1:  # Else rounded logits decide for another word.
         for reference, result in zip(exact, low):
             assert 0 < (result - reference).norm() <= 0.02 * reference.norm()
+
+
+@needs_extension
+def test_the_compiled_loss_reads_no_other_memory():
+    """Targets with gaps, of another type, and words that there are not."""
+    layer, (h, targets) = softmax().float(), problem()
+    h = h.detach().float()
+    expected = layer(h, targets)
+    for same in (targets.to(torch.int32), targets.repeat_interleave(2)[::2]):
+        assert torch.equal(layer(h, same), expected)
+    for word in (-1, N_WORDS, 2**40):
+        with pytest.raises(IndexError, match=f"{word}.*, of {N_WORDS} words"):
+            layer(h, targets.index_fill(0, torch.tensor(3), word))
+
+
+@needs_extension
+@pytest.mark.parametrize("n_samples", [None, 25], ids=["full", "sampled"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+def test_losses_of_other_types_are_for_pytorch(dtype, n_samples):
+    layer, (h, targets) = softmax(n_samples).to(dtype), problem()
+    results = []
+    for layer.kernel in ("auto", "torch"):
+        x = h.detach().to(dtype).requires_grad_()
+        samples = layer.draw(numpy.random.default_rng(0))
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = layer(x, targets, samples)
+        results.append([loss, *gradients(loss, x, layer.weight, layer.bias)])
+    assert all(torch.equal(*pair) for pair in zip(*results))

@@ -25,7 +25,7 @@ def several_blocks(monkeypatch):
 
 def loss_and_gradients(layer, dtype, monkeypatch, kernels):
     """RETURNS (list): The loss, and its gradients."""
-    monkeypatch.setattr(softmax, "load_kernels", lambda *args: kernels)
+    monkeypatch.setattr(softmax, "load_kernels", lambda *args, **others: kernels)
     monkeypatch.setattr(softmax, "_LOGIT_BYTES", {DEVICE.type: 4 * 4 * layer.n_words})
     generator = torch.Generator().manual_seed(0)
     h = torch.randn(N_ROWS, WIDTH, generator=generator).to(DEVICE).requires_grad_()

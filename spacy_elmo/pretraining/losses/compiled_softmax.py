@@ -30,7 +30,12 @@ def softmax_gradient(
         `logits`: then the columns `targets` (-1 for none) are left out.
     loss (Tensor): Takes the loss of each row, shape (rows,).
     d_bias (Tensor): To which the gradient of the bias is added.
+    RAISES (IndexError): If a target is no column: the kernel would write past the end of a row.
     """
+    if len(targets):
+        least, most = targets.aminmax()
+        if least < (0 if target_logits is None else -1) or most >= logits.shape[1]:
+            raise IndexError(f"targets are {least} to {most}, of {logits.shape[1]} words")
     row = torch.empty_like(d_bias)
     _kernels.softmax_gradient(
         logits.data_ptr(),

@@ -100,7 +100,7 @@ class Softmax(nn.Module):
         RETURNS (Tensor): The sum over all rows. With samples this is a classification among the
             samples and the target: its minimum is that of the full loss, its value is lower.
         """
-        targets = to_device(targets.numpy(), h.device)
+        targets = to_device(numpy.ascontiguousarray(targets.numpy(), numpy.int64), h.device)
         if samples is None:
             return _cross_entropy(h, self.weight, self.bias, targets, None, self.kernel)
         candidates = to_device(samples.words, h.device)
@@ -155,7 +155,7 @@ def _cross_entropy(
     weights."""
     dtype = product_dtype(h)
     name = "compiled_softmax" if h.device.type == "cpu" else "triton_softmax"
-    kernels = load_kernels(f"{__package__}.{name}", kernel, h.device, dtype)
+    kernels = load_kernels(f"{__package__}.{name}", kernel, h.device, dtype, weights=h.dtype)
     with autocast(h.device, False):
         return _CrossEntropy.apply(h, weight, bias, targets, target_logit, dtype, kernels)
 
@@ -261,7 +261,10 @@ def softmax_error(
     generator = torch.Generator().manual_seed(0)
     n_rows, n_words = 5, block + 40
     shapes = (n_rows, n_words), (n_words,), (n_rows,)
-    logits, bias, given = (torch.randn(shape, generator=generator).to(device) for shape in shapes)
+    logits, bias, given = (
+        torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu").to(device)
+        for shape in shapes
+    )
     targets = torch.tensor([0, 7, 100, block - 1, block], device=device)
     pairs = []
     for target_logits in (None, given):
@@ -270,7 +273,7 @@ def softmax_error(
             left_out = x.scatter(1, targets[:, None], -torch.inf)
             x, target = torch.cat((left_out, given[:, None]), 1), targets.new_full((5,), n_words)
         gradient = x.softmax(1)
-        gradient[torch.arange(n_rows), target] -= 1
+        gradient[torch.arange(n_rows, device=device), target] -= 1
         ours, loss = logits.to(dtype, copy=True), torch.empty_like(given)
         d_bias = torch.zeros_like(bias)
         softmax_gradient(ours, bias, targets, target_logits, loss=loss, d_bias=d_bias)

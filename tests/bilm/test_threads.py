@@ -1,0 +1,65 @@
+"""Parts of a call in threads of their own."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+import pytest
+import torch
+
+from spacy_elmo.bilm.threads import run_side_by_side
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_results_are_in_order():
+    slow, fast = lambda: time.sleep(0.05), lambda: "fast"
+    assert run_side_by_side([slow, fast, fast], CPU) == [None, "fast", "fast"]
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_an_error_waits_for_the_others(failing):
+    """They still write to tensors, and a fork would find PyTorch's locks locked."""
+    started, ended = threading.Event(), []
+
+    def fail():
+        assert started.wait(60)
+        raise MemoryError("no memory")
+
+    def work():
+        started.set()
+        time.sleep(0.2)
+        ended.append(True)
+
+    tasks = [work, work]
+    tasks[failing] = fail
+    with pytest.raises(MemoryError, match="no memory"):
+        run_side_by_side(tasks, CPU)
+    assert ended
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no such signals on this system")
+def test_so_does_an_interrupt():
+    ended = []
+
+    def interrupt():
+        time.sleep(0.1)  # Until the caller waits.
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    def work():
+        time.sleep(0.4)
+        ended.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_side_by_side([work, interrupt], CPU)
+    assert ended
