@@ -78,7 +78,8 @@ class Int8Weight(NamedTuple):
 def named_weights(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Tensor | Int8Weight]]:
     """Like `named_parameters`. YIELDS (tuple): The name of each parameter with its tensor, or with
     its 8 bits if it has no other memory (see `BiLM.is_int8`)."""
-    for name, parameter in module.named_parameters():
-        owner, _, key = name.rpartition(".")
-        int8 = getattr(module.get_submodule(owner), "int8", {})
-        yield f"{prefix}.{name}".removeprefix("."), int8.get(key, parameter.detach())
+    for owner, layer in module.named_modules(prefix=prefix):
+        # First the 8 bits: another thread may call `dequantize`, which takes them away last.
+        int8 = getattr(layer, "int8", {})
+        for key, parameter in layer.named_parameters(recurse=False):
+            yield f"{owner}.{key}".removeprefix("."), int8.get(key, parameter.detach())
