@@ -13,7 +13,6 @@ from spacy.tokens import Doc
 from thinc.api import Model
 from wasabi import msg
 
-from ..bilm.formats import find_format
 from ..component import Elmo
 from ..files import atomic_folder
 from ..layers.encoder import NAME as ENCODER
@@ -68,9 +67,12 @@ def quantize_cli(
                 for file in files:  # A README, a licence.
                     if file.parent == source and file.is_file() and not (new / file.name).exists():
                         shutil.copy(file, new)
-        before = source / elmo.name / "model" if files else find_format(source)[1]
-        after = out / elmo.name / "model"
-        _print(cost, _size(before), _size(after))
+        after = (out / elmo.name / "model").stat().st_size
+        if files:
+            before = (source / elmo.name / "model").stat().st_size
+        else:  # Files of weights may be packed, or have an output layer: float32 is compared.
+            before = 4 * sum(parameter.numel() for parameter in elmo.bilm.parameters())
+        _print(cost, before, after)
     if others:
         msg.info(f"Not changed: the biLMs of {', '.join(others)}")
     setting = nlp.get_pipe_config(elmo.name)["model"]["precision"]
@@ -88,12 +90,6 @@ def _check_apart(source: Path, out: Path) -> None:
             f"{out} and {source} must not be the same folder, or one inside the other: choose "
             "another path for the new pipeline"
         )
-
-
-def _size(path: Path) -> int:
-    """RETURNS (int): Bytes of a file, or of all files in a folder."""
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _has_bilm(component: object) -> bool:
