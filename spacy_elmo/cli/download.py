@@ -9,6 +9,7 @@ from typing import Any, Optional
 import typer
 from wasabi import msg
 
+from ..bilm.formats import unpacked
 from ..models import (
     TABLE,
     PublishedModel,
@@ -118,9 +119,10 @@ def _write(
     manifest = get_model(model, folder, downloader, force=force)
     path = weights_path(folder)
     lang = model.lang or source_language(path) or "xx"
-    nlp = make_pipeline(path, None, lang=lang, half=half, sentencizer=sentencizer)
-    nlp.meta.update(_origin(model, manifest))
-    write_pipeline(nlp, path, out)
+    with unpacked(path) as unpacked_path:
+        nlp = make_pipeline(unpacked_path, None, lang=lang, half=half, sentencizer=sentencizer)
+        nlp.meta.update(_origin(model, manifest))
+        write_pipeline(nlp, unpacked_path, out)
 
 
 def _origin(model: PublishedModel, manifest: dict[str, Any]) -> dict[str, Any]:
