@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from spacy_elmo.bilm import BiLM, BiLMConfig, LSTMConfig
+from spacy_elmo.bilm import BiLM, LSTMConfig
 from spacy_elmo.bilm.lstm import BiLSTM
 from spacy_elmo.bilm.lstm_function import LayerState
 from spacy_elmo.bilm.mixed_precision import autocast, product_dtype
@@ -186,12 +186,12 @@ def count_layer(
 
 
 def count_embedding(
-    config: BiLMConfig, settings: Settings, sentences: list[list[str]]
+    bilm: BiLM, settings: Settings, sentences: list[list[str]]
 ) -> tuple[float, float]:
-    """RETURNS (tuple): Kernels per time step and layer, and bytes per token with an empty type
+    """Count for the shape of a biLM. RETURNS (tuple): Kernels per time step and layer, and bytes per token with an empty type
     cache, of inference."""
     with META:
-        session = Session(BiLM(config), settings)
+        session = Session(BiLM(bilm.config, bilm.vocabulary), settings)
     session.embed([["x"]])  # Its type is in the cache then.
     kernels = []
     for n_tokens in (10, 20):
@@ -202,7 +202,7 @@ def count_embedding(
     with Counts() as counts:
         session.embed(sentences)
     n_bytes = counts.bytes.total() / sum(map(len, sentences))
-    return (kernels[1] - kernels[0]) / (10 * config.lstm.n_layers), n_bytes
+    return (kernels[1] - kernels[0]) / (10 * bilm.config.lstm.n_layers), n_bytes
 
 
 def main() -> None:

@@ -165,7 +165,7 @@ def measure_speed(args: argparse.Namespace) -> dict:
     if session.settings.precision in GPU_PRECISIONS:
         kernel = counted_kernel(args.kernel)
         counted = replace(session.settings, max_tokens_per_batch=row["max tokens"], kernel=kernel)
-        row["kernels"], n_bytes = count_embedding(bilm.config, counted, sentences)
+        row["kernels"], n_bytes = count_embedding(bilm, counted, sentences)
         row["MB/token"] = n_bytes / 1e6
     return row
 

@@ -271,11 +271,12 @@ def downloaded_language(path: Path) -> Optional[str]:
 
 
 def download_command(source: str) -> Optional[str]:
-    """RETURNS (Optional[str]): The command that downloads a model; None if it is not known."""
+    """RETURNS (Optional[str]): The command that downloads a model; None if it is not known, or if
+    it would be of no use."""
     try:
         model = find_model(source, read_table())
     except ValueError:
         return None
-    if not (model.files or model.hub):
+    if not (model.readable and (model.files or model.hub)):
         return None
     return f"python -m spacy elmo download {shlex.quote(source)}"

@@ -79,7 +79,8 @@ def absolute_source(source: Union[str, Path]) -> Union[str, Path]:
     """RETURNS (Union[str, Path]): The source, with a relative path made absolute, so that it stays
     valid after a change of the working directory."""
     path = Path(source).expanduser()
-    return path.absolute() if _find_named(source) is None and path.exists() else source
+    is_path = str(source) and _find_named(source) is None and path.exists()
+    return path.absolute() if is_path else source
 
 
 def is_pipeline(path: Path) -> bool:

@@ -96,11 +96,11 @@ def test_a_missing_path_is_named(tmp_path):
         load_bilm(tmp_path / "missing-weights")
 
 
-@pytest.mark.parametrize("what", ["lysandre/elmo", "embeddia-hr", ""])
+@pytest.mark.parametrize("what", ["lysandre/elmo", "embeddia-hr", "deeppavlov-wiki", ""])
 def test_what_people_know_from_elsewhere(what, tmp_path, monkeypatch):
     """Says what there is, and that published weights must be downloaded."""
     monkeypatch.chdir(tmp_path)
-    for use in (load_bilm, load_pipeline, Embedder):
+    for use in (load_bilm, load_pipeline, Embedder, lambda x: PretrainedBiLM(x).initialize()):
         with pytest.raises(ValueError, match=f"no weights {what!r}.*{DEFAULT}.*downloaded first"):
             use(what)
 

@@ -39,18 +39,18 @@ class Int8Weight(NamedTuple):
         values = torch.empty_like(weight, dtype=torch.int8, memory_format=torch.contiguous_format)
         scales = []
         columns = zip(weight.detach().float().split(widths, dim=1), values.split(widths, dim=1))
-        for part, rounded in columns:
-            low, high = torch.aminmax(part, dim=1)
+        for block, rounded in columns:
+            low, high = torch.aminmax(block, dim=1)
             # Symmetric, so that a zero weight stays zero.
             scales.append(torch.maximum(high, -low).clamp_min_(_MIN_WEIGHT) / _MAX)
-            rounded.copy_((part * (1 / scales[-1]).unsqueeze(1)).round_())
+            rounded.copy_((block * (1 / scales[-1]).unsqueeze(1)).round_())
         return cls(values, torch.stack(scales), widths)
 
     def dequantize(self) -> Tensor:
         """RETURNS (Tensor): float32, shape (out, in)."""
         weight = self.values.to(torch.float32)
-        for part, scale in zip(weight.split(self.widths, dim=1), self.scales):
-            part.mul_(scale.unsqueeze(1))
+        for block, scale in zip(weight.split(self.widths, dim=1), self.scales):
+            block.mul_(scale.unsqueeze(1))
         return weight
 
     @property
@@ -70,15 +70,15 @@ class Int8Weight(NamedTuple):
 
     def split(self) -> list[Int8Weight]:
         """RETURNS (list): The weight of each product."""
-        values = self.values.split(self.widths, dim=1)
-        scales = self.scales.split(1)
-        return [Int8Weight(*part) for part in zip(values, scales, ((x,) for x in self.widths))]
+        values, scales = self.values.split(self.widths, dim=1), self.scales.split(1)
+        return [Int8Weight(*one) for one in zip(values, scales, ((x,) for x in self.widths))]
 
 
 def named_weights(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Tensor | Int8Weight]]:
     """Like `named_parameters`. YIELDS (tuple): The name of each parameter with its tensor, or with
     its 8 bits if it has no other memory (see `BiLM.is_int8`)."""
-    for name, parameter in module.named_parameters():
-        owner, _, key = name.rpartition(".")
-        int8 = getattr(module.get_submodule(owner), "int8", {})
-        yield f"{prefix}.{name}".removeprefix("."), int8.get(key, parameter.detach())
+    for owner, layer in module.named_modules(prefix=prefix):
+        # First the 8 bits: another thread may call `dequantize`, which takes them away last.
+        int8 = getattr(layer, "int8", {})
+        for key, parameter in layer.named_parameters(recurse=False):
+            yield f"{owner}.{key}".removeprefix("."), int8.get(key, parameter.detach())

@@ -13,7 +13,7 @@ import typer
 from spacy.language import Language
 from wasabi import msg
 
-from ..bilm.formats import FORMATS, load, read_origin, round_to_half
+from ..bilm.formats import FORMATS, load, read_origin, round_to_half, unpacked
 from ..component import Elmo
 from ..files import atomic_folder, remove_folder, sha256
 from ..layers.encoder import set_bilm
@@ -67,10 +67,13 @@ def convert_cli(
             weights = find_weights(weights)
             lang = lang or source_language(weights) or "en"
             options = given[0] if given else None
-            nlp = make_pipeline(weights, options, lang=lang, half=half, sentencizer=sentencizer)
-            nlp.meta["name"] = out.absolute().name.replace("-", "_")
-            nlp.meta["sources"] = _describe_sources(weights)
-            write_pipeline(nlp, weights, out)
+            with unpacked(weights) as unpacked_weights:
+                nlp = make_pipeline(
+                    unpacked_weights, options, lang=lang, half=half, sentencizer=sentencizer
+                )
+                nlp.meta["name"] = out.absolute().name.replace("-", "_")
+                nlp.meta["sources"] = _describe_sources(weights)
+                write_pipeline(nlp, unpacked_weights, out)
     msg.good(f"Wrote the pipeline {out}", f'Use it with spacy.load("{out}")')
 
 

@@ -9,6 +9,7 @@ from typing import Any, Optional
 import typer
 from wasabi import msg
 
+from ..bilm.formats import unpacked
 from ..models import (
     TABLE,
     PublishedModel,
@@ -61,8 +62,6 @@ def download_cli(
         if model.name in bundled_names():
             msg.good(f"{model.name} is part of the package: use it by its name")
             return
-        if not (model.files or model.hub):
-            raise ValueError(f"the address of {model.name} is not known. {model.notes or ''}")
         folder = output if no_convert and output else weights_folder(model.name)
         out = output or pipeline_folder(model.name)
         downloader = Downloader(quiet=quiet)
@@ -76,15 +75,14 @@ def download_cli(
             return
         with lock_pipeline(out, force):
             _write(model, folder, out, downloader, half, sentencizer, force)
-    use = f'spacy.load("{out}")'
-    if output is None:
-        use = f'{use}, or its name in a config: weights = "{model.name}"'
-    msg.good(f"Wrote the pipeline {out}", f"Use it with {use}")
+    or_name = "" if output else f', or its name in a config: weights = "{model.name}"'
+    msg.good(f"Wrote the pipeline {out}", f'Use it with spacy.load("{out}"){or_name}')
 
 
 def _choose(source: str, table: Path, name: Optional[str], lang: Optional[str]) -> PublishedModel:
     """RETURNS (PublishedModel): What the user names, under the user's name.
-    RAISES (ValueError): If there is no such model, or if the name is that of another."""
+    RAISES (ValueError): If there is no such model, if its address is not known, or if the name is
+        that of another."""
     models = read_table(table)
     model = find_model(source, models)
     chosen = replace(model, name=name or model.name, lang=lang or model.lang)
@@ -93,6 +91,8 @@ def _choose(source: str, table: Path, name: Optional[str], lang: Optional[str]) 
         raise ValueError(
             f"{chosen.name!r} is the name of another model: choose another with --name"
         )
+    if not (model.files or model.hub or model.name in bundled_names()):
+        raise ValueError(f"the address of {model.name} is not known. {model.notes or ''}")
     return chosen
 
 
@@ -118,9 +118,10 @@ def _write(
     manifest = get_model(model, folder, downloader, force=force)
     path = weights_path(folder)
     lang = model.lang or source_language(path) or "xx"
-    nlp = make_pipeline(path, None, lang=lang, half=half, sentencizer=sentencizer)
-    nlp.meta.update(_origin(model, manifest))
-    write_pipeline(nlp, path, out)
+    with unpacked(path) as unpacked_path:
+        nlp = make_pipeline(unpacked_path, None, lang=lang, half=half, sentencizer=sentencizer)
+        nlp.meta.update(_origin(model, manifest))
+        write_pipeline(nlp, unpacked_path, out)
 
 
 def _origin(model: PublishedModel, manifest: dict[str, Any]) -> dict[str, Any]:

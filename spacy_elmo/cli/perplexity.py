@@ -10,6 +10,7 @@ import srsly
 import typer
 from wasabi import msg
 
+from ..bilm.formats import unpacked
 from ..files import atomic_file
 from ..pretraining.corpus import Sentences
 from ..pretraining.export import load_language_model
@@ -50,7 +51,8 @@ def perplexity_cli(
                 f"{model} comes without its output layer, which perplexity needs: its model card "
                 "says what was measured. Models of `spacy elmo pretrain` have theirs beside them"
             )
-        language_model, head = load_language_model(load_bilm(model), path)
+        with unpacked(path) as unpacked_path:
+            language_model, head = load_language_model(load_bilm(unpacked_path), unpacked_path)
         language_model.to(device)
         stream = read_texts(find_files(texts), encoding, errors)
         tokenized = tokenize(stream, head.tokenization)

@@ -91,26 +91,38 @@ def check_folder(folder: Path, model: PublishedModel, force: bool) -> None:
     force (bool): Whether another model in it may be replaced.
     RAISES (ValueError): If it may not.
     """
-    # What a killed process leaves before there is a manifest begins with a dot.
-    if not folder.exists() or (folder.is_dir() and not list(folder.glob("[!.]*"))):
+    if not folder.exists():
         return
     manifest = read_manifest(folder)
     source = manifest.get("source")
-    if source is None:
-        raise ValueError(f"{folder} was not written by this command: choose another path")
-    if source == model.source:
+    others = _other_names(folder, manifest) if folder.is_dir() else [folder.name]
+    if source is None and others:
+        raise ValueError(
+            f"{folder} was not written by this command (it has {', '.join(others[:3])}): choose "
+            "another path"
+        )
+    if source in (None, model.source):
         return
     if not force:
         raise ValueError(
             f"{folder} holds another model, of {source}: choose another name with --name, or "
             "overwrite it with --force"
         )
-    others = {path.name for path in folder.glob("[!.]*")} - set(manifest.get("files", ()))
     if others:
         raise ValueError(
-            f"{folder} holds another model and other files ({', '.join(sorted(others)[:3])}), and "
-            "so is not overwritten: choose another path, or move them away"
+            f"{folder} holds another model and other files ({', '.join(others[:3])}), and so is "
+            "not overwritten: choose another path, or move them away"
         )
+
+
+def _other_names(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
+    """RETURNS (list): What is in a folder and does not come from this command, whose files and
+    their parts are in the manifest. The rest that a killed process leaves is named ..*.tmp."""
+    ours = {MANIFEST}
+    for name in manifest.get("files", ()):
+        ours |= {name, f".{name}.part", f".{name}.part.json"}
+    names = set(os.listdir(folder)) - ours
+    return sorted(names - set(fnmatch.filter(names, "..*.tmp")))
 
 
 def _get_file(file: RemoteFile, path: Path, downloader: Downloader, force: bool) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from spacy_elmo.bilm.formats import (
     round_to_half,
     round_to_int8,
 )
-from spacy_elmo.bilm.int8 import Int8Weight
+from spacy_elmo.bilm.int8 import Int8Weight, named_weights
+from spacy_elmo.bilm.lstm import LSTMLayer
 from spacy_elmo.inference import Settings, current_session
 
 from ..conftest import TINY, random_bilm
@@ -289,3 +290,22 @@ def test_8_bits_rounded_to_float16():
     assert fits_half(bilm) and not fits_int8(bilm)
     round_to_int8(bilm)
     assert fits_int8(bilm)
+
+
+def test_another_thread_makes_float32_weights(monkeypatch: pytest.MonkeyPatch):
+    """It does so just when the weights are read, to save them or for a checksum."""
+    bilm = in_8_bits()
+    stored = {id(layer): layer.__dict__.pop("int8") for layer in bilm._lstm_layers()}
+    waiting = [bilm.dequantize]
+
+    def interrupted(layer: LSTMLayer) -> dict[str, Int8Weight]:
+        if waiting:
+            waiting.pop()()
+        return stored[id(layer)]
+
+    def change(layer: LSTMLayer, value: dict[str, Int8Weight]) -> None:
+        stored[id(layer)] = value
+
+    monkeypatch.setattr(LSTMLayer, "int8", property(interrupted, change), raising=False)
+    assert not any(weight.is_meta for _, weight in named_weights(bilm))
+    assert not waiting

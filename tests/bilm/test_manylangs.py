@@ -333,7 +333,8 @@ def test_the_published_architecture_is_built_in(basename, tmp_path):
     assert {name: published[name] for name in reader._PUBLISHED} == reader._PUBLISHED
     model = random_model(2)[:2]
     manylangs.write(tmp_path, *model, architecture_file="missing", basename=basename)
-    refused(tmp_path, "encoder.pkl: the options")  # The tiny tensors do not fit it.
+    # The tiny tensors do not fit it.
+    refused(tmp_path, "encoder.pkl: the options", f"the published architecture, as {tmp_path}")
 
 
 def test_a_given_architecture_is_used(folder, tmp_path):
@@ -434,6 +435,11 @@ def test_dictionaries_that_are_missing_or_not_text(folder):
     refused(folder, "word.dic is not UTF-8")
     (folder / "word.dic").unlink()
     refused(folder, "no such file", "word.dic")
+
+
+def test_an_incomplete_model(folder):
+    (folder / "encoder.pkl").unlink()
+    refused(folder, "all files of another format (manylangs,", "token_embedder.pkl, word.dic)")
 
 
 @pytest.mark.parametrize("name, entry", [("char.dic", "<eow>"), ("word.dic", "<oov>")])

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tempfile
 from pathlib import Path
 
 import numpy
@@ -87,6 +88,27 @@ def test_perplexity(checkpoint, tmp_path):
         assert "and its output layer" in " ".join(output.split())
         record = json.loads((out / "log.jsonl").read_text())
         assert {name: record[name] for name in expected} == expected
+
+
+def test_archives_are_unpacked_once(checkpoint, tmp_path, monkeypatch):
+    """For the network and for the output layer: a published one has 4 GB."""
+    packed = shutil.make_archive(str(tmp_path / "packed"), "zip", checkpoint.folder)
+    folders: list[str] = []
+
+    class Counted(tempfile.TemporaryDirectory):
+        def __init__(self, *args, **kwargs) -> None:
+            super().__init__(*args, **kwargs)
+            folders.append(self.name)
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", Counted)
+    scores = measure(Path(packed), checkpoint.text)
+    assert scores == checkpoint.perplexity(checkpoint.sentences) and len(folders) == 1
+    succeed("convert", packed, tmp_path / "pipeline")
+    assert measure(tmp_path / "pipeline", checkpoint.text) == scores and len(folders) == 2
+    (checkpoint.folder / "vocab.txt").unlink()
+    packed = shutil.make_archive(str(tmp_path / "packed"), "zip", checkpoint.folder)
+    message = fail("perplexity", packed, checkpoint.text)
+    assert "packed.zip/vocab.txt" in message.replace("\n", "")
 
 
 def test_info(checkpoint):

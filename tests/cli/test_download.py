@@ -154,6 +154,23 @@ def test_an_output(get, refuse, tmp_path: Path, bilm: BiLM, cache: Path):
     assert [x.read_text() for x in (tmp_path / "mine").iterdir()] == ["mine"]
 
 
+def test_hidden_files_are_kept(get, refuse, web: Site, files, tmp_path: Path):
+    """A new repository, say: it has no other files yet."""
+    folder, hidden = tmp_path / "repository", tmp_path / "repository" / ".git"
+    hidden.mkdir(parents=True)
+    (hidden / "HEAD").write_text("mine")
+    options = ("--output", folder, "--no-convert")
+    for more in ([], ["--force"]):
+        message = refuse("plain", *options, *more)
+        assert "not written by this command (it has .git)" in message
+    hidden.rename(tmp_path / "away")
+    get("plain", *options)
+    (tmp_path / "away").rename(hidden)
+    get("plain", *options)
+    assert "(.git)" in refuse(f"{web.url}/tiny/weights.hdf5", *options, "--force")
+    assert (hidden / "HEAD").read_text() == "mine"
+
+
 def test_weights_without_a_pipeline(get, bilm: BiLM, tmp_path: Path):
     get("plain", "--no-convert")
     assert_is("plain", bilm)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import shutil
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from spacy.language import Language
 from spacy.tokens import Doc, DocBin
 
 from spacy_elmo import Embedder
-from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
+from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
 from spacy_elmo.bilm.formats import fits_half, fits_int8
 from spacy_elmo.layers.encoder import get_shim, set_bilm
 from spacy_elmo.tools import quantize as tool
@@ -313,11 +314,17 @@ def test_a_long_text_is_cut(pipeline: Path, tmp_path: Path, monkeypatch: pytest.
     assert "20 tokens" in output
 
 
-def test_weights_become_a_pipeline(hdf5_folder: Path, tmp_path: Path):
-    succeed("quantize", hdf5_folder, tmp_path / "out")
+@pytest.mark.parametrize("packed", [False, True])
+def test_weights_become_a_pipeline(packed: bool, hdf5_folder: Path, bilm: BiLM, tmp_path: Path):
+    source = hdf5_folder
+    if packed:
+        source = Path(shutil.make_archive(str(tmp_path / "packed"), "zip", hdf5_folder))
+    output = succeed("quantize", source, tmp_path / "out")
     nlp = spacy.load(tmp_path / "out")
     assert (nlp.lang, nlp.pipe_names) == ("xx", ["sentencizer", "elmo"])
     assert is_int8(nlp)
+    before = 4 * sum(parameter.numel() for parameter in bilm.parameters())
+    assert re.search(rf"weights on disk, MB +{before / 1e6:.1f} ", output)
 
 
 @pytest.mark.parametrize("form", ["folder", "nested zip"])

@@ -130,6 +130,10 @@ def _find_in_folder(folder: Path) -> tuple[ModuleType, Path]:
             if format.detect(folder, b""):
                 return format, folder
     names = ", ".join(path.name for path in files) or "none"
+    if others := sorted(path.name for path in folder.iterdir() if path not in files):
+        names += f" (but {', '.join(others[:8])}{', ...' if len(others) > 8 else ''})"
+    several = ", ".join(format.NAME for format in FORMATS if not format.SUFFIXES)
     raise ValueError(
-        f"{folder} must hold one file of weights ({', '.join(suffixes)}), found {names}"
+        f"{folder} must hold one file of weights ({', '.join(suffixes)}), or all files of another "
+        f"format ({several}; docs/families.md says which), found {names}"
     )

@@ -106,10 +106,16 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
         raise ValueError(f"{source}: {message}") from error
     model = empty_model(config, words and words.entries, folder)
     shapes = _embedder_shapes(config, folder, characters, words)
-    # One file after the other: each is in memory twice while it is converted.
-    values = lstm_parameters(config.lstm, _read_state(folder / _ENCODER, lstm_shapes(config.lstm)))
-    tensors = _read_state(folder / _EMBEDDER, shapes)
-    values.update(_embedder_parameters(config, tensors, characters, words))
+    try:
+        # One file after the other: each is in memory twice while it is converted.
+        lstm = config.lstm
+        values = lstm_parameters(lstm, _read_state(folder / _ENCODER, lstm_shapes(lstm)))
+        tensors = _read_state(folder / _EMBEDDER, shapes)
+        values.update(_embedder_parameters(config, tensors, characters, words))
+    except ValueError as error:
+        if architecture is not _PUBLISHED:
+            raise
+        raise ValueError(f"{error}. The options are {source}") from error
     model.load_state_dict(values, assign=True)
     return model
 
