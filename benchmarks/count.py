@@ -188,8 +188,11 @@ def count_layer(
 def count_embedding(
     bilm: BiLM, settings: Settings, sentences: list[list[str]]
 ) -> tuple[float, float]:
-    """Count for the shape of a biLM. RETURNS (tuple): Kernels per time step and layer, and bytes per token with an empty type
-    cache, of inference."""
+    """Count for the shape of a biLM.
+
+    RETURNS (tuple): Kernels per time step and layer, and bytes per token with an empty type cache,
+        of inference.
+    """
     with META:
         session = Session(BiLM(bilm.config, bilm.vocabulary), settings)
     session.embed([["x"]])  # Its type is in the cache then.

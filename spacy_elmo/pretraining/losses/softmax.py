@@ -214,7 +214,7 @@ def _sum_rows(
     """RETURNS (tuple): The sum of the losses, the gradients of the weight and the bias, and the
     loss of each row. `d_h` takes the gradient of the rows."""
     losses, d_bias = h.new_empty(len(h)), torch.zeros_like(bias)
-    d_weight: Any = torch.zeros_like(low_weight, dtype=h.dtype)
+    d_weight: Any = None
     size = rows_per_chunk(h, len(low_weight))
     for start in range(0, len(h), size):
         rows = slice(start, start + size)
@@ -230,7 +230,10 @@ def _sum_rows(
             kernels.softmax_gradient(p[:n], bias, target, given, loss=loss, d_bias=d_bias)
             p[n:] = 0
         d_h[rows] = torch.mm(p, low_weight)[:n]
-        d_weight += torch.mm(p.t(), low_h[: len(p)])
+        change = torch.mm(p.t(), low_h[: len(p)])
+        d_weight = change.to(h.dtype) if d_weight is None else d_weight.add_(change)
+    if d_weight is None:  # More threads than rows.
+        d_weight = torch.zeros_like(low_weight, dtype=h.dtype)
     return losses.sum(), d_weight, d_bias, losses
 
 
