@@ -116,6 +116,9 @@ class BiLSTM(nn.Module):
                 y = x
             elif kernels is not None:
                 y = kernels.train_layer(x, batch_sizes, weights, self.config, state)
+            elif x.device.type == "cpu":
+                first, second = weights
+                y = run(x, *first, batch_sizes, self.config, state, self.kernel, *second)
             else:
                 both = [None if side[0] is None else torch.stack(side) for side in zip(*weights)]
                 y = run(x, *both, batch_sizes, self.config, state, self.kernel)

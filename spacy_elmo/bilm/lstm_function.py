@@ -48,8 +48,9 @@ class LSTMFunction(torch.autograd.Function):
         config: LSTMConfig,
         state: Optional[LayerState] = None,
         kernel: Kernel = "auto",
+        *second: Optional[Tensor],
     ) -> Tensor:
-        """Run it. On a CPU, two directions run side by side (see `threads`).
+        """Run it. Both directions run in batched products, or side by side (see `threads`).
 
         x (Tensor): Packed inputs, shape (..., rows, in).
         gate_weight (Tensor): Shape (..., 4H, in + P), gates in the order i, j (candidate), f, o.
@@ -59,58 +60,62 @@ class LSTMFunction(torch.autograd.Function):
         config (LSTMConfig): The hyper-parameters.
         state (Optional[LayerState]): Before the first step, changed in place to that after the last
             one: then all sequences must be of one length. No gradient flows into it. None: zeros.
-        kernel (str): "torch": without a compiled cell.
+        kernel (str): "torch": without a compiled cell. Batched products always are.
+        second (Optional[Tensor]): The three weights of the second direction, to run it beside the
+            first, whose weights the others are then. Thus neither weights nor their gradients are
+            copied.
         RETURNS (Tensor): The outputs, packed like x, shape (..., rows, P).
         """
         dtype = product_dtype(x)
         ctx.batch_sizes, ctx.config, ctx.dtype = batch_sizes, config, dtype
-        ctx.cell = load_kernels(COMPILED_CELL, kernel, x.device, dtype, weights=x.dtype)
+        ctx.cell, ctx.n_runs = None, 2 if second else 1
+        if second or x.dim() == 2:
+            ctx.cell = load_kernels(COMPILED_CELL, kernel, x.device, dtype, weights=x.dtype)
         y = x.new_empty(*x.shape[:-1], config.projection_dim)
-        tensors = x, gate_weight, gate_bias, projection_weight, y, *(state or (None, None))
-        runs = [partial(_forward, ctx, *part) for part in _directions(tensors)]
-        saved = run_side_by_side(runs, x.device)
-        ctx.save_for_backward(x, gate_weight, projection_weight, y, *chain(*saved))
+        weights = gate_weight, gate_bias, projection_weight, *second
+        parts = _split(ctx.n_runs, (x, y, *(state or (None, None))), weights)
+        saved = run_side_by_side([partial(_forward, ctx, *part) for part in parts], x.device)
+        ctx.save_for_backward(x, y, *chain(*saved))
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Optional[Tensor], ...]:
-        x, gate_weight, projection_weight, y, *saved = ctx.saved_tensors
-        parts = _directions((x, gate_weight, projection_weight, y, dy))
-        size = len(saved) // len(parts)
-        runs = [
-            partial(_backward, ctx, *part, *saved[number * size : (number + 1) * size])
-            for number, part in enumerate(parts)
-        ]
-        gradients = run_side_by_side(runs, x.device)
+        x, y, *saved = ctx.saved_tensors
+        parts = _split(ctx.n_runs, (x, y, dy), saved)
+        gradients = run_side_by_side([partial(_backward, ctx, *part) for part in parts], x.device)
         if len(gradients) == 1:
             return *gradients[0], None, None, None, None
-        both = (None if side[0] is None else torch.stack(side) for side in zip(*gradients))
-        return *both, None, None, None, None
+        (d_first, *d_weights), (d_second, *d_others) = gradients
+        d_x = None if d_first is None or d_second is None else torch.stack((d_first, d_second))
+        return d_x, *d_weights, None, None, None, None, *d_others
 
 
-def _directions(tensors: Sequence[Any]) -> list[Sequence[Any]]:
-    """RETURNS (list): The tensors of each direction, if there are two of them on a CPU. Elsewhere
-    both are computed in batched products."""
-    x = tensors[0]
-    if x.dim() == 2 or x.device.type != "cpu":
-        return [tensors]
-    return [[None if t is None else t[direction] for t in tensors] for direction in range(len(x))]
+def _split(n: int, shared: Sequence[Any], own: Sequence[Any]) -> list[list[Any]]:
+    """RETURNS (list): The arguments of n runs: of each shared tensor a row, if there are two runs,
+    and so many of the run's own tensors, which follow one another."""
+    if n == 1:
+        return [[*shared, *own]]
+    size = len(own) // n
+    return [
+        [*(None if t is None else t[run] for t in shared), *own[run * size : (run + 1) * size]]
+        for run in range(n)
+    ]
 
 
 @torch.no_grad()  # A setting of each thread.
 def _forward(
     ctx: Any,
     x: Tensor,
-    gate_weight: Tensor,
-    gate_bias: Tensor,
-    projection_weight: Optional[Tensor],
     y: Tensor,
     h: Optional[Tensor],
     c: Optional[Tensor],
+    gate_weight: Tensor,
+    gate_bias: Tensor,
+    projection_weight: Optional[Tensor],
 ) -> tuple[Optional[Tensor], ...]:
-    """Takes y as `run_layer` does. RETURNS (tuple): What `_backward` needs: gates after the
-    activation, cells, and the outputs and cells before the first step."""
+    """Takes y as `run_layer` does. RETURNS (tuple): What `_backward` needs: the matrices, gates
+    after the activation, cells, and the outputs and cells before the first step."""
     dtype, config = ctx.dtype, ctx.config
     width, dim, n_rows = x.shape[-1], config.dim, x.shape[-2]
     weight = gate_weight.to(dtype)
@@ -136,17 +141,17 @@ def _forward(
     if h is not None and c is not None:
         h0, c0, state = h.clone(), c.clone(), (h, c)
     run_layer(x, ctx.batch_sizes, products, config, y, state, cells)
-    return gates, cells, h0, c0
+    return gate_weight, projection_weight, gates, cells, h0, c0
 
 
 @torch.no_grad()
 def _backward(
     ctx: Any,
     x: Tensor,
-    gate_weight: Tensor,
-    projection_weight: Optional[Tensor],
     y: Tensor,
     dy: Tensor,
+    gate_weight: Tensor,
+    projection_weight: Optional[Tensor],
     gates: Tensor,
     cells: Tensor,
     h0: Optional[Tensor],

@@ -30,19 +30,26 @@ CONFIGS = {
 SIZES = {"falling": [19, 17, 4, 4, 1], "equal": [5, 5, 5]}
 
 
-def run(config, sizes, kernel, *, dtype=None, carried=False, directions=(2,)):
+def layer(x, gate_weight, gate_bias, projection_weight, *settings):
+    """Both directions side by side."""
+    weights = gate_weight, gate_bias, projection_weight
+    first, second = ([None if w is None else w[side] for w in weights] for side in (0, 1))
+    return LSTMFunction.apply(x, *first, *settings, *second)
+
+
+def run(config, sizes, kernel, *, dtype=None, carried=False):
     """RETURNS (list): Outputs, all gradients, and the states after the last step."""
     generator = torch.Generator().manual_seed(0)
     width, p = 7, config.projection_dim
     shapes = [(sum(sizes), width), (4 * config.dim, width + p), (4 * config.dim,), (p, config.dim)]
-    leaves = [torch.randn(*directions, *shape, generator=generator) / 2 for shape in shapes]
+    leaves = [torch.randn(2, *shape, generator=generator) / 2 for shape in shapes]
     leaves = [tensor.requires_grad_() for tensor in leaves[: 4 if config.has_projection else 3]]
     state = None
     if carried:
         widths = p, config.dim
-        state = [torch.randn(*directions, sizes[0], n, generator=generator) / 4 for n in widths]
+        state = [torch.randn(2, sizes[0], n, generator=generator) / 4 for n in widths]
     with torch.autocast("cpu", dtype, enabled=dtype is not None):
-        y = LSTMFunction.apply(*[*leaves, None][:4], sizes, config, state, kernel)
+        y = layer(*[*leaves, None][:4], sizes, config, state, kernel)
     dy = torch.randn(y.shape, generator=generator)
     # Twice: a backward pass must leave alone what the forward pass has saved.
     first = torch.autograd.grad(y, leaves, dy, retain_graph=True)
@@ -188,7 +195,7 @@ def test_states_may_have_gaps():
     results = []
     for gap in (1, 2):
         state = [wide[..., : 2 * n : 2].repeat_interleave(gap, -1)[..., ::gap] for n in (6, 21)]
-        y = LSTMFunction.apply(x, weight, bias, projection, sizes, config, state, "auto")
+        y = layer(x, weight, bias, projection, sizes, config, state, "auto")
         results.append([y, *(part.clone() for part in state)])
     assert all(torch.equal(*pair) for pair in zip(*results))
 

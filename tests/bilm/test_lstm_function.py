@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy
 import pytest
 import torch
 
 from spacy_elmo.bilm.config import LSTMConfig
 from spacy_elmo.bilm.lstm_function import FORGET_BIAS, LSTMFunction
 
-from ..conftest import max_difference
+from ..conftest import max_difference, random_bilm
 
 DIM, WIDTH = 5, 3
 
@@ -130,6 +131,30 @@ def test_states_go_on(config):
         return LSTMFunction.apply(*tensors, sizes, config, tuple(t.clone() for t in start))
 
     assert torch.autograd.gradcheck(run, tuple(tensors))
+
+
+def test_training_copies_no_weights():
+    """On a CPU: those of the published models take 300 MB."""
+    bilm = random_bilm()
+    weights = {
+        weight.data_ptr()
+        for layer in [*bilm.lstm.forward_layers, *bilm.lstm.backward_layers]
+        for weight in (layer.gate_weight, layer.projection_weight)
+    }
+    kept = set()
+
+    def keep(tensor):
+        kept.add(tensor.data_ptr())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        layers = bilm(["the", "bank"], numpy.array([0, 1]), [2])
+    assert len(weights) > 2 and weights <= kept
+    layers.sum().backward()
+    for one, other in zip(bilm.lstm.forward_layers, bilm.lstm.backward_layers):
+        assert one.gate_weight.grad.abs().sum() > 0
+        storages = {layer.gate_weight.grad.untyped_storage().data_ptr() for layer in (one, other)}
+        assert len(storages) == 2
 
 
 def test_nothing_needs_a_gradient_of_the_input():
