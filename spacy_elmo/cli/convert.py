@@ -73,7 +73,7 @@ def convert_cli(
                 )
                 nlp.meta["name"] = out.absolute().name.replace("-", "_")
                 nlp.meta["sources"] = _describe_sources(weights)
-                write_pipeline(nlp, unpacked_weights, out)
+                write_pipeline(nlp, unpacked_weights, out, source=weights)
     msg.good(f"Wrote the pipeline {out}", f'Use it with spacy.load("{out}")')
 
 
@@ -120,13 +120,21 @@ def blank_pipeline(lang: str) -> Language:
         raise ValueError(f"no language {lang!r} in spaCy: {error}") from error
 
 
-def write_pipeline(nlp: Language, weights: Path, out: Path, files: Iterable[Path] = ()) -> None:
+def write_pipeline(
+    nlp: Language,
+    weights: Path,
+    out: Path,
+    files: Iterable[Path] = (),
+    *,
+    source: Optional[Path] = None,
+) -> None:
     """Write a pipeline, and beside it the output layer of its weights, if they have one.
 
-    weights (Path): The weights, or the pipeline that has them.
+    weights (Path): The weights, unpacked, or the pipeline that has them.
     files (Iterable[Path]): What is copied into it where it has no such file of its own.
+    source (Optional[Path]): The archive of the weights, for messages.
     """
-    head, head_out = _read_head(weights), head_folder(out)
+    head, head_out = _read_head(weights, source or weights), head_folder(out)
     with contextlib.ExitStack() as outputs:
         new = outputs.enter_context(atomic_folder(out))
         nlp.to_disk(new)
@@ -148,10 +156,11 @@ def _describe_sources(weights: Path) -> list[dict[str, str]]:
     return [{"name": file.name, "sha256": sha256(file), **facts} for file in files]
 
 
-def _read_head(weights: Path) -> Optional[Head]:
+def _read_head(weights: Path, source: Path) -> Optional[Head]:
     """RETURNS (Optional[Head]): The output layer of weights, if there is one and it can be read."""
     try:
         return find_head(weights)
     except ValueError as error:
-        msg.warn(f"The pipeline will be without its output layer: {error}")
+        reason = str(error).replace(str(weights), str(source))
+        msg.warn(f"The pipeline will be without its output layer: {reason}")
         return None

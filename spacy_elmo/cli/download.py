@@ -121,7 +121,7 @@ def _write(
     with unpacked(path) as unpacked_path:
         nlp = make_pipeline(unpacked_path, None, lang=lang, half=half, sentencizer=sentencizer)
         nlp.meta.update(_origin(model, manifest))
-        write_pipeline(nlp, unpacked_path, out)
+        write_pipeline(nlp, unpacked_path, out, source=path)
 
 
 def _origin(model: PublishedModel, manifest: dict[str, Any]) -> dict[str, Any]:
