@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import sys
@@ -13,11 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spacy_elmo.pretraining.corpus import open_corpus
+from spacy_elmo.weights import load_bilm
 
 from .conftest import PROJECT
 
 sys.path.insert(0, str(PROJECT / "en_elmo_sm"))
 import ablations
+import compare
 import corpus
 import coverage
 import sources
@@ -313,3 +316,27 @@ def test_coverage():
     n, shares = coverage.unknown(["The cat saw Paris. He saw Rome."], ranks, [1, 3, 9])
     assert n == 9
     assert shares == [(1.0, 1.0), (7 / 9, 0.5), (3 / 9, 0.5)]
+
+
+def test_compare(built, data, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(compare, "SOURCES", MIX)
+    (data / "ud_en_ewt" / "a.conllu").rename(data / "ud_en_ewt" / "en-test.conllu")
+    (data / "imdb" / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "A film.<br />Good."}'))
+    ablations.make(tmp_path / "run", TINY, built, 2048, -1)
+    model = str(tmp_path / "run" / "run" / "model-last")
+    monkeypatch.setattr(sys, "argv", ["compare"])
+    sys.argv += map(str, [data, built, tmp_path / "heads", "en_elmo_sm", model, "--words", 4096])
+    monkeypatch.setattr(compare, "CONFIG", tmp_path / "toy.cfg")
+    config = ablations.CONFIG.read_text().replace("[4000,20000]", "[20]")
+    (tmp_path / "toy.cfg").write_text(config.replace("= 4096", "= 1024"))
+    compare.main()
+    rows = [x.split(" | ") for x in capfd.readouterr().out.splitlines() if x.startswith("| ")]
+    names = [row[0].removeprefix("| ") for row in rows]
+    assert names == ["text", "news", "talk", "UD EWT, test", "AG News, test", "IMDB, test"]
+    # The biLM has stayed as it is.
+    old, new = (load_bilm(x) for x in ("en_elmo_sm", str(tmp_path / "heads" / "en_elmo_sm")))
+    for name, value in old.state_dict().items():
+        assert value.equal(new.state_dict()[name])
+    compare.main()  # Nothing is trained again.
+    captured = capfd.readouterr()
+    assert "training one" not in captured.out + captured.err
