@@ -1,6 +1,6 @@
 """Short trainings that differ in one setting each, and a table of their perplexities.
 
-    python project/en_elmo_sm/ablations.py CORPUS OUT [--words 6000000] [--only base dim-512]
+    python project/en_elmo_sm/ablations.py CORPUS OUT [--words 7000000] [--only base dim-512]
 
 CORPUS is the output of corpus.py. The runs of ablations.yml are made one after the other; each ends
 its schedule after the same number of words, and leaves OUT/NAME/run/model-last. Run it again to
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -37,6 +38,7 @@ from spacy_elmo.pretraining.corpus import Corpus, Sentences, open_corpus
 from spacy_elmo.pretraining.export import head_folder, load_language_model
 from spacy_elmo.pretraining.init_model import build_model
 from spacy_elmo.pretraining.perplexity import finite, perplexity
+from spacy_elmo.pretraining.signals import handle_signals
 from spacy_elmo.pretraining.tokenize import tokenize
 from spacy_elmo.pretraining.updater import Updater
 from spacy_elmo.tools.texts import read_texts
@@ -52,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("corpus", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--words", type=int, default=6_000_000, help="That every run reads")
+    parser.add_argument("--words", type=int, default=7_000_000, help="That every run reads")
     parser.add_argument("--only", nargs="+", help="Names of runs; all without it")
     parser.add_argument("--gpu-id", type=int, default=-1)
     parser.add_argument("--shapes", action="store_true", help="Only measure sizes and speed")
@@ -74,7 +76,7 @@ def main() -> None:
 def read_runs(path: Path, only: Sequence[str] | None) -> dict[str, dict[str, Any]]:
     """RETURNS (dict): Runs, and the settings that each changes. RAISES (ValueError): If a name is
     not in the file, or a setting not in pretrain.cfg."""
-    runs = srsly.read_yaml(path)
+    runs = {name: settings or {} for name, settings in srsly.read_yaml(path).items()}
     for name in only or ():
         if name not in runs:
             raise ValueError(f"--only {name}: {path} has no such run, only {', '.join(runs)}")
@@ -102,8 +104,13 @@ def make(
     command = [sys.executable, "-m", "spacy", "elmo", "pretrain", str(CONFIG), str(folder / "run")]
     command += ["--resume", "--gpu-id", str(gpu_id), "--paths.corpus", str(prepared), *options]
     msg.info(f"{folder.name}: {' '.join(command)}")
-    # In this process's group: a signal of the terminal reaches it, which saves and ends.
-    if code := subprocess.run(command, check=False).returncode:
+    with (
+        subprocess.Popen(command) as process,
+        # The training saves a checkpoint and ends; so does this process, with its code.
+        handle_signals(lambda *_: process.terminate(), signal.SIGTERM, signal.SIGINT),
+    ):
+        code = process.wait()
+    if code:
         sys.exit(code)
     *_, record = srsly.read_jsonl(folder / "run" / "log.jsonl")
     result = {

@@ -30,8 +30,8 @@ from wasabi import msg
 
 from spacy_elmo.cli.prepare import prepare_files
 from spacy_elmo.cli.util import exit_on_error
-from spacy_elmo.files import atomic_file, locked_output, sha256
-from spacy_elmo.pretraining.corpus import open_corpus
+from spacy_elmo.files import atomic_file, clear_temporary, locked_output, sha256
+from spacy_elmo.pretraining.corpus import MANIFEST, open_corpus
 from spacy_elmo.pretraining.tokenize import TokenizationConfig
 
 MAX_SHARE = 1 / 3
@@ -66,6 +66,7 @@ def build(data: Path, out: Path, sources: Sequence[Source]) -> list[dict[str, An
             )
     for name in ("state", "text", "held_out"):
         (out / name).mkdir(parents=True, exist_ok=True)
+        clear_temporary(out / name)  # Of a run that was killed.
     words = Words()
     code = "".join(map(sha256, CODE))
     benchmarks = read_benchmarks(data, out / "state", words, code)
@@ -91,7 +92,8 @@ def prepare_corpus(
     """Tokenise text/ to prepared/, and write vocab.txt, unless an earlier run has."""
     key = _digest(records[-1]["key"], str(vocab_size))
     path = out / "state" / "prepared.json"
-    if path.exists() and json.loads(path.read_text(encoding="utf8"))["key"] == key:
+    is_there = path.exists() and (out / "prepared" / MANIFEST).is_file()
+    if is_there and json.loads(path.read_text(encoding="utf8"))["key"] == key:
         msg.info(f"{out / 'prepared'} is there already")
         return
     files = [str(out / "text" / f"{r['name']}.txt") for r in records for _ in range(r["times"])]
