@@ -90,20 +90,21 @@ def prepare_corpus(
     out: Path, records: Sequence[dict[str, Any]], vocab_size: int, n_process: int
 ) -> None:
     """Tokenise text/ to prepared/, and write vocab.txt, unless an earlier run has."""
-    key = _digest(records[-1]["key"], str(vocab_size))
+    files = [out / "text" / f"{r['name']}.txt" for r in records for _ in range(r["times"])]
+    digests = {file: sha256(file) for file in set(files)}
+    key = _digest(str(vocab_size), str(DEV_FRACTION), *(digests[file] for file in files))
     path = out / "state" / "prepared.json"
     is_there = path.exists() and (out / "prepared" / MANIFEST).is_file()
     if is_there and json.loads(path.read_text(encoding="utf8"))["key"] == key:
         msg.info(f"{out / 'prepared'} is there already")
         return
-    files = [str(out / "text" / f"{r['name']}.txt") for r in records for _ in range(r["times"])]
     settings = {
         "tokenization": TokenizationConfig(),
         "vocab_size": vocab_size,
         "dev_fraction": DEV_FRACTION,
         "n_process": n_process,
     }
-    prepare_files(files, out / "prepared", "utf8", "strict", True, settings)
+    prepare_files([str(file) for file in files], out / "prepared", "utf8", "strict", True, settings)
     with atomic_file(out / "vocab.txt") as new:
         words = open_corpus(out / "prepared").words
         new.write_text("".join(f"{word}\n" for word in words), encoding="utf8", newline="\n")
