@@ -88,7 +88,9 @@ def is_prose(sentence: str) -> bool:
 def form(text: str) -> str:
     """Give a paragraph typeset or plain quotes and dashes, and some no capitals. Its contents
     decide, so that all its copies are the same and a corpus holds all or none of them out."""
-    digest = hashlib.blake2b(text.encode("utf8", "surrogatepass"), digest_size=8).digest()
+    # `prepare` holds texts out by their hash without `person`, which must not decide the form, too.
+    data = text.encode("utf8", "surrogatepass")
+    digest = hashlib.blake2b(data, digest_size=8, person=b"form").digest()
     quotes, case = (int.from_bytes(part, "little") / 2**32 for part in (digest[:4], digest[4:]))
     if quotes >= TYPESET_SHARE:
         text = text.translate(_TYPEWRITTEN)

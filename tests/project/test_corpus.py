@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spacy_elmo.pretraining.corpus import open_corpus
+from spacy_elmo.pretraining.corpus import _is_held_out, open_corpus
 from spacy_elmo.weights import load_bilm
 
 from .conftest import PROJECT
@@ -82,6 +82,9 @@ def test_forms():
         (typeset if "“" in x else plain).add(x.lower().replace(str(i), "N"))
     assert plain == {'"it\'s N," he said -- "so..."'}
     assert typeset == {"“it’s N,” he said — “so…”"}
+    # What `prepare` holds out is as often in lower case as the rest.
+    held_out = [x for x, text in zip(formed, texts) if _is_held_out(text, 0.1)]
+    assert 0.03 < sum(x.islower() for x in held_out) / len(held_out) < 0.15
     # Typeset text becomes plain in the same shares.
     assert sum('"' in form(f"“It’s {i}”") for i in range(1000)) > 800
 
