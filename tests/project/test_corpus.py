@@ -1,0 +1,345 @@
+"""The corpus of the bundled weights, at toy size."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spacy_elmo.pretraining.corpus import _is_held_out, open_corpus
+from spacy_elmo.weights import load_bilm
+
+from .conftest import PROJECT
+
+sys.path.insert(0, str(PROJECT / "en_elmo_sm"))
+import ablations
+import compare
+import corpus
+import coverage
+import sources
+from cleaning import NGRAM, Filter, Words, clean, fingerprint, form, is_prose, split_sentences
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    {
+        "a\u00a0 b\tc": "a b c",
+        "caf\u0065\u0301 \u200bnow\ufeff": "café now",
+        "Tom &amp; Ann": "Tom & Ann",
+        "the town of , Germany ( ), and (; born 1950)": "the town of, Germany, and (born 1950)",
+        "He was - - - - yes": "He was - yes",
+        "to something @ I mean": "to something I mean",
+        ": Election Day": "Election Day",
+        "• A bullet": "A bullet",
+        "-5 degrees :) - a dash": "-5 degrees :) - a dash",
+        "me@x.org, $5 ... (a)": "me@x.org, $5 ... (a)",
+    }.items(),
+)
+def test_clean(text, expected):
+    assert clean(text) == expected
+
+
+@given(st.text())
+def test_any_text_is_cleaned_split_and_formed(text):
+    cleaned = clean(text)
+    assert clean(cleaned) == clean(clean(cleaned))
+    assert "".join(split_sentences(cleaned)) == cleaned
+    assert "\n" not in cleaned and "\n" not in form(cleaned)
+
+
+def test_split_sentences():
+    text = 'He left. "Mr. J. Smith, no?" she said. Then (oh!) it ended... It did.'
+    assert [x.strip() for x in split_sentences(text)] == [
+        "He left.",
+        '"Mr. J. Smith, no?" she said.',
+        "Then (oh!) it ended...",
+        "It did.",
+    ]
+
+
+def test_prose():
+    assert is_prose("Is it in 1999?") and is_prose("Ça va, garçon?")
+    for text in ("", "12, 13; 14:", "== 5 a ==", "Это просто не английский", "x" * 61):
+        assert not is_prose(text)
+
+
+def test_forms():
+    """A fixed share has typeset quotes, a fixed share no capitals; the contents decide."""
+    texts = [f'"It\'s {i}," he said -- "so..."' for i in range(3000)]
+    formed = [form(text) for text in texts]
+    assert formed == [form(text) for text in texts]
+    assert 0.12 < sum("“It’s" in x or "“it’s" in x for x in formed) / 3000 < 0.18
+    assert 0.06 < sum(x.islower() for x in formed) / 3000 < 0.11
+    plain, typeset = set(), set()
+    for i, x in enumerate(formed):
+        (typeset if "“" in x else plain).add(x.lower().replace(str(i), "N"))
+    assert plain == {'"it\'s N," he said -- "so..."'}
+    assert typeset == {"“it’s N,” he said — “so…”"}
+    # What `prepare` holds out is as often in lower case as the rest.
+    held_out = [x for x, text in zip(formed, texts) if _is_held_out(text, 0.1)]
+    assert 0.03 < sum(x.islower() for x in held_out) / len(held_out) < 0.15
+    # Typeset text becomes plain in the same shares.
+    assert sum('"' in form(f"“It’s {i}”") for i in range(1000)) > 800
+
+
+def select(paragraphs: list[str], **benchmarks: str) -> tuple[list[str], Filter]:
+    words = Words()
+    hashes = {name: fingerprint([text], words) for name, text in benchmarks.items()}
+    chosen = Filter(hashes, set(), words)
+    return [text for text, _ in chosen((x, False) for x in paragraphs)], chosen
+
+
+STORY = "one two three four five six seven eight nine ten"
+
+
+def test_benchmarks_are_left_out():
+    grams = STORY.split()[1 : 1 + NGRAM]
+    shared = f"Well, {' '.join(grams).upper()}! It goes on here."
+    short = f"So {' '.join(grams[:-1])} it is."
+    across = f"{' '.join(grams[:4])}. {' '.join(grams[4:]).capitalize()} ends."
+    text, chosen = select([shared, short, across], EWT=STORY, IMDB="He was not at home then. Yes.")
+    assert text == ["It goes on here.", short, across]
+    assert chosen.dropped["EWT"] == 1 and not chosen.dropped["IMDB"]
+    # A sentence that is too short for NGRAM words, but is a sentence of a benchmark.
+    text, chosen = select(
+        ["He was not - at home then? No.", "Yes."], IMDB="He was not at home then."
+    )
+    assert text == ["No.", "Yes."] and chosen.dropped["IMDB"] == 1
+
+
+def test_repeated_sentences_are_left_out():
+    long, other = "This is a sentence of seven words.", "Another one of exactly six words."
+    text, chosen = select([f"{long} {other} Yes.", f"Yes. {long.upper()} Quite new, this.", other])
+    assert text == [f"{long} {other} Yes.", "Yes. Quite new, this."]
+    assert chosen.dropped["repeated"] == 2 and chosen.dropped["sentences"] == 7
+    again = Filter({}, chosen.own, chosen.words)
+    assert list(again([(long, False), ("No.", True)])) == [("No.", True)]
+    assert again.dropped["in another source"] == 1
+
+
+@given(st.lists(st.text(st.sampled_from("ab c."), max_size=60), max_size=8))
+def test_stretches_of_words_are_those_of_plain_python(texts):
+    words = Words()
+    lengths, hashes, grams = words.hash(texts)
+    lists = [text.replace(".", " ").split() for text in texts]
+    assert lengths.tolist() == [len(x) for x in lists]
+    expected = [
+        (tuple(x[i : i + NGRAM]), number)
+        for number, x in enumerate(lists)
+        for i in range(len(x) - NGRAM + 1)
+    ]
+    assert [number for _, number in expected] == grams[:, 1].tolist()
+    # Same words, same hash; other words, another.
+    pairs = {(gram, int(value)) for (gram, _), value in zip(expected, grams[:, 0])}
+    assert len(pairs) == len({g for g, _ in pairs}) == len({v for _, v in pairs})
+    pairs = {(tuple(x), int(value)) for x, value in zip(lists, hashes)}
+    assert len(pairs) == len({g for g, _ in pairs}) == len({v for _, v in pairs})
+
+
+def test_detokenize():
+    tokens = "`` Do n't -LRB- ever -RRB- , '' he said , \" I can not pay $ 5 . \" It 's John 's ."
+    expected = '"Don\'t (ever)," he said, "I cannot pay $5." It\'s John\'s.'
+    assert sources.detokenize(tokens.split()) == expected
+
+
+# The command
+
+
+def text(name: str, n: int) -> list[str]:
+    return [f"{name.title()} paragraph {i} says {i * 7} new things. Fine!" for i in range(n)]
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """A folder of texts: two modern sources and the benchmarks."""
+    folder = tmp_path / "data"
+    for name in ("modern_text", "ud_en_ewt", "ag_news", "imdb"):
+        (folder / name).mkdir(parents=True)
+    (folder / "ud_en_ewt" / "a.conllu").write_text(f"# text = {STORY}\n")
+    (folder / "ag_news" / "a.csv").write_text(
+        '"3","A title","Bank #39;s profits &lt;up&gt; today"\n'
+    )
+    (folder / "imdb" / "a.jsonl.gz").write_bytes(b"")
+    monkeypatch.setitem(corpus.BENCHMARKS, "IMDB", ("imdb", lambda path: iter([STORY])))
+    index = []
+    for name in ("news", "talk"):
+        lines = [*text(name, 2000), f"I say {STORY} again.", "The first of them all has it here."]
+        (folder / "modern_text" / f"{name}.txt").write_text("\n".join(lines), encoding="utf8")
+        index.append({"file": f"{name}.txt", "words": 16_000})
+    (folder / "modern_text" / "index.jsonl").write_text("\n".join(map(json.dumps, index)))
+    return folder
+
+
+def source(name: str, kind: str, times: int) -> sources.Source:
+    return sources.Source(name, kind, times, f"modern_text/{name}.txt", sources.modern)
+
+
+MIX = [source("news", "news", 1), source("talk", "conversation", 1)]
+
+
+def build(data: Path, out: Path, mix: list[sources.Source]) -> list[dict]:
+    records = corpus.build(data, out, mix)
+    corpus.prepare_corpus(out, records, 50, 1)
+    return records
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(x.relative_to(folder)): x.read_bytes() for x in folder.rglob("*") if x.is_file()}
+
+
+def test_corpus(data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(corpus, "MAX_SHARE", 0.7)
+    monkeypatch.setattr(corpus, "DEV_FRACTION", 0.1)
+    first, second = build(data, tmp_path / "out", MIX)
+    assert first["dropped"]["UD EWT"] == 1 and second["dropped"]["in another source"] == 1
+    assert first["held_out"] == 8 * 25 * 4
+    out = capsys.readouterr().out
+    assert "| news | news |" in out and "| 50.0% |" in out and "| conversation | " in out
+    everything = contents(tmp_path / "out")
+    trained = everything["text/news.txt"].decode().splitlines()
+    held_out = everything["held_out/news.txt"].decode().splitlines()
+    assert len(trained) + len(held_out) == 2001 and not {*trained} & {*held_out}
+    assert b"seven eight" not in b"".join(v for k, v in everything.items() if k.endswith(".txt"))
+    assert len(open_corpus(tmp_path / "out" / "prepared").words) == 53
+    assert everything["vocab.txt"].decode().split()[:3] == ["<S>", "</S>", "<UNK>"]
+    # Elsewhere, the same bytes; run again, nothing is written.
+    build(data, tmp_path / "other", MIX)
+    assert contents(tmp_path / "other") == everything
+    times = {x: x.stat().st_mtime_ns for x in (tmp_path / "out").rglob("*") if x.is_file()}
+    build(data, tmp_path / "out", MIX)
+    assert times == {x: x.stat().st_mtime_ns for x in (tmp_path / "out").rglob("*") if x.is_file()}
+
+
+def test_an_interrupted_run_continues(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "MAX_SHARE", 0.7)
+    monkeypatch.setattr(corpus, "DEV_FRACTION", 0.1)
+    out = tmp_path / "out"
+
+    def fail(path):
+        yield "The news are not complete today.", False
+        raise KeyboardInterrupt
+
+    broken = sources.Source("talk", "conversation", 1, "modern_text/talk.txt", fail)
+    with pytest.raises(KeyboardInterrupt):
+        build(data, out, [MIX[0], broken])
+    assert sorted(x.name for x in (out / "text").iterdir()) == ["news.txt"]
+    before = os.stat(out / "text" / "news.txt").st_mtime_ns
+    build(data, out, MIX)
+    assert os.stat(out / "text" / "news.txt").st_mtime_ns == before
+    build(data, tmp_path / "other", MIX)
+    assert contents(tmp_path / "other") == contents(out)
+    # A text that has changed is read again, and so is what comes after it.
+    path = data / "modern_text" / "news.txt"
+    path.write_text(path.read_text() + "\nSomething else is in the news today.")
+    records = build(data, out, MIX)
+    assert records[0]["dropped"]["sentences"] == 4003
+
+
+def test_no_kind_is_above_a_third(data, tmp_path):
+    with pytest.raises(ValueError, match="75% of the words read are of the kind 'news'"):
+        corpus.build(data, tmp_path / "out", [source("news", "news", 3), MIX[1]])
+
+
+def test_a_missing_text_is_named(data, tmp_path):
+    with pytest.raises(ValueError, match=r"mails.txt is missing: DATA is the folder"):
+        corpus.build(data, tmp_path / "out", [*MIX, source("mails", "web", 1)])
+
+
+def test_the_mix_is_what_the_card_says():
+    """Every source has its licence in SOURCES.md."""
+    table = (PROJECT / "en_elmo_sm" / "SOURCES.md").read_text(encoding="utf8")
+    assert not [x.name for x in sources.SOURCES if f"| {x.name} |" not in table]
+    assert numpy.all([x.times >= 1 for x in sources.SOURCES])
+
+
+# Ablations
+
+
+TINY = {
+    "bilm.lstm.dim": 16,
+    "bilm.lstm.projection_dim": 16,
+    "bilm.char_cnn.filters": [[1, 4], [2, 4]],
+    "pretraining.batch_words": 256,
+    "pretraining.loss.cutoffs": [20],
+    "pretraining.mixed_precision": False,
+}
+
+
+@pytest.fixture
+def built(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "MAX_SHARE", 0.7)
+    monkeypatch.setattr(corpus, "DEV_FRACTION", 0.1)
+    build(data, tmp_path / "out", MIX)
+    monkeypatch.setattr(ablations, "SOURCES", MIX)
+    return tmp_path / "out"
+
+
+def test_ablations(built, tmp_path, capfd):
+    made = {}
+    for name, settings in {"base": TINY, "wide": {**TINY, "bilm.lstm.dim": 24}}.items():
+        made[name] = ablations.make(tmp_path / "runs" / name, settings, built, 2048, -1)
+        assert made[name]["words"] == pytest.approx(2048, rel=0.1)
+        assert set(made[name]["perplexity"]) == {"news", "conversation"}
+    ablations.print_results(made)
+    assert "| run | words | minutes | news | conversation |" in capfd.readouterr().out
+    folder = tmp_path / "runs" / "base"
+    assert (folder / "run" / "model-last" / "config.cfg").is_file()
+    assert not list((folder / "run").glob("step-*"))
+    # A run that has a result is not made again, unless its settings change.
+    written = (folder / "result.json").stat().st_mtime_ns
+    assert ablations.make(folder, TINY, built, 2048, -1) == made["base"]
+    assert (folder / "result.json").stat().st_mtime_ns == written
+    changed = ablations.make(folder, {**TINY, "pretraining.dropout": 0.5}, built, 1024, -1)
+    assert changed["words"] == pytest.approx(1024, rel=0.1)
+
+
+def test_ablations_are_configs():
+    runs = ablations.read_runs(ablations.RUNS, None)
+    assert runs["base"] == {} and len(runs) > 10
+    with pytest.raises(
+        ValueError, match=r"--only wild: .*ablations\.yml has no such run, only base"
+    ):
+        ablations.read_runs(ablations.RUNS, ["wild"])
+
+
+def test_shapes(built, capsys):
+    ablations.print_shapes(built / "prepared", {"base": TINY}, 1)
+    assert "| base | " in capsys.readouterr().out
+
+
+def test_coverage():
+    ranks = {word: rank for rank, word in enumerate(["the", "cat", "Paris", "saw", "."])}
+    n, shares = coverage.unknown(["The cat saw Paris. He saw Rome."], ranks, [1, 3, 9])
+    assert n == 9
+    assert shares == [(1.0, 1.0), (7 / 9, 0.5), (3 / 9, 0.5)]
+
+
+def test_compare(built, data, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(compare, "SOURCES", MIX)
+    (data / "ud_en_ewt" / "a.conllu").rename(data / "ud_en_ewt" / "en-test.conllu")
+    (data / "imdb" / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "A film.<br />Good."}'))
+    ablations.make(tmp_path / "run", TINY, built, 2048, -1)
+    model = str(tmp_path / "run" / "run" / "model-last")
+    monkeypatch.setattr(sys, "argv", ["compare"])
+    sys.argv += map(str, [data, built, tmp_path / "heads", "en_elmo_sm", model, "--words", 4096])
+    monkeypatch.setattr(compare, "CONFIG", tmp_path / "toy.cfg")
+    config = ablations.CONFIG.read_text().replace("[4000,20000]", "[20]")
+    (tmp_path / "toy.cfg").write_text(config.replace("= 4096", "= 1024"))
+    compare.main()
+    rows = [x.split(" | ") for x in capfd.readouterr().out.splitlines() if x.startswith("| ")]
+    names = [row[0].removeprefix("| ") for row in rows]
+    assert names == ["text", "news", "talk", "UD EWT, test", "AG News, test", "IMDB, test"]
+    # The biLM has stayed as it is.
+    old, new = (load_bilm(x) for x in ("en_elmo_sm", str(tmp_path / "heads" / "en_elmo_sm")))
+    for name, value in old.state_dict().items():
+        assert value.equal(new.state_dict()[name])
+    compare.main()  # Nothing is trained again.
+    captured = capfd.readouterr()
+    assert "training one" not in captured.out + captured.err
