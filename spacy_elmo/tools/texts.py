@@ -21,8 +21,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from glob import glob, has_magic
 from pathlib import Path
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
+import smart_open
 from smart_open.compression import compression_wrapper
 from spacy.language import Language
 from spacy.tokens import Doc, DocBin
@@ -41,6 +42,7 @@ _WRITTEN = (
     ("head.json", "vocab.txt"),  # An output layer.
     ("options.json", "vocab.txt"),  # Weights.
     ("log.jsonl", "step-*"),  # A run of pretraining.
+    ("_settings.json", "part-*"),  # Vectors in Parquet.
 )
 
 Progress = Optional[Callable[[int], object]]
@@ -52,12 +54,14 @@ def find_files(
     on_skip: Optional[Callable[[Path], object]] = None,
     *,
     any_suffix: bool = False,
+    suffixes: tuple[str, ...] = SUFFIXES,
 ) -> list[Path]:
     """Expand files, folders (recursively, without hidden files) and glob patterns. Corpora, models
     and runs below a folder or a pattern are skipped: they are not texts.
 
     on_skip (Optional[Callable]): Called with each folder that is skipped.
     any_suffix (bool): Accept a file of another suffix, as lines of text, if it is named itself.
+    suffixes (tuple): How names of files end.
     RETURNS (list): The files, in the order of the arguments, those of a folder or a pattern sorted.
     RAISES (ValueError): If an argument matches nothing, or a file is of an unknown kind.
     """
@@ -65,7 +69,7 @@ def find_files(
     for name in inputs:
         path = Path(name)
         if path.is_dir():
-            matches = [x for x in _walk(path, on_skip) if x.name.lower().endswith(SUFFIXES)]
+            matches = [x for x in _walk(path, on_skip) if x.name.lower().endswith(suffixes)]
         elif path == STDIN or path.exists():
             matches = [path]
         else:
@@ -75,14 +79,14 @@ def find_files(
         if not matches:
             raise ValueError(
                 f"no text in {str(name)!r}: give files, folders or patterns of "
-                f"{', '.join(SUFFIXES)}"
+                f"{', '.join(suffixes)}"
             )
         for match in matches:
             is_stream = match == STDIN or not (match.is_file() or match.is_dir())
-            is_known = match.name.lower().endswith(SUFFIXES)
+            is_known = match.name.lower().endswith(suffixes)
             if not (is_known or is_stream or (any_suffix and match == path)):
                 raise ValueError(
-                    f"{match}: cannot read this kind of file, only {', '.join(SUFFIXES)}"
+                    f"{match}: cannot read this kind of file, only {', '.join(suffixes)}"
                 )
         files += matches
     return files
@@ -156,7 +160,7 @@ def read_texts(
         raise ValueError(f"--errors must be one of {', '.join(ERRORS)}, found {errors!r}")
     for path in files:
         if path.suffix.lower() == ".spacy":
-            for doc in _read_docbin(path, Vocab(), progress):
+            for doc in read_docbin(path, Vocab(), progress):
                 if words := [token.text for token in doc if not token.is_space]:
                     yield " ".join(words)
             continue
@@ -185,7 +189,7 @@ def read_docs(
     """
     for path in files:
         if path.suffix.lower() == ".spacy":
-            yield from _read_docbin(path, nlp.vocab, progress)
+            yield from read_docbin(path, nlp.vocab, progress)
             continue
         for where, text, tokens in _read_records(path, "utf8", "strict", progress):
             if tokens is None and not whitespace:
@@ -211,7 +215,7 @@ def _cut(text: str, max_characters: Optional[int]) -> Iterator[str]:
     yield text[start:]
 
 
-def _read_docbin(path: Path, vocab: Vocab, progress: Progress) -> Iterator[Doc]:
+def read_docbin(path: Path, vocab: Vocab, progress: Progress) -> Iterator[Doc]:
     try:
         yield from DocBin().from_disk(path).get_docs(vocab)
     except Exception as error:  # A damaged file raises many kinds of errors.
@@ -222,7 +226,25 @@ def _read_docbin(path: Path, vocab: Vocab, progress: Progress) -> Iterator[Doc]:
 
 def _read_records(path: Path, encoding: str, errors: str, progress: Progress) -> Iterator[_Record]:
     """YIELDS (tuple): File and line for messages, the text or None, the tokens or None."""
-    file_name = path.name.lower()
+    for where, fields in read_fields(path, encoding, errors, progress):
+        yield where, *_text_or_tokens(fields, where)
+
+
+def read_fields(
+    path: Union[Path, str],
+    encoding: str = "utf8",
+    errors: str = "strict",
+    progress: Progress = None,
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Read lines of text or of JSON.
+
+    path (Union[Path, str]): A file, or the URL of one that `smart_open` reads.
+    encoding, errors, progress: See `read_texts`.
+    YIELDS (tuple): File and line for messages, and the object of the line. A line of text is its
+        "text", and so is an empty line between objects. What is no object has no fields.
+    RAISES (ValueError): If something cannot be read. The message names file and line.
+    """
+    file_name = os.path.basename(path).lower()
     # Also parts, such as texts.jsonl.part1.
     is_json = ".jsonl" in file_name and not file_name.endswith(_LINE_SUFFIXES)
     name = "stdin" if path == STDIN else str(path)
@@ -232,18 +254,18 @@ def _read_records(path: Path, encoding: str, errors: str, progress: Progress) ->
             raise ValueError(f"{where}: holds NUL characters: is it text?")
         line = line.removeprefix("\ufeff") if number == 1 else line
         if is_json and line.strip():
-            yield where, *_parse_json(line, where)
+            yield where, _parse_json(line, where)
         else:
-            yield where, line.rstrip("\r\n"), None
+            yield where, {"text": line.rstrip("\r\n")}
 
 
 def _read_lines(
-    path: Path, name: str, encoding: str, errors: str, progress: Progress
+    path: Union[Path, str], name: str, encoding: str, errors: str, progress: Progress
 ) -> Iterator[str]:
     number = position = 0
-    has_size = path.is_file()
+    has_size = isinstance(path, Path) and path.is_file()
     try:
-        with contextlib.nullcontext(sys.stdin.buffer) if path == STDIN else path.open("rb") as file:
+        with _open(path) as file:
             stream = compression_wrapper(file, "rb", filename=name)
             # Decode each line by itself, so that an error names the right one; or the stream, if a
             # line feed in this encoding is not a single byte.
@@ -262,26 +284,38 @@ def _read_lines(
         ) from error
     except ImportError as error:
         raise ValueError(
-            f"{name}: to read {path.suffix}, install what it needs: "
+            f"{name}: to read {os.path.splitext(name)[1]}, install what it needs: "
             f'pip install "spacy-elmo[zst]" ({error})'
         ) from error
     except Exception as error:  # Each kind of compression raises its own errors.
         raise ValueError(f"{name}, after line {number}: {error}") from error
 
 
-def _parse_json(line: str, where: str) -> tuple[Optional[str], Optional[list[str]]]:
-    """Halves of surrogate pairs, valid in JSON but not in UTF-8, become question marks."""
+def _open(path: Union[Path, str]) -> contextlib.AbstractContextManager[Any]:
+    if path == STDIN:
+        return contextlib.nullcontext(sys.stdin.buffer)
+    if isinstance(path, Path):
+        return path.open("rb")
+    return smart_open.open(path, "rb", compression="disable")
+
+
+def _parse_json(line: str, where: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except RecursionError as error:
         raise ValueError(f"{where}: brackets are nested too deep to be read") from error
     except ValueError as error:
         raise ValueError(f"{where}: not JSON: {error}") from error
-    fields = record if isinstance(record, dict) else {}
+    return record if isinstance(record, dict) else {}
+
+
+def _text_or_tokens(
+    fields: dict[str, Any], where: str
+) -> tuple[Optional[str], Optional[list[str]]]:
     text, tokens = fields.get("text"), fields.get("tokens")
-    text = _replace_surrogates(text) if isinstance(text, str) else None
+    text = replace_surrogates(text) if isinstance(text, str) else None
     if isinstance(tokens, list) and all(isinstance(token, str) for token in tokens):
-        return text, [_replace_surrogates(token) for token in tokens]
+        return text, [replace_surrogates(token) for token in tokens]
     if text is None:
         raise ValueError(
             f'{where}: must be an object with a string "text" or a list of strings "tokens"'
@@ -289,5 +323,6 @@ def _parse_json(line: str, where: str) -> tuple[Optional[str], Optional[list[str
     return text, None
 
 
-def _replace_surrogates(text: str) -> str:
+def replace_surrogates(text: str) -> str:
+    """Halves of surrogate pairs, valid in JSON but not in UTF-8, become question marks."""
     return text.encode("utf8", "replace").decode("utf8")

@@ -108,7 +108,7 @@ class VectorWriter:
             "layers": layers,
             "format": "spacy" if self._is_docs else "arrays",
             "precision": get_session(elmo.model).settings.precision,
-            **_describe_pipeline(nlp, elmo),
+            **describe_pipeline(nlp, elmo),
         }
         if _is_earlier_version(self._folder):
             if not force:
@@ -259,7 +259,7 @@ def _complete_parts(paths: list[Path]) -> list[Path]:
     return paths
 
 
-def _describe_pipeline(nlp: Language, elmo: Elmo) -> dict[str, str]:
+def describe_pipeline(nlp: Language, elmo: Elmo) -> dict[str, str]:
     """RETURNS (dict): Checksums of the tokenizer and of each component up to elmo."""
     config = nlp.config.interpolate()
     after = pipe_settings(nlp, elmo)["disable"]

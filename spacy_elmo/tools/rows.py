@@ -1,0 +1,132 @@
+"""Read rows of texts for bulk embedding, as Arrow tables of a fixed number of rows.
+
+.parquet            Named columns.
+.jsonl              Named fields. Those that are carried through become strings.
+.txt, .spacy, -     One column, "text". Docs are joined by spaces.
+
+A source is a path, or the URL of a file (s3://, gs://, ...): .parquet is read by pyarrow, others by
+`smart_open`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Union
+
+from spacy.vocab import Vocab
+
+from .arrow import import_arrow
+from .texts import SUFFIXES, find_files, read_docbin, read_fields, replace_surrogates
+
+ROW_SUFFIXES = (*SUFFIXES, ".parquet")
+Source = Union[Path, str]
+
+
+def find_sources(inputs: Sequence[str], out: Path) -> list[Source]:
+    """Expand files, folders and patterns (see `find_files`); URLs stay as they are.
+
+    out (Path): The output. What it already has is not read.
+    RAISES (ValueError): If an argument matches nothing, or a file is of an unknown kind.
+    """
+    sources: list[Source] = []
+    for name in inputs:
+        if "://" in name:
+            sources.append(name)
+            continue
+        paths = find_files([name], any_suffix=True, suffixes=ROW_SUFFIXES)
+        sources += (path for path in paths if out.resolve() not in path.resolve().parents)
+    if not sources:
+        raise ValueError(f"no text in {', '.join(inputs)} besides the output")
+    return sources
+
+
+def read_blocks(source: Source, text: str, ids: Sequence[str], n_rows: int) -> Iterator[Any]:
+    """Read a file in blocks.
+
+    source (Union[Path, str]): A file or a URL.
+    text (str): The column of texts, or of lists of tokens.
+    ids (Sequence[str]): Other columns to read. Without one, there is a column "id" that names file
+        and row, such as "a.txt:1".
+    n_rows (int): Rows of each block but the last.
+    YIELDS (Table): The columns `ids` and `text`.
+    RAISES (ValueError): If something cannot be read, or there is no such column.
+    """
+    names = list(dict.fromkeys([*ids, text]))
+    is_parquet = str(source).lower().endswith(".parquet")
+    read = _read_parquet if is_parquet else _read_rows
+    start = 0
+    for table in read(source, names, text, n_rows):
+        if not ids:
+            column = [f"{source}:{row}" for row in range(start + 1, start + len(table) + 1)]
+            table = table.add_column(0, "id", import_arrow().array(column))
+        yield table
+        start += len(table)
+
+
+def _read_parquet(source: Source, names: list[str], text: str, n_rows: int) -> Iterator[Any]:
+    arrow = import_arrow()
+    try:
+        file_system, path = None, str(source)
+        if isinstance(source, str):
+            from pyarrow.fs import FileSystem
+
+            file_system, path = FileSystem.from_uri(source)
+        with arrow.parquet.ParquetFile(path, filesystem=file_system) as file:
+            missing = [name for name in names if name not in file.schema_arrow.names]
+            if missing:
+                raise ValueError(f"no column {missing[0]!r}, only {file.schema_arrow.names}")
+            rest = file.schema_arrow.empty_table().select(names)
+            for batch in file.iter_batches(batch_size=n_rows, columns=names):
+                batch = arrow.Table.from_batches([batch]).select(names)
+                rest = arrow.concat_tables([rest, batch])
+                while len(rest) >= n_rows:
+                    yield rest[:n_rows]
+                    rest = rest[n_rows:]
+            if len(rest):
+                yield rest
+    except (ValueError, OSError, NotImplementedError) as error:  # Those of Arrow are of these.
+        raise ValueError(f"{source}: {error}") from error
+
+
+def _read_rows(source: Source, names: list[str], text: str, n_rows: int) -> Iterator[Any]:
+    arrow = import_arrow()
+    if str(source).lower().endswith(".spacy"):
+        fields = _read_docs(Path(source))
+    else:
+        fields = read_fields(source)
+    rows = ([_value(where, row, name, text) for name in names] for where, row in fields)
+    while block := list(islice(rows, n_rows)):
+        columns = dict(zip(names, zip(*block)))
+        try:
+            yield arrow.table({name: arrow.array(values) for name, values in columns.items()})
+        except (ValueError, TypeError) as error:
+            raise ValueError(
+                f"{source}: cannot make columns of {names}: the texts must be all strings, or all "
+                f"lists of tokens ({error})"
+            ) from error
+
+
+def _read_docs(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, doc in enumerate(read_docbin(path, Vocab(), None), start=1):
+        words = [token.text for token in doc if not token.is_space]
+        yield f"{path}, doc {number}", {"text": " ".join(words)}
+
+
+def _value(where: str, row: dict[str, Any], name: str, text: str) -> Any:
+    """RETURNS (Union[str, list[str]]): A field, as it goes into its column.
+    RAISES (ValueError): If there is none, or it does not fit."""
+    value = row.get(name)
+    if isinstance(value, str):
+        return replace_surrogates(value)
+    if name == text:
+        if isinstance(value, list) and all(isinstance(token, str) for token in value):
+            return list(map(replace_surrogates, value))
+        kind = "a string or a list of strings"
+    else:
+        if isinstance(value, (int, float)):
+            return json.dumps(value)
+        kind = "a string or a number"
+    raise ValueError(f"{where}: must have {kind} {name!r}, found {value!r:.80} in {list(row)}")

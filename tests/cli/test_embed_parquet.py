@@ -1,0 +1,329 @@
+"""`spacy elmo embed` to Parquet."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import random
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+import spacy
+from spacy.tokens import Doc, DocBin
+
+from spacy_elmo import Embed
+
+from ..kills import kill_repeatedly, small_disk
+from .conftest import fail, succeed
+
+arrow = pytest.importorskip("pyarrow", reason="needs the extra arrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+LINES = ["the bank of the river .", "", "🙂 שלום 銀行", "money", "The money flows. It rains."]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(LINES) + "\n", encoding="utf8")
+    return path
+
+
+def embed(*arguments: object) -> str:
+    return succeed("embed", *arguments, "-q")
+
+
+def read(out: Path) -> dict:
+    """The rows by id."""
+    rows = parquet.read_table(out).to_pylist()
+    by_id = {row["id"]: numpy.array(row["vector"]) for row in rows}
+    assert len(by_id) == len(rows)
+    return by_id
+
+
+def same(first: Path, second: Path) -> bool:
+    actual, expected = read(first), read(second)
+    return actual.keys() == expected.keys() and all(
+        numpy.array_equal(actual[key], expected[key]) for key in expected
+    )
+
+
+def names(out: Path) -> list[str]:
+    return sorted(path.name for path in out.iterdir())
+
+
+def check_manifest(out: Path) -> dict:
+    manifest = json.loads((out / "_manifest.json").read_text())
+    parts = sorted(path for path in out.glob("part-*"))
+    assert list(manifest["parts"]) == [path.name for path in parts]
+    for path in parts:
+        part = manifest["parts"][path.name]
+        assert part["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+        assert part["rows"] == parquet.read_metadata(path).num_rows
+        assert parquet.read_metadata(path).num_row_groups == 1
+    assert manifest["n_rows"] == sum(part["rows"] for part in manifest["parts"].values())
+    return manifest
+
+
+def test_lines(text: Path, pipeline: Path, tmp_path: Path):
+    out = tmp_path / "out.parquet"
+    assert "5 rows" in " ".join(embed(text, out, "-m", pipeline, "--rows", 2).split())
+    table = parquet.read_table(out)
+    assert table.schema.field("vector").type == arrow.list_(arrow.float16(), 12)
+    vectors = Embed(pipeline).embed(LINES)
+    for number, vector in enumerate(vectors, start=1):
+        assert numpy.array_equal(read(out)[f"{text}:{number}"], vector)
+    parts = [f"part-00000-00000{block}.parquet" for block in range(3)]
+    assert names(out) == ["_manifest-1-of-1.json", "_manifest.json", "_settings.json", *parts]
+    assert check_manifest(out)["n_rows"] == 5
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("pool", ["tokens", "layers"])
+def test_pools(pool: str, text: Path, pipeline: Path, tmp_path: Path):
+    out = tmp_path / "out.parquet"
+    embed(text, out, "-m", pipeline, "--pool", pool, "--dtype", "float32")
+    expected = Embed(pipeline, pool=pool, dtype="float32").embed(LINES)
+    for row, vectors in zip(read(out).values(), expected):
+        assert numpy.array_equal(row.reshape(vectors.shape).astype("float32"), vectors)
+
+
+def test_layer_and_precision(text: Path, pipeline: Path, tmp_path: Path):
+    out = tmp_path / "out.parquet"
+    embed(text, out, "-m", pipeline, "--layer", 1, "--precision", "int8", "--threads", 1)
+    expected = Embed(pipeline, layer=1, precision="int8").embed(LINES)
+    assert numpy.array_equal(numpy.stack(list(read(out).values())), expected)
+
+
+def write_inputs(folder: Path) -> list[Path]:
+    """The same rows in several kinds of files, with an id and another column."""
+    folder.mkdir()
+    rows = [{"id": f"n{i}", "body": line, "label": i} for i, line in enumerate(LINES)]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "a.jsonl").write_text(lines)
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    parquet.write_table(arrow.Table.from_pylist(rows), folder / "c.parquet", row_group_size=2)
+    return [folder / name for name in ("a.jsonl", "b.jsonl.gz", "c.parquet")]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_named_columns(number: int, pipeline: Path, tmp_path: Path):
+    path = write_inputs(tmp_path / "in")[number]
+    out = tmp_path / "out.parquet"
+    options = ("-m", pipeline, "--text", "body", "--id", "id", "--id", "label", "--rows", 3)
+    embed(path, out, *options)
+    table = parquet.read_table(out)
+    assert table.schema.names == ["id", "label", "vector"]
+    labels = [*range(5)] if number == 2 else ["0", "1", "2", "3", "4"]
+    assert table.column("label").to_pylist() == labels
+    assert [len(x) for x in map(parquet.read_table, sorted(out.glob("part-*")))] == [3, 2]
+    expected = Embed(pipeline).embed(LINES)
+    assert numpy.array_equal(numpy.stack([*read(out).values()]), expected)
+    assert list(read(out)) == [f"n{i}" for i in range(5)]
+
+
+def test_texts_can_be_carried_through(text: Path, pipeline: Path, tmp_path: Path):
+    embed(text, tmp_path / "out.parquet", "-m", pipeline, "--id", "text")
+    table = parquet.read_table(tmp_path / "out.parquet")
+    assert table.column("text").to_pylist() == LINES
+
+
+def test_a_url(pipeline: Path, tmp_path: Path):
+    paths = write_inputs(tmp_path / "in")
+    out = tmp_path / "out.parquet"
+    urls = [f"file://{path}" for path in paths]
+    embed(*urls, out, "-m", pipeline, "--text", "body")
+    assert list(read(out)) == [f"{url}:{row}" for url in urls for row in range(1, 6)]
+
+
+def test_docs_and_tokens(pipeline: Path, tmp_path: Path):
+    nlp = spacy.blank("en")
+    words = ["The", "bank", "\n", "of", "money"]
+    DocBin(docs=[Doc(nlp.vocab, words=words), Doc(nlp.vocab)]).to_disk(tmp_path / "in.spacy")
+    rows = [{"words": [x for x in words if x != "\n"]}, {"words": []}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    embed(tmp_path / "in.spacy", tmp_path / "a.parquet", "-m", pipeline)
+    embed(tmp_path / "in.jsonl", tmp_path / "b.parquet", "-m", pipeline, "--text", "words")
+    docs, tokens = (list(read(tmp_path / f"{name}.parquet").values()) for name in "ab")
+    assert len(docs) == 2 and all(map(numpy.array_equal, docs, tokens))
+
+
+@pytest.mark.parametrize("n_files", [1, 5])
+@pytest.mark.parametrize("n_shards", [2, 4])
+def test_shards(n_files: int, n_shards: int, pipeline: Path, tmp_path: Path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(n_files):
+        lines = [f"the bank {number} {row} " + "of money " * (row % 5) for row in range(11)]
+        (folder / f"{number}.txt").write_text("\n".join(lines))
+    whole, out = folder / "whole.parquet", folder / "out.parquet"  # Not read as inputs.
+    embed(folder, whole, "-m", pipeline, "--rows", 2)
+    for shard in range(n_shards, 0, -1):
+        assert not (out / "_manifest.json").exists()
+        embed(folder, out, "-m", pipeline, "--rows", 2, "--shard", f"{shard}/{n_shards}")
+    assert check_manifest(out)["n_rows"] == 11 * n_files and same(out, whole)
+
+
+def test_a_restart_computes_nothing_again(text: Path, pipeline: Path, tmp_path: Path):
+    out = tmp_path / "out.parquet"
+    command = (text, out, "-m", pipeline, "--rows", 1)
+    embed(*command)
+    times = {path: path.stat().st_mtime_ns for path in out.iterdir()}
+    assert "5 of them by an earlier run" in " ".join(embed(*command).split())
+    # As another number of shards.
+    for shard in (1, 2):
+        embed(*command, "--shard", f"{shard}/2")
+    assert all(path.stat().st_mtime_ns == times[path] for path in out.glob("part-*"))
+    # A missing part and a damaged one.
+    before = read(out)
+    parts = sorted(out.glob("part-*"))
+    parts[1].unlink()
+    parts[3].write_bytes(parts[3].read_bytes()[:-20])
+    assert "3 of them by an earlier run" in " ".join(embed(*command).split())
+    assert all(numpy.array_equal(before[key], row) for key, row in read(out).items())
+    assert [p.stat().st_mtime_ns == times[p] for p in parts] == [True, False, True, False, True]
+    check_manifest(out)
+
+
+def test_an_interrupted_run_of_other_rows(text: Path, pipeline: Path, tmp_path: Path):
+    out = tmp_path / "out.parquet"
+    command = ("embed", text, out, "-m", pipeline, "--rows", 2)
+    succeed(*command, "-q")
+    (out / "_manifest-1-of-1.json").unlink()
+    content = text.read_text(encoding="utf8")
+    text.write_text(content.replace("money", "honey"), encoding="utf8")
+    assert "from row 3: the rows differ from those that" in fail(*command)
+    text.write_text(content + "more", encoding="utf8")
+    assert "is of a run that differs in inputs: choose" in fail(*command)
+    text.write_text(content, encoding="utf8")
+    for options, name in (
+        (("--layer", 1), "layer"),
+        (("--dtype", "float32"), "dtype"),
+        (("--precision", "int8"), "precision"),
+        (("--id", "text"), "ids"),
+    ):
+        assert f"is of a run that differs in {name}: choose" in fail(*command, *options)
+    succeed(*command, "--force", "--layer", 1, "-q")
+
+
+def test_bad_arguments(text: Path, pipeline: Path, tmp_path: Path):
+    out = tmp_path / "out.parquet"
+    command = ("embed", text, out, "-m", pipeline)
+    problems = {
+        ("--shard", "3/2"): "--shard must be I/N, with I from 1 to N, found '3/2'",
+        ("--shard", "x"): "--shard must be I/N",
+        ("--shard", "1/2", "--force"): "--force would remove what other shards have written",
+        ("--layers", "top"): "--layers means nothing for",
+        ("--pool", "layers", "--layer", 1): "leave layer out",
+        ("--layer", 9): "layer must be from -3 to 2, found 9",
+        ("--id", "vector"): "are not distinct: rename one",
+        ("--precision", "float99"): "unknown precision",
+    }
+    for options, problem in problems.items():
+        assert problem in fail(*command, *options)
+        assert not out.exists()
+    assert "--pool means nothing for" in fail(
+        "embed", text, tmp_path / "out.npz", "-m", pipeline, "--pool", "tokens"
+    )
+    assert "give inputs and an output" in fail("embed", out, "-m", pipeline)
+    assert "is a URL: write to a folder" in fail("embed", text, "s3://x/o.parquet", "-m", pipeline)
+
+
+def test_bad_inputs(pipeline: Path, tmp_path: Path):
+    out = tmp_path / "out.parquet"
+    rows = {
+        "a.jsonl": b'{"text": "fine"}\n{"body": "x"}\n',
+        "b.jsonl": b'{"text": "fine"}\n{"text": ["a"]}\n',
+        "c.jsonl": b'{"text": 3}\n',
+        "d.jsonl": b"[1]\n",
+        "e.parquet": b"PAR1 not really",
+        "f.txt": b"caf\xe9\n",
+        "g.txt.gz": b"not gzip",
+    }
+    problems = {
+        "a.jsonl": "line 2: must have a string or a list of strings 'text', found None in ['body']",
+        "b.jsonl": "the texts must be all strings, or all lists of tokens",
+        "c.jsonl": "line 1: must have a string or a list of strings 'text', found 3",
+        "d.jsonl": "line 1: must have",
+        "e.parquet": "Parquet",
+        "f.txt": "line 1: not utf8",
+        "g.txt.gz": "after line 0",
+    }
+    for name, problem in problems.items():
+        (tmp_path / name).write_bytes(rows[name])
+        message = fail("embed", tmp_path / name, out, "-m", pipeline, "--force")
+        assert problem in message and name in message
+    parquet.write_table(arrow.table({"text": ["a", None], "n": [1, 2]}), tmp_path / "null.parquet")
+    message = fail("embed", tmp_path / "null.parquet", out, "-m", pipeline, "--force")
+    assert "null.parquet, from row 1: row 1 of the column 'text' is neither a string" in message
+    message = fail("embed", tmp_path / "null.parquet", out, "-m", pipeline, "-F", "--id", "x")
+    assert "no column 'x', only ['text', 'n']" in message
+
+
+def test_a_folder_of_something_else(text: Path, pipeline: Path, tmp_path: Path):
+    out = tmp_path / "out.parquet"
+    out.mkdir()
+    (out / "mine.txt").write_text("mine")
+    for options in ((), ("--force",)):
+        assert "was not written by this command" in fail(
+            "embed", text, out, "-m", pipeline, *options
+        )
+    assert names(out) == ["mine.txt"]
+
+
+def test_without_arrow(text: Path, pipeline: Path, tmp_path: Path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    message = fail("embed", text, tmp_path / "out.parquet", "-m", pipeline)
+    assert 'pip install "spacy-elmo[arrow]"' in message
+    assert not (tmp_path / "out.parquet").exists()
+
+
+def make_lines(path: Path, n: int) -> None:
+    chance = random.Random(0)
+    words = ["the", "bank", "river", "money", "of"]
+    lines = (" ".join(chance.choices(words, k=chance.randint(0, 30))) for _ in range(n))
+    path.write_text("\n".join(lines))
+
+
+@pytest.mark.parametrize("times", [2, pytest.param(15, marks=pytest.mark.slow)])
+def test_killed_at_random_moments(times: int, pipeline: Path, tmp_path: Path):
+    text, out = tmp_path / "text.txt", tmp_path / "out.parquet"
+    make_lines(text, 300 * times)
+    command = (sys.executable, "-m", "spacy", "elmo", "embed", text, out, "-m", pipeline, "-q")
+    times_seen: dict[Path, int] = {}
+
+    def check() -> None:
+        """No part that was there has been written again."""
+        for path in out.glob("part-*.parquet"):
+            assert times_seen.setdefault(path, path.stat().st_mtime_ns) == path.stat().st_mtime_ns
+
+    kill_repeatedly(
+        [*command, "--rows", 10],
+        times=times,
+        seed=0,
+        progress=lambda: len(list(out.glob("part-*.parquet"))),
+        spread=8,
+        after_kill=check,
+    )
+    check()
+    assert not list(out.glob(".*"))
+    embed(text, tmp_path / "undisturbed.parquet", "-m", pipeline, "--rows", 10)
+    assert check_manifest(out)["n_rows"] == 300 * times
+    assert same(out, tmp_path / "undisturbed.parquet")
+
+
+def test_a_full_disk(pipeline: Path, tmp_path: Path):
+    text = tmp_path / "text.txt"
+    make_lines(text, 2000)
+    with small_disk(40 << 10) as disk:
+        out = disk / "out.parquet"
+        options = ("-m", pipeline, "--rows", 100)
+        assert "No space left" in fail("embed", text, out, *options)
+        embed(text, tmp_path / "whole.parquet", *options)
+        whole = read(tmp_path / "whole.parquet")
+        written = read(out)
+        assert 0 < len(written) < 2000
+        assert all(numpy.array_equal(whole[key], row) for key, row in written.items())

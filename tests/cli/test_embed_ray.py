@@ -1,0 +1,116 @@
+"""`spacy elmo embed --engine ray`."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ..kills import started, wait_for_end
+from .conftest import fail, succeed
+from .test_embed_parquet import check_manifest, make_lines, same
+
+pytest.importorskip("ray", reason="needs the extra ray")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """One with a short path: Ray has sockets below it."""
+    path = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))
+    yield path
+    shutil.rmtree(path)
+
+
+def ray_command(text: Path, out: Path, pipeline: Path, *options: object) -> list:
+    command = [sys.executable, "-m", "spacy", "elmo", "embed", text, out, "-m", pipeline, "-q"]
+    return [*command, "--engine", "ray", *options]
+
+
+def run(command: list, home: Path, code: int = 0) -> str:
+    home.mkdir(exist_ok=True)
+    env = {**os.environ, "HOME": str(home), "OMP_NUM_THREADS": "1", "COLUMNS": "400"}
+    done = subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True)
+    assert done.returncode == code, done.stdout + done.stderr
+    return " ".join((done.stdout + done.stderr).split())  # It is wrapped.
+
+
+def test_two_workers_give_what_one_process_gives(pipeline: Path, folder: Path, tmp_path: Path):
+    text, out = tmp_path / "text.txt", folder / "out.parquet"
+    make_lines(text, 500)
+    command = ray_command(text, out, pipeline, "--rows", 20, "--workers", 2)
+    before = {*Path("/tmp").iterdir()}
+    output = run(command, folder / "home")
+    assert "500 rows" in output and "Traceback" not in output
+    assert not {path for path in {*Path("/tmp").iterdir()} - before if "ray" in path.name}
+    assert not list((folder / "home").rglob("*ray*"))
+    assert not list(out.glob(".*"))
+    succeed("embed", text, tmp_path / "local.parquet", "-m", pipeline, "--rows", 20, "-q")
+    assert check_manifest(out)["n_rows"] == 500 and same(out, tmp_path / "local.parquet")
+    assert "500 of them by an earlier run" in run(command, folder / "home")
+
+
+def test_bad_input(pipeline: Path, folder: Path):
+    (folder / "bad.jsonl").write_text('{"text": "fine"}\n{"body": 1}\n')
+    command = ray_command(folder / "bad.jsonl", folder / "out.parquet", pipeline)
+    output = run(command, folder / "home", code=1)
+    assert "bad.jsonl, line 2: must have a string" in output
+    assert "Traceback" not in output
+    assert not (folder / "out.parquet" / ".ray").exists()
+
+
+def test_killed(pipeline: Path, folder: Path, tmp_path: Path):
+    """Three workers, then the driver; nothing that is finished is computed again."""
+    text, out = tmp_path / "text.txt", folder / "out.parquet"
+    make_lines(text, 4000)
+    command = ray_command(text, out, pipeline, "--rows", 10, "--workers", 2)
+    times: dict[Path, int] = {}
+
+    def check() -> int:
+        for path in out.glob("part-*.parquet"):
+            assert times.setdefault(path, path.stat().st_mtime_ns) == path.stat().st_mtime_ns
+        return len(times)
+
+    def wait_for_parts(n: int) -> None:
+        end = time.monotonic() + 300
+        while check() < n:
+            assert process.poll() is None and time.monotonic() < end, read()
+            time.sleep(0.05)
+
+    chance = random.Random(0)
+    (folder / "home").mkdir()
+    with started(command, env={"HOME": str(folder / "home")}) as (process, read):
+        for n in (20, 60, 100):
+            wait_for_parts(n)
+            children = psutil.Process(process.pid).children(recursive=True)
+            workers = [x for x in children if "MapWorker" in " ".join(x.cmdline())]
+            chance.choice(workers).kill()
+        wait_for_parts(140)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        # An agent of Ray notices later.
+        assert not [name for name in wait_for_end(process.pid) if "MapWorker" in name]
+    n_before = check()
+    assert n_before < 400
+    run(command, folder / "home")
+    assert check() == 400 and check_manifest(out)["n_rows"] == 4000
+    assert not list(out.glob(".*"))
+    succeed("embed", text, tmp_path / "local.parquet", "-m", pipeline, "--rows", 10, "-q")
+    assert same(out, tmp_path / "local.parquet")
+
+
+def test_bad_arguments(pipeline: Path, tmp_path: Path):
+    (tmp_path / "a.txt").write_text("a")
+    command = ("embed", tmp_path / "a.txt", tmp_path / "o.parquet", "-m", pipeline)
+    assert "--shard means nothing" in fail(*command, "--engine", "ray", "--shard", "1/2")
+    assert "--workers means nothing" in fail(*command, "--workers", 2)

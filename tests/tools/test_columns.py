@@ -1,0 +1,225 @@
+"""Columns in, columns out."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+import spacy
+import torch
+
+from spacy_elmo import Embed
+
+from ..conftest import elmo_pipeline, max_difference
+
+TEXTS = ["The bank flows. Money flows!", "", " \n", "é 銀行", "the bank of the river"]
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, weights_folder: Path) -> Path:
+    nlp = elmo_pipeline(weights_folder)
+    nlp.add_pipe("sentencizer", first=True)
+    nlp.add_pipe("doc_cleaner", config={"attrs": {"_.elmo_tokens": None}})  # It does not run.
+    nlp.to_disk(tmp_path / "pipeline")
+    return tmp_path / "pipeline"
+
+
+@pytest.fixture
+def docs(pipeline: Path) -> list:
+    return list(spacy.load(pipeline, exclude=["doc_cleaner"]).pipe(TEXTS))
+
+
+def test_mean(pipeline: Path, docs: list):
+    columns = {"id": numpy.arange(5), "text": TEXTS}
+    embedded = Embed(pipeline)(columns)
+    assert list(embedded) == ["id", "text", "vector"] and embedded["id"] is columns["id"]
+    assert list(columns) == ["id", "text"]
+    assert embedded["vector"].dtype == numpy.float16 and embedded["vector"].shape == (5, 12)
+    exact = Embed(pipeline, dtype="float32").embed(TEXTS)
+    assert max_difference(exact, numpy.stack([doc._.elmo for doc in docs])) <= 1e-6
+    assert not exact[1].any() and not exact[2].any()
+    assert numpy.array_equal(exact.astype("float16"), embedded["vector"])
+
+
+@pytest.mark.parametrize("layer", [0, 2, -1])
+def test_a_layer(layer: int, pipeline: Path, docs: list):
+    tokens = Embed(pipeline, pool="tokens", layer=layer, dtype="float32").embed(TEXTS)
+    for row, doc in zip(tokens, docs):
+        assert max_difference(row, doc._.elmo_layers[layer]) <= 1e-6
+    mean = Embed(pipeline, layer=layer, dtype="float32").embed(TEXTS)
+    assert max_difference(mean[0], tokens[0].mean(0)) <= 1e-6
+
+
+def test_tokens_and_layers(pipeline: Path, docs: list):
+    tokens = Embed(pipeline, pool="tokens", dtype="float32").embed(TEXTS)
+    layers = Embed(pipeline, pool="layers", dtype="float32").embed(TEXTS)
+    for doc, row, all_layers in zip(docs, tokens, layers):
+        assert max_difference(row, doc._.elmo_tokens) <= 1e-6
+        assert max_difference(all_layers, doc._.elmo_layers) <= 1e-6
+
+
+def test_lists_of_tokens(pipeline: Path):
+    columns = {"words": [["Money", "flows", "."], []], "other": [1, 2]}
+    vectors = Embed(pipeline, text="words", output="words")(columns)["words"]
+    assert numpy.array_equal(vectors[0], Embed(pipeline).embed(["Money flows ."])[0])
+    assert not vectors[1].any()
+
+
+def test_no_rows(pipeline: Path):
+    assert Embed(pipeline)({"text": []})["vector"].shape == (0, 12)
+    assert Embed(pipeline, pool="tokens")({"text": []})["vector"] == []
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
+def test_the_rows_of_a_batch_change_nothing(precision: str, pipeline: Path):
+    texts = [" ".join(f"w{i * k % 7}" for i in range(k % 23)) for k in range(60)]
+    try:
+        embed = Embed(pipeline, dtype="float32", precision=precision)
+        together = embed.embed(texts)
+    except ValueError as error:
+        pytest.skip(str(error))
+    tolerance = 1e-2 if precision == "bfloat16" else 1e-6
+    assert numpy.array_equal(embed.embed(texts), together)
+    assert max_difference(embed.embed(texts[::-1])[::-1], together) <= tolerance
+    assert max_difference(numpy.concatenate([embed.embed([x]) for x in texts]), together) <= (
+        tolerance
+    )
+
+
+def test_the_same_batch_has_the_same_bits(pipeline: Path):
+    used = Embed(pipeline, pool="layers", dtype="float32")
+    used.embed(["other words that fill the cache of types", *TEXTS[::-1]])
+    fresh = Embed(pipeline, pool="layers", dtype="float32").embed(TEXTS)
+    assert all(map(numpy.array_equal, used.embed(TEXTS), fresh))
+
+
+def test_it_pickles_as_its_settings(pipeline: Path, monkeypatch):
+    monkeypatch.chdir(pipeline.parent)
+    embed = Embed(pipeline.name, layer=1)
+    before = pickle.dumps(embed)
+    vectors = embed.embed(TEXTS)
+    assert pickle.dumps(embed) == before and len(before) < 1000
+    monkeypatch.chdir("/")
+    assert pickle.loads(before) == embed
+    assert numpy.array_equal(pickle.loads(before).embed(TEXTS), vectors)
+
+
+@pytest.mark.parametrize(
+    "settings, problem",
+    [
+        ({"pool": "max"}, "pool must be one of mean, tokens, layers, found 'max'"),
+        ({"dtype": "int8"}, "dtype must be one of float16, float32, found 'int8'"),
+        ({"pool": "layers", "layer": 1}, "not layer 1: leave layer out"),
+        ({"threads": 0}, "threads must be 1 or more, found 0"),
+    ],
+)
+def test_impossible_settings(settings: dict, problem: str, pipeline: Path):
+    with pytest.raises(ValueError, match=problem):
+        Embed(pipeline, **settings)
+
+
+def test_a_pipeline_itself(weights_folder: Path):
+    with pytest.raises(ValueError, match="found English: save it"):
+        Embed(elmo_pipeline(weights_folder))
+
+
+@pytest.mark.parametrize("layer", [3, -4])
+def test_no_such_layer(layer: int, pipeline: Path):
+    with pytest.raises(ValueError, match=f"layer must be from -3 to 2, found {layer}"):
+        Embed(pipeline, layer=layer).embed(TEXTS)
+
+
+def test_int8_has_to_be_asked_for(tmp_path: Path, weights_folder: Path):
+    elmo_pipeline(weights_folder, model={"precision": "int8"}).to_disk(tmp_path / "int8")
+    with pytest.raises(ValueError, match=r"computes in int8.*choose precision 'float32'"):
+        Embed(tmp_path / "int8").embed(TEXTS)
+    assert Embed(tmp_path / "int8", precision="int8").embed(TEXTS).shape == (5, 12)
+    texts = TEXTS[1:]  # Of one sentence each.
+    exact = Embed(weights_folder).embed(texts)
+    assert max_difference(Embed(tmp_path / "int8", precision="float32").embed(texts), exact) < 1e-3
+
+
+def test_stateful(tmp_path: Path, weights_folder: Path):
+    elmo_pipeline(weights_folder, model={"stateful": True}).to_disk(tmp_path / "stateful")
+    with pytest.raises(ValueError, match="is stateful"):
+        Embed(tmp_path / "stateful").embed(TEXTS)
+
+
+@pytest.mark.parametrize("text", [None, 3, ["a", 1], ["a", ""], float("nan")])
+def test_not_a_text(text, pipeline: Path):
+    with pytest.raises(ValueError, match="row 1 of the column 'text' is neither a string nor"):
+        Embed(pipeline)({"text": ["fine", text]})
+
+
+def test_no_such_column(pipeline: Path):
+    with pytest.raises(ValueError, match=r"no column 'text' of texts, only \['body'\]"):
+        Embed(pipeline)({"body": []})
+    with pytest.raises(ValueError, match="cannot read columns of a list"):
+        Embed(pipeline)(["text"])
+
+
+def test_several_components(tmp_path: Path, weights_folder: Path):
+    nlp = elmo_pipeline(weights_folder)
+    model = {"weights": str(weights_folder)}
+    mix = {"@layers": "spacy-elmo.SingleLayer.v1", "layer": 0}
+    nlp.add_pipe("elmo", name="other", config={"model": model, "mix": mix})
+    nlp.to_disk(tmp_path / "two")
+    with pytest.raises(ValueError, match="several elmo components"):
+        Embed(tmp_path / "two").embed(TEXTS)
+    by_name = Embed(tmp_path / "two", name="other").embed(TEXTS)
+    assert numpy.array_equal(by_name, Embed(tmp_path / "two", name="elmo", layer=0).embed(TEXTS))
+
+
+def test_threads(pipeline: Path):
+    before = torch.get_num_threads()
+    try:
+        Embed(pipeline, threads=2).embed(["a"])
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_too_large_for_float16(pipeline: Path):
+    doc = spacy.blank("en")("huge")
+    doc._.elmo_tokens = numpy.full((1, 12), 70_000.0, dtype="float32")
+    with pytest.raises(ValueError, match="'huge' does not fit into float16: choose dtype"):
+        Embed(pipeline)._pool(doc)
+
+
+@pytest.mark.parametrize("pool", ["mean", "tokens", "layers"])
+@pytest.mark.parametrize("rows", [0, 5])
+def test_arrow(pool: str, rows: int, pipeline: Path):
+    arrow = pytest.importorskip("pyarrow", reason="needs the extra arrow")
+    table = arrow.table({"id": range(rows), "text": arrow.array(TEXTS[:rows], arrow.string())})
+    embed = Embed(pipeline, pool=pool)
+    expected = embed.embed(TEXTS[:rows])
+    for columns in (table, *table.to_batches()):
+        embedded = embed(columns)
+        assert type(embedded) is type(columns)
+        assert embedded.schema.names == ["id", "text", "vector"]
+        for actual, row in zip(embedded.column("vector").to_pylist(), expected, strict=True):
+            actual = numpy.array(actual, dtype="float16")
+            assert numpy.array_equal(actual.reshape(row.shape), row)
+    replaced = Embed(pipeline, output="text", pool=pool)(table)
+    assert replaced.column("text").equals(embed(table).column("vector"))
+
+
+def test_no_engine_is_imported(pipeline: Path):
+    program = (
+        "import sys, spacy_elmo; "
+        f"spacy_elmo.Embed({str(pipeline)!r})({{'text': ['The bank']}}); "
+        "print({'ray', 'datasets', 'dask', 'pyspark', 'pyarrow', 'pandas'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.stdout.strip() == "set()"
