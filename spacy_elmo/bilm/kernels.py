@@ -1,7 +1,7 @@
 """Which kernels run: this package's own, or PyTorch's.
 
 On a GPU these are Triton's. Triton is no dependency; where it is installed, its kernels are
-compiled for the GPU at hand. On a CPU there is one in C, which is built if there is a compiler.
+compiled for the GPU at hand. On a CPU they are C, which is built if there is a compiler.
 Nobody may have tried them on this machine before: so they are compared with the plain path first.
 """
 

@@ -70,7 +70,7 @@ class BiLSTM(nn.Module):
 
     config (LSTMConfig): The hyper-parameters. The input has width projection_dim.
 
-    The attribute `kernel` chooses what runs `forward` on a GPU; see `load_kernels`.
+    The attribute `kernel` chooses what runs `forward`; see `load_kernels`.
     """
 
     def __init__(self, config: LSTMConfig) -> None:

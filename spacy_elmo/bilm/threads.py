@@ -47,6 +47,8 @@ def run_side_by_side(tasks: Sequence[Callable[[], T]], device: torch.device) -> 
 
     RETURNS (list): Their results.
     """
+    if torch.is_inference_mode_enabled():  # A setting of each thread.
+        tasks = [torch.inference_mode()(task) for task in tasks]
     futures: list[Optional[Future[T]]] = []
     with no_fork():
         try:

@@ -6,10 +6,13 @@ import signal
 import threading
 import time
 
+import numpy
 import pytest
 import torch
 
 from spacy_elmo.bilm.threads import run_side_by_side
+
+from ..conftest import random_bilm
 
 CPU = torch.device("cpu")
 
@@ -20,6 +23,13 @@ def two_threads():
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)
+
+
+def test_a_bilm_runs_in_inference_mode():
+    bilm, arguments = random_bilm(), (["the", "bank"], numpy.array([0, 1, 0]), [2, 1])
+    expected = bilm(*arguments)
+    with torch.inference_mode():
+        assert torch.equal(bilm(*arguments), expected)
 
 
 def test_results_are_in_order():

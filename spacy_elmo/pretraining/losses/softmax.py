@@ -52,7 +52,7 @@ class Softmax(nn.Module):
     n_samples (Optional[int]): Words drawn per step; None: the exact loss.
     weight (Optional[Parameter]): A weight to share with another module.
 
-    The attribute `kernel` chooses what computes the loss on a GPU; see `load_kernels`.
+    The attribute `kernel` chooses what computes the loss; see `load_kernels`.
     """
 
     def __init__(
