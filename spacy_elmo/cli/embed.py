@@ -56,7 +56,9 @@ def embed_cli(
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite OUT, start afresh"),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress bar"),
     text: str = typer.Option("text", help=".parquet: the column of texts or of lists of tokens"),
-    id: list[str] = typer.Option([], help=".parquet: a column to carry through; repeatable"),
+    ids: list[str] = typer.Option(
+        [], "--id", help=".parquet: a column to carry through; any number"
+    ),
     pool: Pool = typer.Option(
         Pool("mean"), help=".parquet: the mean of a row, its tokens, or all their layers"
     ),
@@ -92,7 +94,7 @@ def embed_cli(
         if out.suffix != ".parquet":
             changed = {"--text": text != "text", "--pool": pool.value != "mean"}
             changed |= {"--dtype": dtype.value != "float16", "--shard": shard != "1/1"}
-            changed |= {"--id": bool(id), "--layer": layer is not None, "--rows": bool(rows)}
+            changed |= {"--id": bool(ids), "--layer": layer is not None, "--rows": bool(rows)}
             changed |= {"--threads": bool(threads), "--engine": engine.value != "local"}
             _check_unused(out, {**changed, "--workers": bool(workers)})
             kind = (layers or Layers("all")).value
@@ -114,7 +116,7 @@ def embed_cli(
             gpu_id=gpu_id,
         )
         n_rows = rows or DEFAULT_ROWS[pool.value]
-        job = ParquetJob(out, find_sources(sources, out), embed, id, n_rows)
+        job = ParquetJob(out, find_sources(sources, out), embed, ids, n_rows)
         if engine.value == "local":
             _check_unused(out, {"--workers": bool(workers)})
             _embed_rows(job, shard, force, quiet)

@@ -19,6 +19,7 @@ from ..component import Elmo, pipe_settings
 from ..inference.settings import Precision
 from ..layers.encoder import get_session, set_precision
 from ..weights import absolute_source, choose_component, load_pipeline
+from .arrow import vectors_to_arrow
 
 POOLS = ("mean", "tokens", "layers")
 DTYPES = ("float16", "float32")
@@ -106,8 +107,6 @@ class Embed:
             raise ValueError(f"there is no column {self.text!r} of texts, only {names}")
         if is_mapping:
             return {**columns, self.output: self.embed(columns[self.text])}
-        from .arrow import vectors_to_arrow
-
         # The text of an empty batch gives the type.
         texts = columns.column(self.text).to_pylist() or [""]
         vectors = vectors_to_arrow(self.embed(texts))[: columns.num_rows]

@@ -220,13 +220,11 @@ class ParquetJob:
 
     def _merge(self, n_shards: int) -> None:
         """Write the manifest of all parts, if this was the last shard."""
-        parts: dict[str, Any] = {}
-        for shard in range(n_shards):
-            path = self.out / f"_manifest-{shard + 1}-of-{n_shards}.json"
-            if (done := self._read_manifest(path)) is None:
-                return
-            parts.update(done)
-        self._write_manifest(self.out / MANIFEST, parts)
+        paths = list(self.out.glob(f"_manifest-*-of-{n_shards}.json"))
+        done = [self._read_manifest(path) for path in paths] if len(paths) == n_shards else [None]
+        if None not in done:
+            parts = {name: part for shard in done if shard for name, part in shard.items()}
+            self._write_manifest(self.out / MANIFEST, parts)
 
     def _clear(self, shard: int, n_shards: int) -> None:
         """Remove the temporary files that a killed run of this shard has left."""

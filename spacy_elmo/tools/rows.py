@@ -87,7 +87,7 @@ def _read_parquet(source: Source, names: list[str], text: str, n_rows: int) -> I
                     rest = rest[n_rows:]
             if len(rest):
                 yield rest
-    except (ValueError, OSError, NotImplementedError) as error:  # Those of Arrow are of these.
+    except (ValueError, OSError, LookupError, arrow.ArrowException) as error:
         raise ValueError(f"{source}: {error}") from error
 
 

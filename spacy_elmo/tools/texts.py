@@ -296,7 +296,10 @@ def _open(path: Union[Path, str]) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext(sys.stdin.buffer)
     if isinstance(path, Path):
         return path.open("rb")
-    return smart_open.open(path, "rb", compression="disable")
+    try:
+        return smart_open.open(path, "rb", compression="disable")
+    except ImportError as error:  # Not of the compression, but of the kind of URL.
+        raise ValueError(error) from error
 
 
 def _parse_json(line: str, where: str) -> dict[str, Any]:
