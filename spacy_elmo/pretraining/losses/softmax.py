@@ -19,8 +19,8 @@ from ...bilm.mixed_precision import autocast, operand, product_dtype
 from ...bilm.packing import to_device
 from ...bilm.threads import run_side_by_side
 
-# Weights up to this many have a gradient in every thread.
-_MAX_SHARED_WEIGHTS = 16 << 20
+# Each thread has a gradient of the weights of its own: numbers of all of them together.
+_MAX_GRADIENTS = 64 << 20
 
 # Bounds the logits that exist at a time, in bytes: they should fit into the processor's cache.
 _LOGIT_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
@@ -179,8 +179,8 @@ class _CrossEntropy(torch.autograd.Function):
         `targets` (-1 for none) is left out."""
         d_h = torch.empty_like(h)
         n_parts = 1
-        if h.device.type == "cpu" and weight.numel() <= _MAX_SHARED_WEIGHTS:
-            n_parts = torch.get_num_threads()
+        if h.device.type == "cpu":
+            n_parts = max(1, min(torch.get_num_threads(), _MAX_GRADIENTS // weight.numel()))
         rows = h, targets, target_logit, d_h
         parts = zip(*([None] * n_parts if t is None else t.tensor_split(n_parts) for t in rows))
         run = partial(_sum_rows, weight.to(dtype), bias, kernels)
