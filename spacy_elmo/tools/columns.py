@@ -20,6 +20,7 @@ from ..inference.settings import Precision
 from ..layers.encoder import get_session, set_precision
 from ..weights import absolute_source, choose_component, load_pipeline
 from .arrow import vectors_to_arrow
+from .texts import replace_surrogates
 
 POOLS = ("mean", "tokens", "layers")
 DTYPES = ("float16", "float32")
@@ -166,7 +167,7 @@ class Embed:
         for number, text in enumerate(texts):
             if isinstance(text, str):
                 # Not `nlp.make_doc`: it refuses long texts, because of parsers.
-                yield nlp.tokenizer(text)
+                yield nlp.tokenizer(replace_surrogates(text))
                 continue
             words: list[Any] = (
                 list(text) if isinstance(text, (list, tuple, numpy.ndarray)) else [None]
@@ -176,6 +177,7 @@ class Embed:
                     f"row {number} of the column {self.text!r} is neither a string nor a list of "
                     f"tokens: {text!r:.80}"
                 )
+            words = list(map(replace_surrogates, words))
             yield Doc(nlp.vocab, words=words, sent_starts=[i == 0 for i in range(len(words))])
 
     def _pool(self, doc: Doc) -> numpy.ndarray:

@@ -70,6 +70,11 @@ def test_lists_of_tokens(pipeline: Path):
     assert not vectors[1].any()
 
 
+def test_halves_of_surrogate_pairs_are_question_marks(pipeline: Path):
+    vectors = Embed(pipeline).embed(["a \ud800", ["a", "\ud800"], "a ?"])
+    assert numpy.array_equal(vectors[0], vectors[2]) and numpy.array_equal(vectors[1], vectors[2])
+
+
 def test_no_rows(pipeline: Path):
     assert Embed(pipeline)({"text": []})["vector"].shape == (0, 12)
     assert Embed(pipeline, pool="tokens")({"text": []})["vector"] == []
