@@ -35,7 +35,7 @@ from spacy_elmo.files import atomic_file, locked_output, remove_folder
 from spacy_elmo.pretraining.batches import SentenceBatches, plan_epoch
 from spacy_elmo.pretraining.config import RunConfig, read_config
 from spacy_elmo.pretraining.corpus import Corpus, Sentences, open_corpus
-from spacy_elmo.pretraining.export import head_folder, load_language_model
+from spacy_elmo.pretraining.export import load_language_model
 from spacy_elmo.pretraining.init_model import build_model
 from spacy_elmo.pretraining.perplexity import finite, perplexity
 from spacy_elmo.pretraining.signals import handle_signals
@@ -149,7 +149,7 @@ def corpus_key(prepared: Path) -> str:
 
 def evaluate(model: Path, held_out: Path) -> dict[str, float]:
     """RETURNS (dict): The perplexity of both directions on each kind of held-out text."""
-    language_model, head = load_language_model(load_bilm(str(model)), head_folder(model))
+    language_model, head = load_language_model(load_bilm(str(model)), model)
     scores = {}
     for kind in dict.fromkeys(source.kind for source in SOURCES):
         files = [held_out / f"{source.name}.txt" for source in SOURCES if source.kind == kind]

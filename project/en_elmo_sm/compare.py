@@ -51,7 +51,7 @@ def main() -> None:
         models = []
         for name in args.models:
             folder = with_output_layer(name, corpus, args.out, args.words, device)
-            models.append(load_language_model(load_bilm(str(folder)), head_folder(folder))[0])
+            models.append(load_language_model(load_bilm(str(folder)), folder)[0])
             models[-1].to(device)
         print("| text | words | unknown | " + " | ".join(args.models) + " |")
         print("|---" * (3 + len(models)) + "|")
