@@ -67,7 +67,8 @@ def test_nan_stays(several_blocks):
     logits[0, 3] = torch.nan
     loss = torch.empty(2, device=DEVICE)
     targets = torch.tensor([0, 1], device=DEVICE)
-    triton_softmax.softmax_gradient(logits, bias, targets, None, loss=loss)
+    d_bias = torch.zeros_like(bias)
+    triton_softmax.softmax_gradient(logits, bias, targets, None, loss=loss, d_bias=d_bias)
     assert loss[0].isnan() and loss[1].isfinite() and logits[1].isfinite().all()
 
 
