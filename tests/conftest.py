@@ -8,6 +8,7 @@ import os
 import runpy
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
 
@@ -168,6 +169,23 @@ def max_difference(first, second) -> float:
     first, second = numpy.asarray(first), numpy.asarray(second)
     assert first.shape == second.shape
     return float(numpy.abs(first - second).max()) if first.size else 0.0
+
+
+def assert_gradients(bilm: BiLM, loss: Callable[[dict], torch.Tensor], seed: int) -> None:
+    """Compare the gradient of each parameter with finite differences in a random direction.
+
+    bilm (BiLM): In float64.
+    loss (Callable): Of the parameters by name.
+    """
+    values = dict(bilm.named_parameters())
+    generator = torch.Generator().manual_seed(seed)
+    gradients = torch.autograd.grad(loss(values), list(values.values()))
+    for (name, parameter), gradient in zip(values.items(), gradients):
+        step = torch.randn(parameter.shape, dtype=torch.float64, generator=generator) * 1e-6
+        moved = [loss({**values, name: parameter + sign * step}) for sign in (1, -1)]
+        numerical = (moved[0] - moved[1]).item() / 2e-6
+        analytical = (gradient * step).sum().item() / 1e-6
+        assert numerical == pytest.approx(analytical, rel=1e-5, abs=1e-6), name
 
 
 def run_spacy(*arguments: object, stdin: str | None = None) -> Result:

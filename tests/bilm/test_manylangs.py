@@ -17,7 +17,14 @@ from spacy_elmo.bilm.formats import load, native, round_to_int8
 from spacy_elmo.bilm.formats import manylangs as reader
 from spacy_elmo.inference import Session, Settings
 
-from ..conftest import add_tagger, elmo_pipeline, max_difference, run_spacy, tagged
+from ..conftest import (
+    add_tagger,
+    assert_gradients,
+    elmo_pipeline,
+    max_difference,
+    run_spacy,
+    tagged,
+)
 from ..families import malicious, manylangs
 
 SEEDS = range(20)
@@ -132,22 +139,12 @@ def test_other_boundaries_are_ordinary_words(written):
 def test_gradients_equal_finite_differences(written):
     bilm = load(written).double()
     sentences = [["the", "bank", "ü"], ["<bos>"], ["x" * 60, "the"]]
-    names, parameters = zip(*bilm.named_parameters())
 
-    def loss(*values):
-        network = functional_call_of(bilm, dict(zip(names, values)))
+    def loss(values):
+        network = functional_call_of(bilm, values)
         return sum((layers * layers.cos()).sum() for layers in forward(network, sentences))
 
-    generator = torch.Generator().manual_seed(0)
-    gradients = torch.autograd.grad(loss(*parameters), parameters)
-    for i, (name, parameter) in enumerate(zip(names, parameters)):
-        step = torch.randn(parameter.shape, dtype=torch.float64, generator=generator) * 1e-6
-        moved = [
-            loss(*parameters[:i], parameter + sign * step, *parameters[i + 1 :]) for sign in (1, -1)
-        ]
-        numerical = (moved[0] - moved[1]).item() / 2e-6
-        analytical = (gradients[i] * step).sum().item() / 1e-6
-        assert numerical == pytest.approx(analytical, rel=1e-5, abs=1e-6), name
+    assert_gradients(bilm, loss, seed=0)
 
 
 def functional_call_of(bilm: BiLM, values):

@@ -11,7 +11,14 @@ from torch.func import functional_call
 
 from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
 
-from ..conftest import TINY, TINY_WORDS, WORDS, max_difference, random_bilm
+from ..conftest import (
+    TINY,
+    TINY_WORDS,
+    WORDS,
+    assert_gradients,
+    max_difference,
+    random_bilm,
+)
 from ..reference import Reference, reference_layers
 
 # One token, none, every kind of script, boundaries as tokens, a repeat, longer than any limit.
@@ -177,23 +184,12 @@ def test_unknown_words_share_one_vector():
 def test_gradients_equal_finite_differences(config):
     bilm = random_bilm(config).double()
     inputs = arguments([["the", "bank", "x"], ["<S>"], [], ["bank", "."]])
-    names, parameters = zip(*bilm.named_parameters())
     weights = torch.randn(3, 6, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
-    def loss(*values):
-        layers = functional_call(bilm, dict(zip(names, values)), inputs)
-        return (layers * weights).sum()
+    def loss(values):
+        return (functional_call(bilm, values, inputs) * weights).sum()
 
-    generator = torch.Generator().manual_seed(2)
-    gradients = torch.autograd.grad(loss(*parameters), parameters)
-    for i, (name, parameter) in enumerate(zip(names, parameters)):
-        step = torch.randn(parameter.shape, dtype=torch.float64, generator=generator) * 1e-6
-        moved = [
-            loss(*parameters[:i], parameter + sign * step, *parameters[i + 1 :]) for sign in (1, -1)
-        ]
-        numerical = (moved[0] - moved[1]).item() / 2e-6
-        analytical = (gradients[i] * step).sum().item() / 1e-6
-        assert numerical == pytest.approx(analytical, rel=1e-5, abs=1e-6), name
+    assert_gradients(bilm, loss, seed=2)
 
 
 def test_every_parameter_gets_a_gradient():
