@@ -135,9 +135,9 @@ INLINE void forward_rows(void *gates, const void *addend, const float *c_previou
     }
 }
 
-INLINE void backward_rows(void *gates, const float *c_previous, const float *c,
-                          const void *d_hidden, float *d_c, float *d_bias, void *hidden,
-                          Py_ssize_t n, Py_ssize_t dim, float clip, int low)
+INLINE void backward_rows(const void *gates, const float *c_previous, const float *c,
+                          const void *d_hidden, float *d_c, float *d_bias, void *d_gates,
+                          void *hidden, Py_ssize_t n, Py_ssize_t dim, float clip, int low)
 {
     for (Py_ssize_t row = 0; row < n; row++) {
         Py_ssize_t i = row * 4 * dim, j = i + dim, f = j + dim, o = f + dim, cell = row * dim;
@@ -159,10 +159,10 @@ INLINE void backward_rows(void *gates, const float *c_previous, const float *c,
             d_bias[2 * dim + k] += df;
             d_bias[3 * dim + k] += d_o;
             store(hidden, cell + k, low, tanh_c * xo);
-            store(gates, i + k, low, di);
-            store(gates, j + k, low, dj);
-            store(gates, f + k, low, df);
-            store(gates, o + k, low, d_o);
+            store(d_gates, i + k, low, di);
+            store(d_gates, j + k, low, dj);
+            store(d_gates, f + k, low, df);
+            store(d_gates, o + k, low, d_o);
         }
     }
 }
@@ -213,13 +213,14 @@ EVERY_PROCESSOR static void forward_all(void *gates, const void *addend, const f
                : (keep ? CASE(NULL, 1, 0) : CASE(NULL, 0, 0));
 }
 
-EVERY_PROCESSOR static void backward_all(void *gates, const float *c_previous, const float *c,
+EVERY_PROCESSOR static void backward_all(const void *gates, const float *c_previous, const float *c,
                                          const void *d_hidden, float *d_c, float *d_bias,
-                                         void *hidden, Py_ssize_t n, Py_ssize_t dim, float clip,
-                                         int low)
+                                         void *d_gates, void *hidden, Py_ssize_t n, Py_ssize_t dim,
+                                         float clip, int low)
 {
-    low ? backward_rows(gates, c_previous, c, d_hidden, d_c, d_bias, hidden, n, dim, clip, 1)
-        : backward_rows(gates, c_previous, c, d_hidden, d_c, d_bias, hidden, n, dim, clip, 0);
+#define BACKWARD(LOW) \
+    backward_rows(gates, c_previous, c, d_hidden, d_c, d_bias, d_gates, hidden, n, dim, clip, LOW)
+    low ? BACKWARD(1) : BACKWARD(0);
 }
 
 EVERY_PROCESSOR static void softmax_all(void *logits, const float *bias, const int64_t *targets,
@@ -254,16 +255,16 @@ static PyObject *cell_forward(PyObject *self, PyObject *args)
 
 static PyObject *cell_backward(PyObject *self, PyObject *args)
 {
-    unsigned long long a[7];
+    unsigned long long a[8];
     Py_ssize_t n, dim;
     float clip;
     int low;
-    if (!PyArg_ParseTuple(args, "KKKKKKKnnfp", a, a + 1, a + 2, a + 3, a + 4, a + 5, a + 6, &n, &dim,
-                          &clip, &low))
+    if (!PyArg_ParseTuple(args, "KKKKKKKKnnfp", a, a + 1, a + 2, a + 3, a + 4, a + 5, a + 6, a + 7,
+                          &n, &dim, &clip, &low))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
     backward_all(ADDRESS(a[0]), ADDRESS(a[1]), ADDRESS(a[2]), ADDRESS(a[3]), ADDRESS(a[4]),
-                 ADDRESS(a[5]), ADDRESS(a[6]), n, dim, clip, low);
+                 ADDRESS(a[5]), ADDRESS(a[6]), ADDRESS(a[7]), n, dim, clip, low);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }

@@ -52,15 +52,17 @@ def backward(
     d_hidden: Tensor,
     d_c: Tensor,
     d_bias: Tensor,
+    d_gates: Tensor,
     hidden: Tensor,
     cell_clip: Optional[float],
 ) -> None:
     """Go back through `forward`.
 
-    gates (Tensor): After the activation. Takes the gradient of the gates before it.
+    gates (Tensor): After the activation.
     d_hidden (Tensor): The gradient of the output, in the type of `gates`; shape (n, H).
     d_c (Tensor): That of the cells after the step; becomes that of the cells before it.
     d_bias (Tensor): To which that of the bias is added, shape (4H,).
+    d_gates (Tensor): Takes that of the gates before the activation, in their type; shape (n, 4H).
     hidden (Tensor): Takes the output, in the type of `gates`.
     """
     _kernels.cell_backward(
@@ -70,6 +72,7 @@ def backward(
         d_hidden.data_ptr(),
         d_c.data_ptr(),
         d_bias.data_ptr(),
+        d_gates.data_ptr(),
         hidden.data_ptr(),
         *c.shape,
         math.inf if cell_clip is None else cell_clip,
@@ -95,6 +98,7 @@ def max_error(device: torch.device, dtype: torch.dtype) -> float:
     half, c, hidden, again = gates / 2, *(torch.empty_like(x) for x in (d_c, d_hidden, d_hidden))
     forward(half, half.clone(), c_previous, c, hidden, clip, keep_gates=True)
     d_bias = torch.zeros(4 * dim, dtype=torch.float32, device=device)
-    backward(half, c_previous, c, d_hidden, d_c, d_bias, again, clip)
+    d_gates = torch.empty_like(half)
+    backward(half, c_previous, c, d_hidden, d_c, d_bias, d_gates, again, clip)
     wanted = output.detach(), output.detach(), cells.detach(), *expected, expected[0].sum(0)
-    return mean_error(zip(wanted, (hidden, again, c, half, d_c, d_bias)))
+    return mean_error(zip(wanted, (hidden, again, c, d_gates, d_c, d_bias)))

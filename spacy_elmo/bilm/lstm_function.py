@@ -166,10 +166,10 @@ def _backward(
     previous = to_device(previous_rows(batch_sizes), x.device)
     d_out = dy.clone(memory_format=torch.contiguous_format)
     if ctx.cell is not None:
-        gates = gates.clone()  # Autograd may go back a second time.
-        low, hidden = gates, gates.new_empty(len(gates), ctx.config.dim)
-        d_bias = _compiled_steps(ctx, gates, cells, c0, hidden, d_out, y, recurrent, projection)
-        for padded in (gates, hidden):
+        low, hidden = torch.empty_like(gates), gates.new_empty(len(gates), ctx.config.dim)
+        outputs = low, hidden, d_out
+        d_bias = _compiled_steps(ctx, gates, cells, c0, *outputs, y, recurrent, projection)
+        for padded in (low, hidden):
             padded[n_rows:] = 0
     else:
         factors = _derivatives(gates, cells, c0, previous, ctx.config.cell_clip)
@@ -196,15 +196,16 @@ def _compiled_steps(
     gates: Tensor,
     cells: Tensor,
     c0: Tensor,
+    d_gates: Tensor,
     hidden: Tensor,
     d_out: Tensor,
     y: Tensor,
     recurrent: Tensor,
     projection: Optional[Tensor],
 ) -> Tensor:
-    """Go back through time with `ctx.cell`. Turns `gates` into the gradients of the gates, and
-    `d_out` into those of the outputs before the clipping; fills `hidden` with the outputs before
-    the projection. RETURNS (Tensor): The gradient of the bias."""
+    """Go back through time with `ctx.cell`. Fills `d_gates` with the gradients of the gates, and
+    `hidden` with the outputs before the projection; turns `d_out` into the gradients of the outputs
+    before the clipping. RETURNS (Tensor): The gradient of the bias."""
     batch_sizes, config = ctx.batch_sizes, ctx.config
     inside = None
     if (clip := projection_clip(config, ctx.dtype)) is not None:
@@ -226,10 +227,10 @@ def _compiled_steps(
         if step:
             before = start - batch_sizes[step - 1]
             c_previous = cells[before : before + n]
-        out = d_c[:n], d_bias, hidden[rows]
+        out = d_c[:n], d_bias, d_gates[rows], hidden[rows]
         ctx.cell.backward(gates[rows], c_previous, cells[rows], d_hidden, *out, config.cell_clip)
         if step:
-            d_h_next = step_product(gates[rows], recurrent)
+            d_h_next = step_product(d_gates[rows], recurrent)
     return d_bias
 
 

@@ -98,10 +98,8 @@ def run_layer(
         if hidden is None:
             if gates.dtype != y.dtype:
                 low_y = torch.empty_like(y, dtype=gates.dtype)
-            outputs, clip = (
-                iter(low_y.split(batch_sizes, dim=-2)),
-                projection_clip(config, gates.dtype),
-            )
+            outputs = iter(low_y.split(batch_sizes, dim=-2))
+            clip = projection_clip(config, gates.dtype)
             # Products may read more rows, see `add_rows`.
             hidden = gates.new_zeros(*c.shape[:-2], round_up(n), config.dim)
         c, hidden = _first_rows(c, n), _first_rows(hidden, n)
