@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .config import BiLMConfig
-from .forking import no_fork
 from .lstm import BiLSTM, LSTMLayer
 from .mixed_precision import autocast
 from .mixes import TrainedMix
 from .packing import pack_sentences, to_device
+from .threads import no_fork
 from .token_encoder import build_token_encoder
 
 

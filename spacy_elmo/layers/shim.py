@@ -14,8 +14,8 @@ import torch
 from thinc.api import Optimizer, PyTorchShim
 
 from ..bilm import BiLM
-from ..bilm.forking import no_fork
 from ..bilm.formats import native
+from ..bilm.threads import no_fork
 from ..inference import Settings
 from ..inference.settings import check_precision
 from .not_serialized import not_serialized
