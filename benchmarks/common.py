@@ -19,7 +19,8 @@ import texts
 import torch
 
 from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
-from spacy_elmo.bilm.characters import DICTIONARY_SPECIALS, UNKNOWN
+from spacy_elmo.bilm.config import DICTIONARY_SPECIALS
+from spacy_elmo.bilm.token_encoder import UNKNOWN
 from spacy_elmo.inference.linear import inference
 from spacy_elmo.weights import load_bilm
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from spacy_elmo.bilm import BiLM
 from spacy_elmo.bilm.lstm import LSTMLayer
-from spacy_elmo.bilm.token_encoder import CharCNN
+from spacy_elmo.bilm.token_encoder import CharCNN, character_ids
 
 
 @torch.inference_mode()
@@ -43,7 +43,7 @@ def _encode(encoder: CharCNN, batch: list[list[str]], longest: int) -> Tensor:
     padded = [[*tokens, *[""] * (longest - len(tokens))] for tokens in batch]
     ids = torch.full((len(batch), longest, most), encoder.padding)
     for row, tokens in enumerate(padded):
-        characters, _ = encoder.character_ids(tokens, most)
+        characters, _ = character_ids(tokens, most, encoder.dictionary)
         ids[row, :, : characters.shape[1]] = torch.from_numpy(characters)
     x = F.embedding(ids.view(-1, most), encoder.char_embedding.weight).transpose(1, 2)
     y = torch.cat([F.relu(conv(x).amax(2)) for conv in encoder.convolutions], dim=1)

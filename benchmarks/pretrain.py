@@ -51,7 +51,7 @@ from count import count_layer, count_update
 from torch import nn
 
 from spacy_elmo.bilm import BiLMConfig
-from spacy_elmo.bilm.characters import character_ids
+from spacy_elmo.bilm.token_encoder import character_ids
 from spacy_elmo.inference.settings import cpu_has_bfloat16
 from spacy_elmo.pretraining.batches import Batch, make_epoch
 from spacy_elmo.pretraining.config import (

@@ -9,13 +9,16 @@ from typing import Annotated, Any, Final, Literal, Optional
 from pydantic import Field, PlainValidator
 from pydantic.dataclasses import dataclass
 
-from .characters import DICTIONARY_SPECIALS
 from .validation import SETTINGS, Bool, Text, Whole, setting_names, validate
 
 # 256 bytes, begin/end sentence, begin/end word, padding. Row 0 of the table is kept for masking.
 N_CHARACTERS: Final = 262
 # Two of these frame every token (begin-word, end-word).
 DEFAULT_MAX_CHARACTERS = 50
+
+# Entries of a dictionary that are no characters: the two boundaries, which are tokens as well,
+# unknown characters, padding, and the marks around a token.
+DICTIONARY_SPECIALS: Final = ("<bos>", "<eos>", "<oov>", "<pad>", "<bow>", "<eow>")
 
 # Upper bounds, far above every published biLM, so that damaged options cannot describe a model that
 # takes hours to build or whose sizes overflow.
@@ -57,7 +60,7 @@ class CharCNNConfig:
     n_characters (int): As options.json has it: 261 in training, 262 for inference, with the masking
         row. The network always has 262. Without meaning if there are `characters`.
     characters (Optional[tuple]): What each row of the character table stands for, if characters are
-        those of Unicode (ELMoForManyLangs): see `CharacterDictionary`. None: bytes, as in bilm-tf.
+        those of Unicode (ELMoForManyLangs): see `character_ids`. None: bytes, as in bilm-tf.
     word_dim (int): Width of a word embedding that the projection reads beside the filters (also of
         ELMoForManyLangs), at most 65,536. 0: none.
     """

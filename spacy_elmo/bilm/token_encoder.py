@@ -1,8 +1,12 @@
-"""From a token's text to a vector without context: layer 0 of the biLM."""
+"""From a token's text to a vector without context: layer 0 of the biLM.
+
+A token is read as its characters between a begin-word and an end-word mark, padded on the right.
+They are numbered as bilm-tf does, or by a dictionary.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Optional, cast
 
@@ -11,29 +15,69 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .characters import (
-    BOS,
-    DICTIONARY_BOS,
-    DICTIONARY_EOS,
-    EOS,
-    PADDING,
-    SHIFT,
-    UNKNOWN,
-    CharacterDictionary,
-    character_ids,
-    cut_token,
-)
-from .config import N_CHARACTERS, BiLMConfig, CharCNNConfig
+from .config import DICTIONARY_SPECIALS, N_CHARACTERS, BiLMConfig, CharCNNConfig
 from .mixed_precision import compiles_per_size, product_dtype
 from .packing import to_device
 
-UNK = "<UNK>"
-SPECIAL_WORDS = (BOS, EOS, UNK)
+BOS, EOS, UNK = SPECIAL_WORDS = "<S>", "</S>", "<UNK>"
+
+# bilm-tf's ids. Characters are bytes of UTF-8, with ids 0..255. The network adds one to all ids: 0
+# is kept for masking.
+_BEGIN_SENTENCE, _END_SENTENCE, _BEGIN_WORD, _END_WORD, _PADDING = range(256, 261)
+_SHIFT = 1
+_DICTIONARY_BOS, _DICTIONARY_EOS, UNKNOWN, _PAD, _BEGIN, _END = DICTIONARY_SPECIALS
+
 # Word types per run of the convolutions: their windows should stay in the processor's cache.
 _TYPES_PER_CHUNK = {"cpu": 128, "cuda": 8192}
 
 # Computes `x @ weight.T + bias`. The result may be overwritten.
 Product = Callable[[Tensor], Tensor]
+
+
+def character_ids(
+    tokens: Sequence[str], max_characters: int, dictionary: Optional[Mapping[str, int]] = None
+) -> tuple[numpy.ndarray, numpy.ndarray]:
+    """Number the characters of tokens, padded to the longest of them.
+
+    As bilm-tf does: lone surrogates have no UTF-8 form and are dropped. A token spelled exactly
+    `<S>` or `</S>` is the sentence boundary. Or as ELMoForManyLangs does, by the rows of a table of
+    Unicode characters.
+
+    tokens (Sequence[str]): The tokens.
+    max_characters (int): Ids per token at most, the two word boundaries included.
+    dictionary (Optional[Mapping]): The row of each character and of `DICTIONARY_SPECIALS`. None: as
+        bilm-tf does.
+    RETURNS (tuple): Ids as the network reads them, shape (tokens, longest), and the number of ids
+        that are not padding, shape (tokens,).
+    """
+    spelled: list[list[int]]
+    if dictionary is None:
+        special = {BOS: [_BEGIN_SENTENCE], EOS: [_END_SENTENCE]}
+        spelled = [
+            special.get(token) or [*token.encode("utf8", "ignore")[: max_characters - 2]]
+            for token in tokens
+        ]
+        begin, end, padding, shift = _BEGIN_WORD, _END_WORD, _PADDING, _SHIFT
+    else:
+        unknown = dictionary[UNKNOWN]
+        special = {name: [dictionary[name]] for name in (_DICTIONARY_BOS, _DICTIONARY_EOS)}
+        texts = (_cut(token, max_characters) for token in tokens)
+        spelled = [special.get(x) or [dictionary.get(c, unknown) for c in x] for x in texts]
+        begin, end, padding = (dictionary[name] for name in (_BEGIN, _END, _PAD))
+        shift = 0
+    lengths = numpy.array([len(characters) + 2 for characters in spelled], dtype=numpy.int64)
+    ids = numpy.full((len(spelled), int(lengths.max(initial=2))), padding, dtype=numpy.int64)
+    for row, characters, length in zip(ids, spelled, lengths.tolist()):
+        row[:length] = begin, *characters, end
+    return ids + shift, lengths
+
+
+def _cut(token: str, max_characters: int) -> str:
+    """RETURNS (str): As much of a token as a network with a dictionary reads: its first
+    `max_characters - 2` code points, or a whole boundary."""
+    if token in (_DICTIONARY_BOS, _DICTIONARY_EOS):
+        return token
+    return token[: max_characters - 2]
 
 
 def _highway(width: int) -> nn.ModuleDict:
@@ -60,7 +104,7 @@ class CharCNN(nn.Module):
         contain `<oov>`.
 
     The attribute `boundaries` has the texts of the tokens that begin and end a sentence,
-    `character_ids` makes the ids of tokens, and `padding` is the id behind them.
+    `dictionary` is that of `character_ids`, and `padding` is the id behind those of a token.
     """
 
     def __init__(
@@ -78,14 +122,14 @@ class CharCNN(nn.Module):
             )
         self.config = config
         self.output_dim = output_dim
-        self.boundaries = BOS, EOS
-        self.character_ids, self.padding = character_ids, PADDING + SHIFT
+        self.boundaries, self.padding = (BOS, EOS), _PADDING + _SHIFT
+        self.dictionary: Optional[dict[str, int]] = None
         if config.characters is None:
             self.char_embedding = nn.Embedding(N_CHARACTERS, config.embedding_dim, padding_idx=0)
         else:
-            self.boundaries = DICTIONARY_BOS, DICTIONARY_EOS
-            dictionary = CharacterDictionary(config.characters)
-            self.character_ids, self.padding = dictionary.character_ids, dictionary.padding
+            self.dictionary = {entry: row for row, entry in enumerate(config.characters)}
+            self.boundaries = _DICTIONARY_BOS, _DICTIONARY_EOS
+            self.padding = self.dictionary[_PAD]
             self.char_embedding = nn.Embedding(len(config.characters), config.embedding_dim)
         self.vocabulary = None if vocabulary is None else list(vocabulary)
         self.word_embedding: Optional[nn.Embedding] = None
@@ -134,7 +178,8 @@ class CharCNN(nn.Module):
         n_types = len(types)
         if few_sizes:  # Full chunks only, with empty texts.
             types = [*types, *[""] * (-n_types % size)]
-        ids, lengths = self.character_ids(types, self.config.max_characters_per_token)
+        most = self.config.max_characters_per_token
+        ids, lengths = character_ids(types, most, self.dictionary)
         if products is None:
             products = [partial(F.linear, weight=w, bias=b) for w, b in self.linears()]
         # In order of length, so that each chunk is as narrow as it can be.
@@ -148,7 +193,7 @@ class CharCNN(nn.Module):
             if few_sizes:
                 step = 4 if width <= 16 else 16
                 width = -(-width // step) * step
-            width = min(width, self.config.max_characters_per_token)
+            width = min(width, most)
             padded = numpy.full((len(chunk), width), self.padding)
             padded[:, : ids.shape[1]] = ids[chunk, :width]
             pooled.append(self._pool(to_device(padded, weight.device), products))
@@ -178,7 +223,7 @@ class CharCNN(nn.Module):
         """RETURNS (Tensor): Shape (types, word_dim)."""
         assert self.word_embedding is not None
         rows, most = self._word_ids, self.config.max_characters_per_token
-        ids = [rows.get(cut_token(text, most), rows[UNKNOWN]) for text in types]
+        ids = [rows.get(_cut(text, most), rows[UNKNOWN]) for text in types]
         weight = self.word_embedding.weight
         return F.embedding(to_device(numpy.array(ids, dtype=numpy.int64), weight.device), weight)
 

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..bilm import BiLM
-from ..bilm.characters import BOS, EOS
 from ..bilm.lstm_layer import LayerState
 from ..bilm.packing import to_device
-from ..bilm.token_encoder import CharCNN
+from ..bilm.token_encoder import BOS, EOS, CharCNN
 from .batches import Batch
 from .config import LossConfig
 from .losses import LOSSES, Samples

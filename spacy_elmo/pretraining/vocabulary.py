@@ -11,8 +11,7 @@ from typing import Optional
 
 import numpy
 
-from ..bilm.characters import BOS, EOS
-from ..bilm.token_encoder import UNK
+from ..bilm.token_encoder import BOS, EOS, UNK
 
 SPECIALS = (BOS, EOS, UNK)
 BOS_ID, EOS_ID, UNK_ID = range(3)

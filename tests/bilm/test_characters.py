@@ -2,7 +2,7 @@
 
 import pytest
 
-from spacy_elmo.bilm.characters import character_ids
+from spacy_elmo.bilm.token_encoder import character_ids
 
 from ..reference import character_rows
 

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor
 
-from ..characters import DICTIONARY_SPECIALS, UNKNOWN
-from ..config import BiLMConfig
+from ..config import DICTIONARY_SPECIALS, BiLMConfig
 from ..model import BiLM
+from ..token_encoder import UNKNOWN
 from .modules import highway_parameters, highway_shapes, lstm_parameters, lstm_shapes
 from .options import read_json
 from .parameters import check_tensors, empty_model, to_float32
