@@ -23,6 +23,7 @@ Kernel = Literal["auto", "torch", "triton"]
 _MAX_ERROR = {torch.float32: 0.005, torch.bfloat16: 0.1}
 
 
+@cache
 def load_kernels(
     name: str,
     kernel: Kernel,
@@ -31,7 +32,7 @@ def load_kernels(
     *settings: Hashable,
     weights: torch.dtype = torch.float32,
 ) -> Any:
-    """Import a module of kernels, if they are to run.
+    """Import a module of kernels, if they are to run. The answer is kept.
 
     name (str): The module: `compiled_NAME` is for CPUs, `triton_NAME` for all other devices. Its
         `max_error(device, dtype, *settings)` compares a small batch with the plain path.
@@ -46,31 +47,22 @@ def load_kernels(
     on_cpu = device.type == "cpu"
     if kernel == "torch" or on_cpu != name.rpartition(".")[2].startswith("compiled"):
         return None
-    if on_cpu:
-        required = f"{__package__}._kernels"
-        runs = weights == torch.float32 and _agrees(name, required, device, dtype, *settings)
-    elif kernel == "auto":
-        runs = device.type == "cuda" and _agrees(name, "triton", device, dtype, *settings)
-    elif find_spec("triton") is None:
-        raise ValueError(
-            'kernel = "triton", but Triton is not installed: pip install triton, or set '
-            'kernel = "auto"'
-        )
-    else:
-        runs = True
-    return import_module(name) if runs else None
-
-
-@cache
-def _agrees(
-    name: str, required: str, device: torch.device, dtype: torch.dtype, *settings: Hashable
-) -> bool:
-    if dtype not in _MAX_ERROR or find_spec(required) is None:
-        return False
+    if not on_cpu and kernel == "triton":
+        if find_spec("triton") is None:
+            raise ValueError(
+                'kernel = "triton", but Triton is not installed: pip install triton, or set '
+                'kernel = "auto"'
+            )
+        return import_module(name)
+    fits = weights == torch.float32 if on_cpu else device.type == "cuda"
+    required = f"{__package__}._kernels" if on_cpu else "triton"
+    if not fits or dtype not in _MAX_ERROR or find_spec(required) is None:
+        return None
     try:
-        error = import_module(name).max_error(device, dtype, *settings)
+        kernels = import_module(name)
+        error = kernels.max_error(device, dtype, *settings)
         if error <= _MAX_ERROR[dtype]:
-            return True
+            return kernels
         reason = f"a result differs by {100 * error:.3g}%"
     except torch.OutOfMemoryError:
         raise
@@ -81,7 +73,7 @@ def _agrees(
         'which are slower; kernel = "torch" chooses them without a warning',
         stacklevel=2,
     )
-    return False
+    return None
 
 
 def mean_error(pairs: Any) -> float:

@@ -24,6 +24,7 @@ from .lstm_layer import (
     FORGET_BIAS,
     LayerProducts,
     LayerState,
+    lstm_step,
     projection_clip,
     run_layer,
 )
@@ -68,13 +69,16 @@ class LSTMFunction(torch.autograd.Function):
         """
         dtype = product_dtype(x)
         ctx.batch_sizes, ctx.config, ctx.dtype = batch_sizes, config, dtype
-        ctx.cell, ctx.n_runs = None, 2 if second else 1
+        ctx.cell = None
         if second or x.dim() == 2:
             ctx.cell = load_kernels(COMPILED_CELL, kernel, x.device, dtype, weights=x.dtype)
         y = x.new_empty(*x.shape[:-1], config.projection_dim)
-        weights = gate_weight, gate_bias, projection_weight, *second
-        parts = _split(ctx.n_runs, (x, y, *(state or (None, None))), weights)
-        saved = run_side_by_side([partial(_forward, ctx, *part) for part in parts], x.device)
+        weights = gate_weight, gate_bias, projection_weight
+        runs: Any = [(x, y, *(state or (None, None)), *weights)]
+        if second:  # Each direction has a row of what they share.
+            runs = [*zip(x, y, *(state or [(None, None)] * 2), *zip(weights, second))]
+        ctx.n_runs = len(runs)
+        saved = run_side_by_side([partial(_forward, ctx, *run) for run in runs], x.device)
         ctx.save_for_backward(x, y, *chain(*saved))
         return y
 
@@ -82,25 +86,16 @@ class LSTMFunction(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Optional[Tensor], ...]:
         x, y, *saved = ctx.saved_tensors
-        parts = _split(ctx.n_runs, (x, y, dy), saved)
-        gradients = run_side_by_side([partial(_backward, ctx, *part) for part in parts], x.device)
+        runs: Any = [(x, y, dy, *saved)]
+        if ctx.n_runs > 1:
+            half = len(saved) // 2
+            runs = zip(x, y, dy, *zip(saved[:half], saved[half:]))
+        gradients = run_side_by_side([partial(_backward, ctx, *run) for run in runs], x.device)
         if len(gradients) == 1:
             return *gradients[0], None, None, None, None
         (d_first, *d_weights), (d_second, *d_others) = gradients
         d_x = None if d_first is None or d_second is None else torch.stack((d_first, d_second))
         return d_x, *d_weights, None, None, None, None, *d_others
-
-
-def _split(n: int, shared: Sequence[Any], own: Sequence[Any]) -> list[list[Any]]:
-    """RETURNS (list): The arguments of n runs: of each shared tensor a row, if there are two runs,
-    and so many of the run's own tensors, which follow one another."""
-    if n == 1:
-        return [[*shared, *own]]
-    size = len(own) // n
-    return [
-        [*(None if t is None else t[run] for t in shared), *own[run * size : (run + 1) * size]]
-        for run in range(n)
-    ]
 
 
 @torch.no_grad()  # A setting of each thread.
@@ -133,8 +128,9 @@ def _forward(
     if projection_weight is not None:
         low_projection = projection_weight.to(dtype).transpose(-1, -2).contiguous()
         projection = partial(step_product, weight=low_projection, dtype=gates.dtype)
+    cell = lstm_step if ctx.cell is None else ctx.cell.forward
     products = LayerProducts(
-        lambda x: gates, partial(step_product, weight=recurrent), projection, n_rows, ctx.cell
+        lambda x: gates, partial(step_product, weight=recurrent), projection, n_rows, cell
     )
     cells = x.new_empty(*x.shape[:-1], dim)
     h0, c0, state = None, x.new_zeros(*x.shape[:-2], ctx.batch_sizes[0], dim), None

@@ -27,34 +27,27 @@ LayerState = tuple[Tensor, Tensor]
 Linear = Callable[[Tensor], Tensor]
 
 
-class LayerProducts(NamedTuple):
-    """The matrix products of one layer, as `run_layer` uses them: packed for inference, or of plain
-    tensors inside the autograd function.
-
-    input, recurrent (Linear): From inputs and from outputs to gates, width 4H.
-    projection (Optional[Linear]): From width H to P.
-    max_rows (int): Rows of gates to compute from inputs at once.
-    cell (Optional[module]): What runs the rest of a step: `compiled_cell`. None: `lstm_step`.
-    """
-
-    input: Linear
-    recurrent: Linear
-    projection: Optional[Linear]
-    max_rows: int
-    cell: Any = None
-
-
 def lstm_step(
-    gates: Tensor, c_previous: Tensor, c: Tensor, hidden: Tensor, cell_clip: Optional[float]
+    gates: Tensor,
+    addend: Optional[Tensor],
+    c_previous: Tensor,
+    c: Tensor,
+    hidden: Tensor,
+    cell_clip: Optional[float],
+    keep_gates: bool = True,
 ) -> Tensor:
     """One step without the projection. Writes the activations over the gates.
 
     gates (Tensor): Before the activation, in the order i, j (candidate), f, o; shape (..., n, 4H).
+    addend (Optional[Tensor]): To add to them.
     c_previous (Tensor): The cells before the step, shape (..., n, H).
     c (Tensor): Takes the cells after it. If this is `c_previous`, the activation of i is lost.
     hidden (Tensor): Takes the output, shape (..., n, H).
+    keep_gates (bool): For `compiled_cell.forward`, which keeps the activations if it is asked to.
     RETURNS (Tensor): The output.
     """
+    if addend is not None:
+        gates += addend
     i, j, f, o = gates.chunk(4, dim=-1)
     # tanh(j) = 2 sigmoid(2j) - 1: PyTorch's sigmoid is several times as fast as its tanh, and one
     # call serves all gates. The values differ by 1e-7 at most.
@@ -66,6 +59,23 @@ def lstm_step(
     if cell_clip is not None:
         c.clamp_(-cell_clip, cell_clip)
     return torch.mul(c, 2, out=hidden).sigmoid_().mul_(2).sub_(1).mul_(o)
+
+
+class LayerProducts(NamedTuple):
+    """The matrix products of one layer, as `run_layer` uses them: packed for inference, or of plain
+    tensors inside the autograd function.
+
+    input, recurrent (Linear): From inputs and from outputs to gates, width 4H.
+    projection (Optional[Linear]): From width H to P.
+    max_rows (int): Rows of gates to compute from inputs at once.
+    cell (Callable): What runs the rest of a step: `lstm_step`, or `compiled_cell.forward`.
+    """
+
+    input: Linear
+    recurrent: Linear
+    projection: Optional[Linear]
+    max_rows: int
+    cell: Callable[..., object] = lstm_step
 
 
 def run_layer(
@@ -89,29 +99,24 @@ def run_layer(
     cells (Optional[Tensor]): Takes all cells, packed like x, shape (..., rows, H).
     """
     h, c = state or (None, x.new_zeros(*x.shape[:-2], batch_sizes[0], config.dim))
-    kept = None
-    if cells is not None:
-        # A compiled cell reads rows without gaps. The state is written at the end.
-        c, kept = c.contiguous(), iter(cells.split(batch_sizes, dim=-2))
-    previous, hidden, low_y = h, None, y
-    for n, gates in zip(batch_sizes, _input_gates(x, batch_sizes, products)):
+    kept = None if cells is None else iter(cells.split(batch_sizes, dim=-2))
+    if kept is not None:  # Then the state is written at the end.
+        c = c.contiguous()  # A compiled cell reads rows without gaps.
+    previous: Any = h
+    hidden = None
+    for gates in input_gates(x, batch_sizes, products.input, products.max_rows):
+        n = gates.shape[-2]
         if hidden is None:
-            if gates.dtype != y.dtype:
-                low_y = torch.empty_like(y, dtype=gates.dtype)
+            low_y = y if y.dtype == gates.dtype else torch.empty_like(y, dtype=gates.dtype)
             outputs = iter(low_y.split(batch_sizes, dim=-2))
             clip = projection_clip(config, gates.dtype)
             # Products may read more rows, see `add_rows`.
-            hidden = gates.new_zeros(*c.shape[:-2], round_up(n), config.dim)
-        c, hidden = _first_rows(c, n), _first_rows(hidden, n)
+            hidden = gates.new_zeros(*c.shape[:-2], round_up(n), config.dim).narrow(-2, 0, n)
+        if n < c.shape[-2]:  # The shortest sequences have ended.
+            c, hidden, previous = (rows.narrow(-2, 0, n) for rows in (c, hidden, previous))
         c_next = c if kept is None else next(kept)
-        addend = None if previous is None else products.recurrent(_first_rows(previous, n))
-        if products.cell is not None:
-            keeps = kept is not None
-            products.cell.forward(gates, addend, c, c_next, hidden, config.cell_clip, keeps)
-        else:
-            if addend is not None:
-                gates += addend
-            lstm_step(gates, c, c_next, hidden, config.cell_clip)
+        addend = None if previous is None else products.recurrent(previous)
+        products.cell(gates, addend, c, c_next, hidden, config.cell_clip, kept is not None)
         del gates  # Free them before those of later steps are computed.
         output = hidden if products.projection is None else products.projection(hidden)
         c, previous = c_next, next(outputs)
@@ -127,35 +132,30 @@ def run_layer(
         state[1].copy_(c)
 
 
-def _input_gates(
-    x: Tensor, batch_sizes: Sequence[int], products: LayerProducts
+def input_gates(
+    x: Tensor, batch_sizes: Sequence[int], product: Linear, max_rows: int
 ) -> Iterator[Tensor]:
-    """YIELDS (Tensor): For each step, what the inputs contribute to the gates."""
-    start = 0
-    for sizes in split_steps(batch_sizes, products.max_rows):
-        n_rows = sum(sizes)
-        gates = products.input(x.narrow(-2, start, n_rows)).narrow(-2, 0, n_rows)
-        by_step = gates.split(sizes, dim=-2)
+    """Compute what inputs contribute to gates, for some steps at once.
+
+    x (Tensor): Packed inputs, shape (..., rows, in).
+    batch_sizes (Sequence[int]): Sequences that are active at each step.
+    product (Linear): From inputs to gates.
+    max_rows (int): Rows to compute at once; but at least one step.
+    YIELDS (Tensor): For each step, shape (..., n, 4H). Free it before the next one, which may be
+        computed then.
+    """
+    start = first = 0
+    while first < len(batch_sizes):
+        last, n_rows = first + 1, batch_sizes[first]
+        while last < len(batch_sizes) and n_rows + batch_sizes[last] <= max_rows:
+            n_rows += batch_sizes[last]
+            last += 1
+        gates = product(x.narrow(-2, start, n_rows)).narrow(-2, 0, n_rows)
+        by_step = gates.split(batch_sizes[first:last], dim=-2)
         del gates
         yield from by_step
         del by_step
-        start += n_rows
-
-
-def _first_rows(x: Tensor, n: int) -> Tensor:
-    return x if x.shape[-2] == n else x.narrow(-2, 0, n)
-
-
-def split_steps(batch_sizes: Sequence[int], max_rows: int) -> Iterator[Sequence[int]]:
-    """Cut steps into runs of at most `max_rows` rows, but at least one step."""
-    start = rows = 0
-    for step, n in enumerate(batch_sizes):
-        if step > start and rows + n > max_rows:
-            yield batch_sizes[start:step]
-            start, rows = step, 0
-        rows += n
-    if batch_sizes:
-        yield batch_sizes[start:]
+        start, first = start + n_rows, last
 
 
 @cache

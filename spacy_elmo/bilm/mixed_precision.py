@@ -10,6 +10,10 @@ from torch import Tensor
 
 from .packing import add_rows, round_up
 
+# The device and the type in which a product of training compiles and keeps a kernel for every
+# number of rows, as oneDNN does (see `round_up`).
+COMPILED_PER_SIZE = "cpu", torch.bfloat16
+
 
 def autocast(device: torch.device, enabled: bool) -> contextlib.AbstractContextManager:
     """RETURNS (ContextManager): `torch.autocast` with bfloat16. PyTorch's meta device has none: the
@@ -24,15 +28,9 @@ def product_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
-def compiles_per_size(device: torch.device, dtype: torch.dtype) -> bool:
-    """RETURNS (bool): Whether a product in training compiles and keeps a kernel for every number of
-    rows, as oneDNN does in bfloat16 on a CPU (see `round_up`)."""
-    return device.type == "cpu" and dtype == torch.bfloat16
-
-
 def product_rows(n: int, device: torch.device, dtype: torch.dtype) -> int:
     """RETURNS (int): How many rows a product of n rows should have in training."""
-    if not compiles_per_size(device, dtype):
+    if (device.type, dtype) != COMPILED_PER_SIZE:
         return n
     # Most products of more rows are those of a whole batch, of which there are few sizes anyway.
     return round_up(n, 4 if n <= 256 else 8)
@@ -57,6 +55,6 @@ def step_product(x: Tensor, weight: Tensor, dtype: Optional[torch.dtype] = None)
     """RETURNS (Tensor): `x @ weight` for one step of a training, computed in the type of the
     weight, in that type or another one."""
     n = x.shape[-2]
-    if x.dtype == weight.dtype and compiles_per_size(x.device, weight.dtype):
+    if x.dtype == weight.dtype and (x.device.type, x.dtype) == COMPILED_PER_SIZE:
         x = add_rows(x)
     return torch.matmul(operand(x, weight.dtype), weight)[..., :n, :].to(dtype or weight.dtype)

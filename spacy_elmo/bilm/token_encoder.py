@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .config import DICTIONARY_SPECIALS, N_CHARACTERS, BiLMConfig, CharCNNConfig
-from .mixed_precision import compiles_per_size, product_dtype
+from .mixed_precision import COMPILED_PER_SIZE, product_dtype
 from .packing import to_device
 
 BOS, EOS, UNK = SPECIAL_WORDS = "<S>", "</S>", "<UNK>"
@@ -174,14 +174,15 @@ class CharCNN(nn.Module):
         """
         weight = self.char_embedding.weight
         size = _TYPES_PER_CHUNK.get(weight.device.type, 8192)
-        few_sizes = products is None and compiles_per_size(weight.device, product_dtype(weight))
+        few_sizes = False
+        if products is None:
+            few_sizes = (weight.device.type, product_dtype(weight)) == COMPILED_PER_SIZE
+            products = [partial(F.linear, weight=w, bias=b) for w, b in self.linears()]
         n_types = len(types)
         if few_sizes:  # Full chunks only, with empty texts.
             types = [*types, *[""] * (-n_types % size)]
         most = self.config.max_characters_per_token
         ids, lengths = character_ids(types, most, self.dictionary)
-        if products is None:
-            products = [partial(F.linear, weight=w, bias=b) for w, b in self.linears()]
         # In order of length, so that each chunk is as narrow as it can be.
         order = numpy.argsort(lengths, kind="stable")
         pooled = []

@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 from .config import LSTMConfig
 from .kernels import mean_error
 from .lstm_function import LSTMFunction
-from .lstm_layer import FORGET_BIAS, LayerState, projection_clip, split_steps
+from .lstm_layer import FORGET_BIAS, LayerState, input_gates, projection_clip
 from .mixed_precision import product_dtype
 from .packing import previous_rows, to_device
 from .triton_cell import ROWS, cell_backward, cell_forward
@@ -134,20 +134,17 @@ def run_layer(
     hidden = torch.empty_like(c, dtype=dtype)
     previous = None if h is None else h.to(dtype)
     start = 0
-    for sizes in split_steps(batch_sizes, max_rows):
-        gates = weights.input_gates(low_x[:, start : start + sum(sizes)])
-        for n, rows in zip(sizes, _step_rows(sizes)):
-            cells, out = c[:, :n], low_y[:, start : start + n]
-            h_previous = None if previous is None else previous[:, :n]
-            into = hidden[:, :n] if has_projection else out
-            weights.step(
-                config, gates[:, rows], h_previous, cells, False, c=cells, hidden=into, y=out
-            )
-            if h is not None:
-                h[:, :n] = out
-            previous = out
-            start += n
-        del gates  # Free them before those of the next chunk are computed.
+    for gates in input_gates(low_x, batch_sizes, weights.input_gates, max_rows):
+        n = gates.shape[1]
+        cells, out = c[:, :n], low_y[:, start : start + n]
+        h_previous = None if previous is None else previous[:, :n]
+        into = hidden[:, :n] if has_projection else out
+        weights.step(config, gates, h_previous, cells, False, c=cells, hidden=into, y=out)
+        if h is not None:
+            h[:, :n] = out
+        previous = out
+        start += n
+        del gates  # Free them before those of later steps are computed.
     if low_y is not y:
         y.copy_(low_y)
 

@@ -12,7 +12,14 @@ from torch import Tensor
 from ..bilm.int8 import Int8Weight
 from ..bilm.kernels import load_kernels
 from ..bilm.lstm import TRITON_LSTM, BiLSTM, LSTMLayer
-from ..bilm.lstm_layer import COMPILED_CELL, FORGET_BIAS, LayerProducts, Linear, run_layer
+from ..bilm.lstm_layer import (
+    COMPILED_CELL,
+    FORGET_BIAS,
+    LayerProducts,
+    Linear,
+    lstm_step,
+    run_layer,
+)
 from ..bilm.token_encoder import CharCNN, WordEmbedding
 from .linear import pack_linear
 from .settings import Precision, Settings
@@ -89,7 +96,10 @@ def _char_precision(precision: Precision, weight: Tensor) -> Precision:
 
 
 def _pack_layer(layers: Sequence[LSTMLayer], precision: Precision, cell: Any) -> LayerProducts:
-    """Pack one direction, or both for batched products, to run with `LayerProducts.cell`."""
+    """Pack one direction, or both for batched products.
+
+    cell (Optional[module]): `compiled_cell`, if it is to run.
+    """
     pack = partial(pack_linear, precision=precision, keep_type=cell is not None)
     bias = _gather([layer.gate_bias for layer in layers]).clone()
     dim, width = bias.shape[-1] // 4, layers[0].widths[0]
@@ -109,7 +119,7 @@ def _pack_layer(layers: Sequence[LSTMLayer], precision: Precision, cell: Any) ->
         pack(recurrent, None),
         None if projection is None else pack(projection, None),
         gate_bytes // (4 * dim * bias.element_size() * len(layers)),
-        cell,
+        lstm_step if cell is None else cell.forward,
     )
 
 

@@ -205,13 +205,13 @@ def test_without_the_extension(monkeypatch):
     monkeypatch.setattr(kernels, "find_spec", lambda name: None)
     config, sizes = CONFIGS["clipping"], SIZES["falling"]
     expected = run(config, sizes, "torch")
-    kernels._agrees.cache_clear()
+    kernels.load_kernels.cache_clear()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             results = run(config, sizes, "auto")
     finally:
-        kernels._agrees.cache_clear()
+        kernels.load_kernels.cache_clear()
     assert all(torch.equal(a, b) for a, b in zip(expected, results))
 
 
@@ -228,10 +228,10 @@ def test_an_extension_that_computes_something_else(monkeypatch):
     monkeypatch.setattr(compiled_cell, "forward", wrong)
     config, sizes = CONFIGS["clipping"], SIZES["falling"]
     expected = run(config, sizes, "torch")
-    kernels._agrees.cache_clear()
+    kernels.load_kernels.cache_clear()
     try:
         with pytest.warns(UserWarning, match="compiled_cell do not work on cpu .a result"):
             results = run(config, sizes, "auto")
     finally:
-        kernels._agrees.cache_clear()
+        kernels.load_kernels.cache_clear()
     assert all(torch.equal(a, b) for a, b in zip(expected, results))

@@ -31,7 +31,7 @@ def load(kernel, device, dtype=torch.float32):
 
 @pytest.fixture(autouse=True)
 def nothing_compared_yet():
-    kernels._agrees.cache_clear()
+    kernels.load_kernels.cache_clear()
 
 
 @pytest.mark.parametrize("kernel", ["auto", "torch", "triton"])
