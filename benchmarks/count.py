@@ -26,9 +26,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from spacy_elmo.bilm import BiLM, LSTMConfig
-from spacy_elmo.bilm.lstm import BiLSTM
 from spacy_elmo.bilm.lstm_function import LayerState
 from spacy_elmo.bilm.mixed_precision import autocast, product_dtype
+from spacy_elmo.bilm.model import BiLSTM
 from spacy_elmo.inference import Session, Settings
 from spacy_elmo.pretraining.batches import Batch
 from spacy_elmo.pretraining.config import LossConfig, PretrainingConfig

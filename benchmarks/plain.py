@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spacy_elmo.bilm import BiLM
-from spacy_elmo.bilm.lstm import LSTMLayer
+from spacy_elmo.bilm.model import LSTMLayer
 from spacy_elmo.bilm.token_encoder import CharCNN, character_ids
 
 

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from spacy_elmo.bilm import LSTMConfig
 from spacy_elmo.bilm.kernels import load_kernels
-from spacy_elmo.bilm.lstm import TRITON_LSTM
+from spacy_elmo.bilm.model import TRITON_LSTM
 from spacy_elmo.inference import Session, Settings, current_session
 from spacy_elmo.layers.encoder import get_session
 from spacy_elmo.pretraining import losses

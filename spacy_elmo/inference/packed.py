@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ..bilm.int8 import Int8Weight
 from ..bilm.kernels import load_kernels
-from ..bilm.lstm import TRITON_LSTM, BiLSTM, LSTMLayer
 from ..bilm.lstm_layer import (
     COMPILED_CELL,
     FORGET_BIAS,
@@ -20,6 +19,7 @@ from ..bilm.lstm_layer import (
     lstm_step,
     run_layer,
 )
+from ..bilm.model import TRITON_LSTM, BiLSTM, LSTMLayer
 from ..bilm.token_encoder import CharCNN, WordEmbedding
 from .linear import pack_linear
 from .settings import Precision, Settings

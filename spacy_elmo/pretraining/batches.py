@@ -24,7 +24,7 @@ _BATCHES_PER_BUCKET = 50
 
 @dataclass(frozen=True)
 class Batch:
-    """Sentences packed time-major without padding (see `bilm.lstm`), for both directions.
+    """Sentences packed time-major without padding (see `bilm.packing`), for both directions.
 
     Forward reads `<S> w1 ... wn` and predicts `w1 ... wn </S>`; backward reads `</S> wn ... w1` and
     predicts `wn ... w1 <S>`. So every row predicts something.

@@ -22,7 +22,7 @@ from spacy_elmo.bilm.formats import (
     round_to_int8,
 )
 from spacy_elmo.bilm.int8 import Int8Weight, named_weights
-from spacy_elmo.bilm.lstm import LSTMLayer
+from spacy_elmo.bilm.model import LSTMLayer
 from spacy_elmo.inference import Settings, current_session
 
 from ..conftest import TINY, random_bilm

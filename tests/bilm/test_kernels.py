@@ -11,7 +11,7 @@ import torch
 
 from spacy_elmo.bilm import kernels
 from spacy_elmo.bilm.config import LSTMConfig
-from spacy_elmo.bilm.lstm import TRITON_LSTM
+from spacy_elmo.bilm.model import TRITON_LSTM
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 # Interpreted on a CPU.

@@ -11,8 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..config import BiLMConfig
 from ..int8 import Int8Weight
-from ..lstm import LSTMLayer
-from ..model import BiLM
+from ..model import BiLM, LSTMLayer
 from ..threads import no_fork
 
 # Types that are read, as float32. Others (integers, 8 or 80 bits) are not of weights.
