@@ -1,4 +1,4 @@
-"""How a Doc is cut into the sequences that the biLM reads.
+"""How docs are cut into the sequences that the biLM reads.
 
 A sequence is never longer than a window, so that a text of any length runs in bounded memory. A
 longer stretch of tokens is read in windows that overlap. The first half of an overlap takes its
@@ -8,11 +8,11 @@ both sides. Whitespace tokens are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy
-from spacy.attrs import IS_SPACE, SENT_START
+from spacy.attrs import IS_SPACE, ORTH, SENT_START
 from spacy.tokens import Doc
 from spacy.util import registry
 
@@ -66,6 +66,69 @@ class Segmenter:
                 last = end if following == n else (end + following) // 2
                 yield tokens[start:end], slice(kept - start, last - start)
                 kept = last
+
+
+@dataclass
+class Sequences:
+    """The sequences of some docs, as the biLM reads them, one after the other.
+
+    docs (Sequence[Doc]): The docs.
+    orth (ndarray): Word types of all their tokens.
+    tokens (ndarray): What the sequences consist of: numbers of tokens in the concatenation of all
+        docs.
+    kept (ndarray): Whether the vector is kept, for each of `tokens`.
+    lengths (ndarray): Tokens of each sequence.
+    """
+
+    docs: Sequence[Doc]
+    orth: numpy.ndarray
+    tokens: numpy.ndarray
+    kept: numpy.ndarray
+    lengths: numpy.ndarray
+
+    @classmethod
+    def cut(cls, docs: Sequence[Doc], segmenter: Segmenter) -> Sequences:
+        tokens, kept, lengths = [numpy.zeros(0, dtype=int)], [numpy.zeros(0, dtype=bool)], []
+        n_tokens = 0
+        for doc in docs:
+            for indices, kept_slice in segmenter(doc):
+                tokens.append(indices + n_tokens)
+                kept.append(numpy.zeros(len(indices), dtype=bool))
+                kept[-1][kept_slice] = True
+                lengths.append(len(indices))
+            n_tokens += len(doc)
+        orth = [numpy.zeros(0, dtype=numpy.uint64), *(doc.to_array(ORTH) for doc in docs)]
+        flat = numpy.concatenate(tokens), numpy.concatenate(kept)
+        return cls(docs, numpy.concatenate(orth), *flat, numpy.array(lengths, dtype=int))
+
+    def types(self) -> tuple[list[str], numpy.ndarray]:
+        """RETURNS (tuple): The distinct texts, and the number of each token's text among them."""
+        orth = self.orth[self.tokens]
+        _, first, index = numpy.unique(orth, return_index=True, return_inverse=True)
+        # The text comes from the type's first token: docs may have different vocabs.
+        ends = numpy.cumsum([0, *map(len, self.docs)])
+        first_tokens = self.tokens[first]
+        numbers = numpy.searchsorted(ends, first_tokens, side="right") - 1
+        pairs = zip(numbers.tolist(), (first_tokens - ends[numbers]).tolist())
+        return [self.docs[number][i].text for number, i in pairs], index.reshape(-1)
+
+    def keys(self) -> tuple[list[tuple[bytes, bytes]], list[numpy.ndarray]]:
+        """RETURNS (tuple): For each sequence, what distinguishes it from others, whichever docs
+        they come from; and the numbers of its tokens that are kept."""
+        keys, kept_rows = [], []
+        orth, end = self.orth[self.tokens], 0
+        for length in self.lengths.tolist():
+            start, end = end, end + length
+            kept = self.kept[start:end]
+            keys.append((orth[start:end].tobytes(), kept.tobytes()))
+            kept_rows.append(self.tokens[start:end][kept])
+        return keys, kept_rows
+
+    def select(self, numbers: Sequence[int]) -> Sequences:
+        """RETURNS (Sequences): Some of the sequences of the same docs."""
+        chosen = numpy.repeat(numpy.isin(numpy.arange(len(self.lengths)), numbers), self.lengths)
+        lengths = self.lengths[list(numbers)]
+        return Sequences(self.docs, self.orth, self.tokens[chosen], self.kept[chosen], lengths)
 
 
 @registry.misc("spacy-elmo.sentences.v1")

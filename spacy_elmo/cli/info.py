@@ -15,6 +15,7 @@ from ..bilm.formats import find_format, fits_half, fits_int8, load, unpacked
 from ..component import Elmo
 from ..files import sha256
 from ..layers.encoder import get_session
+from ..layers.mixes import use_trained
 from ..weights import FOLDER, find_source, is_pipeline, load_pipeline, source_language
 from .util import exit_on_error, list_components
 
@@ -53,7 +54,8 @@ def _describe(source: str) -> dict[str, dict[str, Any]]:
     meta = {key: nlp.meta[key] for key in _META if nlp.meta.get(key)}
     report = {}
     for name, elmo in components.items():
-        settings, mix = elmo.model.attrs["settings"], elmo.bound_mix.attrs.get("settings")
+        use_trained(elmo.mix, elmo.bilm.trained_mix)
+        settings, mix = elmo.model.attrs["settings"], elmo.mix.attrs.get("settings")
         mix_settings = [f"{key}={x}" for key, x in vars(mix).items()] if mix is not None else []
         report[name] = {
             "format": "spaCy pipeline",

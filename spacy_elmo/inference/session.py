@@ -20,7 +20,6 @@ from ..bilm.int8 import Int8Weight, named_weights
 from ..bilm.lstm_layer import LayerState, Linear
 from ..bilm.packing import PackedBatch, pack_sentences, split_sentences, to_device
 from ..bilm.threads import no_fork, start
-from ..bilm.token_encoder import CharCNN
 from .auto import choose_precision
 from .linear import inference
 from .packed import PackedBiLM, pack_bilm
@@ -51,10 +50,13 @@ class Session:
 
     def __init__(self, bilm: BiLM, settings: Settings) -> None:
         check_precision(settings.precision, bilm.device)
-        self.settings = settings = _resolve_auto(bilm, settings)
+        if settings.precision == "auto":
+            settings = choose_precision(bilm, settings)
+        self.settings = settings
         self.device, self.dtype = bilm.device, bilm.dtype
         self.n_layers, self.width = bilm.config.n_activations, bilm.config.output_dim
         self.type_cache = TypeCache(int(settings.type_cache_mb * 2**20))
+        self.trained_mix = bilm.trained_mix
         self._token_encoder, self._lstm = bilm.token_encoder, bilm.lstm
         self._max_tokens = 0 if settings.stateful else settings.max_tokens(bilm.device)
         self._packed: Optional[PackedBiLM] = None
@@ -78,8 +80,11 @@ class Session:
         sizes = numpy.asarray(lengths, dtype=numpy.int64)
         starts = numpy.cumsum(sizes) - sizes
         packed = self._packed or self._pack()
-        vectors = self._encode([*types, *self._token_encoder.boundaries], packed.token_encoder)
-        boundaries = len(types), len(types) + 1
+        types = [*types, *self._token_encoder.boundaries]
+        encode = partial(self._encode, packed.token_encoder)
+        # Words are only looked up.
+        vectors = self.type_cache.lookup(types, encode) if packed.token_encoder else encode(types)
+        boundaries = len(types) - 2, len(types) - 1
         if self.settings.stateful:
             self._grow_states(len(sizes))
         # On a GPU, batched products serve both directions at once.
@@ -160,25 +165,20 @@ class Session:
                 checksum.update(shape.encode() + sample.numpy().tobytes())
         return checksum.hexdigest()
 
-    def _encode(self, types: Sequence[str], products: list[Linear]) -> Tensor:
+    def _encode(self, products: list[Linear], types: Sequence[str]) -> Tensor:
         """RETURNS (Tensor): Shape (types, P)."""
         forward: Callable[..., Tensor] = self._token_encoder.forward
-
-        def encode_chunks(types: list[str]) -> Tensor:
-            encode = inference(self.settings.precision, self.device)(forward)
-            size = _TYPES_PER_TASK.get(self.device.type, 2048)
-            # The shorter all types of a chunk are, the fewer windows it has.
-            order = sorted(range(len(types)), key=lambda number: len(types[number]))
-            chunks = ([types[n] for n in order[i : i + size]] for i in range(0, len(types), size))
-            parts = [start(partial(encode, chunk, products), self.device) for chunk in chunks]
-            with torch.inference_mode():
-                result = torch.cat([wait() for wait in parts])
-                return result[to_device(numpy.argsort(order), self.device)]
-
-        if isinstance(self._token_encoder, CharCNN):
-            return self.type_cache.lookup(types, encode_chunks)
-        with inference(self.settings.precision, self.device):
-            return forward(types)
+        encode = inference(self.settings.precision, self.device)(forward)
+        if not products:
+            return encode(types)
+        size = _TYPES_PER_TASK.get(self.device.type, 2048)
+        # The shorter all types of a chunk are, the fewer windows it has.
+        order = sorted(range(len(types)), key=lambda number: len(types[number]))
+        chunks = ([types[n] for n in order[i : i + size]] for i in range(0, len(types), size))
+        parts = [start(partial(encode, chunk, products), self.device) for chunk in chunks]
+        with torch.inference_mode():
+            result = torch.cat([wait() for wait in parts])
+            return result[to_device(numpy.argsort(order), self.device)]
 
     def _run(
         self,
@@ -260,7 +260,8 @@ def current_session(bilm: BiLM, settings: Settings = Settings()) -> Session:
         beside it until then.
     RAISES (ValueError): If the precision is not for the device of the weights.
     """
-    settings = _resolve_auto(bilm, settings)  # Which may run the biLM: not within `no_fork`.
+    if settings.precision == "auto":  # It may run the biLM: not within `no_fork`.
+        settings = choose_precision(bilm, settings)
     weights = tuple(
         (WeakIdRef(p), p.data_ptr(), object() if p.is_inference() else p._version)
         for p in bilm.parameters()
@@ -280,12 +281,7 @@ def current_session(bilm: BiLM, settings: Settings = Settings()) -> Session:
 def release_session(bilm: BiLM, settings: Settings) -> None:
     """Free the session of these settings, if there is one. Those of others stay."""
     if bilm in _SESSIONS:
-        settings = _resolve_auto(bilm, settings)
+        if settings.precision == "auto":
+            settings = choose_precision(bilm, settings)
         with no_fork(), LOCK:
             _SESSIONS[bilm][1].pop(settings, None)
-
-
-def _resolve_auto(bilm: BiLM, settings: Settings) -> Settings:
-    if settings.precision == "auto":
-        return choose_precision(bilm, settings)
-    return settings

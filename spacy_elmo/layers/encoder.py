@@ -1,26 +1,37 @@
-"""Docs in, biLM activations out. Below this file there are only texts and tensors."""
+"""The biLM as thinc sees it: loaded on first use, moved to a device, run over docs, trained, saved.
+Below this file there are only texts and tensors."""
 
 from __future__ import annotations
 
+import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple, Optional, Union, cast
 
 import numpy
-from spacy.attrs import ORTH
+import srsly
+import torch
 from spacy.tokens import Doc
-from thinc.api import Model, Ops, torch2xp, xp2torch
-from thinc.types import ArgsKwargs, Floats2d, Floats3d
+from thinc.api import Model, Ops, Optimizer, PyTorchShim, torch2xp, xp2torch
+from thinc.types import ArgsKwargs, Floats3d
 
 from ..bilm import BiLM
+from ..bilm.formats import native
+from ..bilm.threads import no_fork
 from ..inference import Session, Settings, current_session, release_session
 from ..inference.settings import Precision, check_precision
-from ..segmenters import Segmenter
+from ..segmenters import Segmenter, Sequences
 from .activation_cache import ActivationCache
-from .mixes import Mix
-from .shim import ElmoShim
+from .not_serialized import not_serialized
 
 NAME = "elmo_encoder"
+
+# Threads that use an encoder for the first time load its weights one after the other.
+_LOADING = threading.RLock()
+
+not_serialized(Settings)
 
 
 class BatchLayers(NamedTuple):
@@ -40,15 +51,143 @@ class BatchLayers(NamedTuple):
         return split_tokens(self.layers, self.lengths)
 
 
-class DocVectors(NamedTuple):
-    """What the biLM computed for one doc.
+Encoder = Model[list[Doc], BatchLayers]
 
-    layers (Optional[Floats3d]): Shape (L+1, tokens, 2P), if they are kept.
-    tokens (Floats2d): The mix, shape (tokens, width).
+
+@contextmanager
+def _ordinary_tensors() -> Iterator[None]:
+    """What is made here can be trained, and has data, whatever mode and default device the caller
+    has set: weights that are read in `torch.inference_mode` could never be changed."""
+    with torch.inference_mode(False), torch.device("cpu"):
+        yield
+
+
+class ElmoShim(PyTorchShim):
+    """Holds the biLM for thinc: loads, moves, trains and saves it.
+
+    load (Union[BiLM, Callable, None]): The biLM, or what makes it at its first use. A saved
+        pipeline replaces the biLM before that. None: the encoder has no weights yet.
+    settings (Settings): How to run it.
+    mixed_precision (bool): Fine-tune with bfloat16 products; weights, gradients and results stay
+        float32.
+    language (Optional[str]): The language of the text that it was trained on, if known.
+
+    Weights that a pipeline stores as int8 stay in 8 bits while the precision is int8 and nothing
+    else needs them (`BiLM.is_int8`): `load_bilm` makes float32 weights of them.
+
+    The attribute `usable_settings` has a precision that the device has: that of the settings, or
+    float32. The attribute `warning` is shown when the biLM is loaded.
     """
 
-    layers: Optional[Floats3d]
-    tokens: Floats2d
+    def __init__(
+        self,
+        load: Union[BiLM, Callable[[], BiLM], None],
+        settings: Settings,
+        mixed_precision: bool = False,
+        language: Optional[str] = None,
+    ) -> None:
+        # Until the biLM is loaded, an empty weight has the device of the encoder, also after
+        # `to_gpu`.
+        with _ordinary_tensors():
+            empty = torch.nn.Parameter(torch.empty(0), requires_grad=False)
+            super().__init__(torch.nn.ParameterList([empty]))
+        self.load = load
+        self.settings = self.usable_settings = settings
+        self.mixed_precision = mixed_precision
+        self.language = language
+        self.warning: Optional[str] = None
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether there is a biLM, or something to load."""
+        return self.load is not None or isinstance(self._model, BiLM)
+
+    def load_bilm(self) -> BiLM:
+        """RETURNS (BiLM): Always the same, loaded if it was not needed yet.
+        RAISES (ValueError): If there are no weights."""
+        if not isinstance(self._model, BiLM) or self.usable_settings.precision == "int8":
+            with no_fork(), _LOADING, _ordinary_tensors():
+                self.bilm_for_session().dequantize()
+        return self._model
+
+    def bilm_for_session(self) -> BiLM:
+        """RETURNS (BiLM): The same one. Its weights may be in 8 bits, which are all that a session
+        of the present settings needs.
+        RAISES (ValueError): If there are no weights."""
+        if isinstance(self._model, BiLM):
+            return self._model
+        with no_fork(), _LOADING:
+            if not isinstance(self._model, BiLM):
+                self.set_bilm(self._read())
+            return self._model
+
+    def _read(self) -> BiLM:
+        """RETURNS (BiLM): The biLM before it moves to the encoder's device: always the same,
+        because its weights may be random.
+        RAISES (ValueError): If there are no weights."""
+        if self.load is None:
+            raise ValueError(
+                "the elmo component has no weights yet: name some in its config "
+                '(nlp.add_pipe("elmo", config={"model": {"weights": "path/to/folder"}})), '
+                "call load_weights() on the component, or load a pipeline that holds them"
+            )
+        if not isinstance(self.load, BiLM):
+            with _ordinary_tensors():
+                # Random weights are of the default dtype, which may be float64.
+                self.load = self.load().float()
+            if self.warning is not None:
+                warnings.warn(self.warning, stacklevel=2)
+        return self.load
+
+    def set_bilm(self, bilm: BiLM) -> None:
+        """Take another biLM, which moves to the encoder's device. A precision that the device does
+        not have becomes float32, with a warning: a pipeline that was saved on a GPU must load on a
+        CPU, and the other way round."""
+        device = self.device
+        self.usable_settings = self.settings
+        try:
+            check_precision(self.settings.precision, device)
+        except ValueError as error:
+            warnings.warn(f"{error}; the biLM runs in float32", stacklevel=2)
+            self.usable_settings = replace(self.settings, precision="float32")
+        with _ordinary_tensors():
+            if self.usable_settings.precision != "int8":
+                bilm.dequantize()
+            if not bilm.is_int8:  # Else it is on the CPU, as int8 is.
+                bilm = bilm.to(device)
+        bilm.lstm.kernel = self.settings.kernel
+        self._model, self.load = bilm, None
+
+    def finish_update(self, optimizer: Optimizer) -> None:
+        super().finish_update(optimizer)
+        if isinstance(self._model, BiLM):
+            self._model.n_invalidations += 1  # PyTorch does not count the changes by thinc.
+
+    def to_device(self, device_type: str, device_id: int) -> None:
+        with _ordinary_tensors():
+            if isinstance(self._model, BiLM):
+                self._model.dequantize()
+            super().to_device(device_type, device_id)
+        if isinstance(self._model, BiLM):
+            self.set_bilm(self._model)
+
+    def to_bytes(self) -> bytes:
+        state = b""
+        if self.has_weights:
+            # The saved pipeline must not need the original files, even if this one never ran.
+            with no_fork(), _LOADING:
+                bilm = self._model if isinstance(self._model, BiLM) else self._read()
+            state = native.to_bytes(bilm)
+        return srsly.msgpack_dumps({"config": self.cfg, "state": state})
+
+    def from_bytes(self, bytes_data: bytes) -> ElmoShim:
+        message = srsly.msgpack_loads(bytes_data)
+        self.cfg = message["config"]
+        if message["state"]:  # Else it was saved before it had weights.
+            with _ordinary_tensors():
+                bilm = native.from_bytes(message["state"], keep_int8=True)
+            self.set_bilm(bilm)
+        return self
 
 
 def ElmoEncoder(
@@ -58,7 +197,7 @@ def ElmoEncoder(
     *,
     mixed_precision: bool = False,
     language: Optional[str] = None,
-) -> Model[list[Doc], BatchLayers]:
+) -> Encoder:
     """Run a biLM over docs. Whitespace tokens get zeros.
 
     segmenter (Segmenter): Cuts docs into the sequences that the biLM reads.
@@ -82,21 +221,18 @@ def ElmoEncoder(
 
 def _run_shim(model: Model, inputs: tuple, is_train: bool) -> tuple[Any, Callable]:
     shim = cast(ElmoShim, model.shims[0])
-    kwargs = {"mixed_precision": shim.mixed_precision}
-    return shim(ArgsKwargs(args=inputs, kwargs=kwargs), is_train)
+    shim.load_bilm()
+    return shim(ArgsKwargs(inputs, {"mixed_precision": shim.mixed_precision}), is_train)
 
 
-def forward(
-    model: Model[list[Doc], BatchLayers], docs: list[Doc], is_train: bool
-) -> tuple[BatchLayers, Callable]:
+def forward(model: Encoder, docs: list[Doc], is_train: bool) -> tuple[BatchLayers, Callable]:
     if not is_train or not model.attrs["grad_factor"]:
         return encode_layers(model, docs), lambda d_layers: docs
-    bilm, ops = get_bilm(model), model.ops
+    ops = model.ops
     sequences = Sequences.cut(docs, model.attrs["segmenter"])
-    lengths = [len(doc) for doc in docs]
     if not len(sequences.tokens):
-        shape = bilm.config.n_activations, sum(lengths), bilm.config.output_dim
-        return BatchLayers(ops.alloc3f(*shape), lengths), lambda d_layers: docs
+        return encode_layers(model, docs)._replace(frozen=False), lambda d_layers: docs
+    lengths = [len(doc) for doc in docs]
     inputs = (*sequences.types(), sequences.lengths)
     outputs, backprop_bilm = model.layers[0](inputs, is_train)
     values: Any = torch2xp(outputs, ops=ops)
@@ -115,17 +251,13 @@ def forward(
     return BatchLayers(layers, lengths), backprop
 
 
-def init(
-    model: Model[list[Doc], BatchLayers], X: Any = None, Y: Any = None
-) -> Model[list[Doc], BatchLayers]:
+def init(model: Encoder, X: Any = None, Y: Any = None) -> Encoder:
     get_bilm(model)
     return model
 
 
 def encode_layers(
-    model: Model[list[Doc], BatchLayers],
-    docs: Sequence[Doc],
-    cache: Optional[ActivationCache] = None,
+    model: Encoder, docs: Sequence[Doc], cache: Optional[ActivationCache] = None
 ) -> BatchLayers:
     """Predict the activations of all layers.
 
@@ -140,7 +272,7 @@ def encode_layers(
     lengths = [len(doc) for doc in docs]
     if cache is None:
         layers: Any = ops.alloc3f(session.n_layers, sum(lengths), session.width)
-        for rows, values in sequences.run(session, ops):
+        for rows, values in run_sequences(sequences, session, ops):
             layers[:, ops.xp.asarray(rows)] = values
         return BatchLayers(layers, lengths, frozen=True)
     # The cache is in main memory. To a GPU, all sequences go at once.
@@ -150,7 +282,7 @@ def encode_layers(
     cached = [cache.get(key) for key in keys]
     missing = [number for number, activations in enumerate(cached) if activations is None]
     if missing:
-        for rows, values in sequences.select(missing).run(session, ops):
+        for rows, values in run_sequences(sequences.select(missing), session, ops):
             layers[:, rows] = ops.to_numpy(values)
     for key, rows, activations in zip(keys, kept_rows, cached):
         # `put` may round.
@@ -158,77 +290,46 @@ def encode_layers(
     return BatchLayers(ops.asarray3f(layers), lengths, frozen=True)
 
 
-def encode(
-    model: Model[list[Doc], BatchLayers],
-    docs: Sequence[Doc],
-    mix: Mix,
-    *,
-    keep_layers: bool = True,
-    cache: Optional[ActivationCache] = None,
-) -> list[DocVectors]:
-    """Predict in bounded memory: the mix is applied to one batch of tokens at a time, so that
-    without `keep_layers` the activations of all layers of all tokens are never in memory together.
-
-    model (Model): An `ElmoEncoder`.
-    docs (Sequence[Doc]): The docs.
-    mix (Mix): From (L+1, tokens, 2P) to (tokens, width), token by token.
-    keep_layers (bool): Whether to return the layers.
-    cache (Optional[ActivationCache]): See `encode_layers`.
-    """
-    session, ops = get_session(model), model.ops
-    lengths = [len(doc) for doc in docs]
-    shape = session.n_layers, sum(lengths), session.width
-    if cache is None:
-        batches: Any = Sequences.cut(docs, model.attrs["segmenter"]).run(session, ops)
-    else:
-        batches = [(numpy.arange(shape[1]), encode_layers(model, docs, cache).layers)]
-    layers: Any = ops.alloc3f(*shape) if keep_layers else None
-    tokens: Any = None
-    for rows, values in batches:
-        if keep_layers:
-            layers[:, ops.xp.asarray(rows)] = values
-        mixed = mix.predict(mix.ops.asarray3f(values))
-        if tokens is None:
-            tokens = mix.ops.alloc2f(shape[1], mixed.shape[1])
-        tokens[mix.ops.xp.asarray(rows)] = mixed
-    if tokens is None:  # No words. A token of zeros gives the width.
-        width = mix.predict(mix.ops.alloc3f(shape[0], 1, shape[2])).shape[1]
-        tokens = mix.ops.alloc2f(shape[1], width)
-    if len(docs) == 1:
-        return [DocVectors(layers, tokens)]
-    # Copies, because a view of one doc would keep the whole batch in memory.
-    token_copies = [array.copy() for array in split_tokens(tokens, lengths)]
-    layer_copies = (
-        [array.copy() for array in split_tokens(layers, lengths)]
-        if keep_layers
-        else [None] * len(docs)
-    )
-    return list(map(DocVectors, layer_copies, token_copies))
+def run_sequences(
+    sequences: Sequences, session: Session, ops: Ops
+) -> Iterator[tuple[numpy.ndarray, Floats3d]]:
+    """Run a biLM. YIELDS (tuple): For each batch, the numbers of its tokens that are kept, shape
+    (n,), and all layers' activations, shape (L+1, n, 2P)."""
+    types, index = sequences.types()
+    for tokens, layers in session.batches(types, index, sequences.lengths):
+        kept = sequences.kept[tokens]
+        # On a GPU, CuPy's current stream must be PyTorch's. By default both are the null stream, so
+        # that one waits for the other. thinc's layers do not support other streams.
+        values: Any = torch2xp(layers, ops=ops)
+        if not kept.all():
+            values = values[:, ops.xp.asarray(numpy.flatnonzero(kept))]
+        if values.shape[1]:
+            yield sequences.tokens[tokens[kept]], values
 
 
-def get_shim(model: Model[list[Doc], BatchLayers]) -> ElmoShim:
+def get_shim(model: Encoder) -> ElmoShim:
     """RETURNS (ElmoShim): What holds the encoder's biLM."""
     return cast(ElmoShim, model.layers[0].shims[0])
 
 
-def get_bilm(model: Model[list[Doc], BatchLayers]) -> BiLM:
+def get_bilm(model: Encoder) -> BiLM:
     """RETURNS (BiLM): The encoder's biLM, loaded if it was not needed yet.
     RAISES (ValueError): If there are no weights."""
     return get_shim(model).load_bilm()
 
 
-def set_bilm(model: Model[list[Doc], BatchLayers], bilm: BiLM) -> None:
+def set_bilm(model: Encoder, bilm: BiLM) -> None:
     """Give the encoder another biLM, which moves to the encoder's device."""
     get_shim(model).set_bilm(bilm)
 
 
-def get_session(model: Model[list[Doc], BatchLayers]) -> Session:
+def get_session(model: Encoder) -> Session:
     """RETURNS (Session): What runs the encoder's biLM with its present weights."""
     shim = get_shim(model)
     return current_session(shim.bilm_for_session(), shim.usable_settings)
 
 
-def set_precision(model: Model[list[Doc], BatchLayers], precision: Precision) -> None:
+def set_precision(model: Encoder, precision: Precision) -> None:
     """Let the encoder run in another precision than its settings say.
     RAISES (ValueError): If its device does not have it."""
     shim = get_shim(model)
@@ -238,83 +339,6 @@ def set_precision(model: Model[list[Doc], BatchLayers], precision: Precision) ->
     if settings != shim.usable_settings:
         release_session(bilm, shim.usable_settings)
     shim.settings = shim.usable_settings = settings
-
-
-@dataclass
-class Sequences:
-    """The sequences of some docs, as the biLM reads them, one after the other.
-
-    docs (Sequence[Doc]): The docs.
-    orth (ndarray): Word types of all their tokens.
-    tokens (ndarray): What the sequences consist of: numbers of tokens in the concatenation of all
-        docs.
-    kept (ndarray): Whether the vector is kept, for each of `tokens`.
-    lengths (ndarray): Tokens of each sequence.
-    """
-
-    docs: Sequence[Doc]
-    orth: numpy.ndarray
-    tokens: numpy.ndarray
-    kept: numpy.ndarray
-    lengths: numpy.ndarray
-
-    @classmethod
-    def cut(cls, docs: Sequence[Doc], segmenter: Segmenter) -> Sequences:
-        tokens, kept, lengths = [numpy.zeros(0, dtype=int)], [numpy.zeros(0, dtype=bool)], []
-        n_tokens = 0
-        for doc in docs:
-            for indices, kept_slice in segmenter(doc):
-                tokens.append(indices + n_tokens)
-                kept.append(numpy.zeros(len(indices), dtype=bool))
-                kept[-1][kept_slice] = True
-                lengths.append(len(indices))
-            n_tokens += len(doc)
-        orth = [numpy.zeros(0, dtype=numpy.uint64), *(doc.to_array(ORTH) for doc in docs)]
-        flat = numpy.concatenate(tokens), numpy.concatenate(kept)
-        return cls(docs, numpy.concatenate(orth), *flat, numpy.array(lengths, dtype=int))
-
-    def types(self) -> tuple[list[str], numpy.ndarray]:
-        """RETURNS (tuple): The distinct texts, and the number of each token's text among them."""
-        orth = self.orth[self.tokens]
-        _, first, index = numpy.unique(orth, return_index=True, return_inverse=True)
-        # The text comes from the type's first token: docs may have different vocabs.
-        ends = numpy.cumsum([0, *map(len, self.docs)])
-        first_tokens = self.tokens[first]
-        numbers = numpy.searchsorted(ends, first_tokens, side="right") - 1
-        pairs = zip(numbers.tolist(), (first_tokens - ends[numbers]).tolist())
-        return [self.docs[number][i].text for number, i in pairs], index.reshape(-1)
-
-    def run(self, session: Session, ops: Ops) -> Iterator[tuple[numpy.ndarray, Floats3d]]:
-        """Run a biLM. YIELDS (tuple): For each batch, the numbers of its tokens that are kept,
-        shape (n,), and all layers' activations, shape (L+1, n, 2P)."""
-        types, index = self.types()
-        for tokens, layers in session.batches(types, index, self.lengths):
-            kept = self.kept[tokens]
-            # On a GPU, CuPy's current stream must be PyTorch's. By default both are the null
-            # stream, so that one waits for the other. thinc's layers do not support other streams.
-            values: Any = torch2xp(layers, ops=ops)
-            if not kept.all():
-                values = values[:, ops.xp.asarray(numpy.flatnonzero(kept))]
-            if values.shape[1]:
-                yield self.tokens[tokens[kept]], values
-
-    def keys(self) -> tuple[list[tuple[bytes, bytes]], list[numpy.ndarray]]:
-        """RETURNS (tuple): For each sequence, what distinguishes it from others, whichever docs
-        they come from; and the numbers of its tokens that are kept."""
-        keys, kept_rows = [], []
-        orth, end = self.orth[self.tokens], 0
-        for length in self.lengths.tolist():
-            start, end = end, end + length
-            kept = self.kept[start:end]
-            keys.append((orth[start:end].tobytes(), kept.tobytes()))
-            kept_rows.append(self.tokens[start:end][kept])
-        return keys, kept_rows
-
-    def select(self, numbers: Sequence[int]) -> Sequences:
-        """RETURNS (Sequences): Some of the sequences of the same docs."""
-        chosen = numpy.repeat(numpy.isin(numpy.arange(len(self.lengths)), numbers), self.lengths)
-        lengths = self.lengths[list(numbers)]
-        return Sequences(self.docs, self.orth, self.tokens[chosen], self.kept[chosen], lengths)
 
 
 def split_tokens(array: Any, lengths: Sequence[int]) -> list:

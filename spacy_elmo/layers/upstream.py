@@ -5,27 +5,29 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any, Callable, Optional, cast
+from typing import Any, Callable, NamedTuple, Optional, cast
 
+import numpy
 from spacy.language import Language
 from spacy.pipeline import Tok2Vec
 from spacy.pipeline.tok2vec import Tok2VecListener
 from spacy.tokens import Doc
 from spacy.training import Example
 from thinc.api import Model, Optimizer
-from thinc.types import Floats3d
+from thinc.types import Floats2d, Floats3d
 
 from .. import extensions
 from ..bilm import BiLM
+from ..segmenters import Sequences
 from .activation_cache import ActivationCache
 from .encoder import (
     BatchLayers,
-    DocVectors,
-    encode,
     encode_layers,
     get_bilm,
     get_session,
     get_shim,
+    run_sequences,
+    split_tokens,
 )
 from .listener import NAME as LISTENER
 from .listener import GradientCheck, SharedBatch, doc_keys, join_layers
@@ -34,6 +36,17 @@ from .mixes import Mix, use_trained
 
 # A doc with more tokens is rarely a single sentence.
 _LONG_SENTENCE = 100
+
+
+class DocVectors(NamedTuple):
+    """What the biLM computed for one doc.
+
+    layers (Optional[Floats3d]): Shape (L+1, tokens, 2P), if they are kept.
+    tokens (Floats2d): The mix, shape (tokens, width).
+    """
+
+    layers: Optional[Floats3d]
+    tokens: Floats2d
 
 
 class RunState:
@@ -87,13 +100,6 @@ class Upstream(Tok2Vec):
         return config.n_activations, config.output_dim
 
     @property
-    def bound_mix(self) -> Mix:
-        """The mix, which knows the one that came with the weights.
-        RAISES (ValueError): If there are no weights yet."""
-        use_trained(self.mix, get_shim(self.model).bilm_for_session().trained_mix)
-        return self.mix
-
-    @property
     def is_trainable(self) -> bool:
         return not self.frozen
 
@@ -128,13 +134,8 @@ class Upstream(Tok2Vec):
             training_docs = set(map(id, self._run.docs))
             if any(id(doc) not in training_docs for doc in docs):
                 cache = None
-        return encode(
-            self.model,
-            docs,
-            self.bound_mix,
-            keep_layers=self.keep_layers if keep_layers is None else keep_layers,
-            cache=cache,
-        )
+        keeps = self.keep_layers if keep_layers is None else keep_layers
+        return _encode(self.model, docs, self.mix, keeps, cache)
 
     def set_annotations(self, docs: Iterable[Doc], scores: Sequence[DocVectors]) -> None:
         """Write vectors to the docs."""
@@ -211,7 +212,6 @@ class Upstream(Tok2Vec):
             losses.setdefault(self.name, 0.0)
         if self._run.batch is not None:
             self._run.batch.finish()  # A listener may have been left out.
-            self._run.batch = None
         self._run.docs = docs = [example.predicted for example in examples]
         states: set[ListenerState] = {listener.attrs["link"] for listener in self.listeners}
         if not states:
@@ -240,13 +240,14 @@ class Upstream(Tok2Vec):
         ops, check = self.model.ops, self._run.gradient_check
 
         def backprop(d_layers: Optional[Floats3d], sgd: Optional[Optimizer]) -> None:
+            self._run.batch = None
             if d_layers is not None:
                 squares = ops.xp.vdot(d_layers, d_layers)
                 what = f"{self.name}: the gradient of the biLM's layers"
                 losses[self.name] += check.add(squares, what, sync=ops.device_type == "cpu")
                 backprop_model(d_layers)
             if sgd is not None:
-                self._apply_gradients(sgd)
+                self.finish_update(sgd)
 
         return layers, backprop
 
@@ -275,12 +276,9 @@ class Upstream(Tok2Vec):
         elif not self.frozen:
             if batch is not None:
                 batch.finish()
-            self._apply_gradients(sgd)
-
-    def _apply_gradients(self, sgd: Optimizer) -> None:
-        self.model.finish_update(self.optimizer or sgd)
-        if self.optimizer is not None:
-            self.optimizer.step_schedules()
+            self.model.finish_update(self.optimizer or sgd)
+            if self.optimizer is not None:
+                self.optimizer.step_schedules()
 
     def end_training(self) -> None:
         """Free what only training needs: cached activations, and the last batch."""
@@ -289,3 +287,52 @@ class Upstream(Tok2Vec):
             self.activation_cache.clear()
         for listener in self.listeners:
             listener.attrs["link"].batch = None
+
+
+def _encode(
+    model: Model[list[Doc], BatchLayers],
+    docs: Sequence[Doc],
+    mix: Mix,
+    keep_layers: bool,
+    cache: Optional[ActivationCache],
+) -> list[DocVectors]:
+    """Predict in bounded memory: the mix is applied to one batch of tokens at a time, so that
+    without `keep_layers` the activations of all layers of all tokens are never in memory together.
+
+    model (Model): An `ElmoEncoder`.
+    docs (Sequence[Doc]): The docs.
+    mix (Mix): From (L+1, tokens, 2P) to (tokens, width), token by token.
+    keep_layers (bool): Whether to return the layers.
+    cache (Optional[ActivationCache]): See `encode_layers`.
+    """
+    session, ops = get_session(model), model.ops
+    use_trained(mix, session.trained_mix)
+    lengths = [len(doc) for doc in docs]
+    shape = session.n_layers, sum(lengths), session.width
+    if cache is None:
+        sequences = Sequences.cut(docs, model.attrs["segmenter"])
+        batches: Any = run_sequences(sequences, session, ops)
+    else:
+        batches = [(numpy.arange(shape[1]), encode_layers(model, docs, cache).layers)]
+    layers: Any = ops.alloc3f(*shape) if keep_layers else None
+    tokens: Any = None
+    for rows, values in batches:
+        if keep_layers:
+            layers[:, ops.xp.asarray(rows)] = values
+        mixed = mix.predict(mix.ops.asarray3f(values))
+        if tokens is None:
+            tokens = mix.ops.alloc2f(shape[1], mixed.shape[1])
+        tokens[mix.ops.xp.asarray(rows)] = mixed
+    if tokens is None:  # No words. A token of zeros gives the width.
+        width = mix.predict(mix.ops.alloc3f(shape[0], 1, shape[2])).shape[1]
+        tokens = mix.ops.alloc2f(shape[1], width)
+    if len(docs) == 1:
+        return [DocVectors(layers, tokens)]
+    # Copies, because a view of one doc would keep the whole batch in memory.
+    token_copies = [array.copy() for array in split_tokens(tokens, lengths)]
+    layer_copies = (
+        [array.copy() for array in split_tokens(layers, lengths)]
+        if keep_layers
+        else [None] * len(docs)
+    )
+    return list(map(DocVectors, layer_copies, token_copies))

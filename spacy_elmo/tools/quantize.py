@@ -18,7 +18,8 @@ from ..bilm import BiLM
 from ..bilm.formats import fits_half, fits_int8, round_to_half, round_to_int8
 from ..component import Elmo
 from ..inference import Session, Settings, current_session
-from ..layers.encoder import Sequences, get_shim, set_bilm, set_precision
+from ..layers.encoder import get_shim, run_sequences, set_bilm, set_precision
+from ..segmenters import Sequences
 
 Stored = Literal["float16", "int8"]
 
@@ -126,7 +127,7 @@ def _measure(elmo: Elmo, sequences: Sequences, bilm: BiLM, settings: Settings) -
     after = current_session(shim.load_bilm(), shim.usable_settings)
     smallest, total = torch.ones(exact.n_layers), torch.zeros(exact.n_layers)
     # Batches depend on lengths alone: both sessions have the same tokens in each.
-    batches = (sequences.run(session, elmo.model.ops) for session in (exact, after))
+    batches = (run_sequences(sequences, x, elmo.model.ops) for x in (exact, after))
     for (_, x), (_, y) in zip(*batches):
         cosines = F.cosine_similarity(torch.from_numpy(x), torch.from_numpy(y), dim=-1)
         smallest = torch.minimum(smallest, cosines.amin(1))
@@ -149,7 +150,7 @@ def _measure_rates(elmo: Elmo, sequences: Sequences, sessions: Sequence[Session]
             session.type_cache.clear()
             begin = perf_counter()
             for _ in range(times):
-                for _ in sequences.run(session, elmo.model.ops):
+                for _ in run_sequences(sequences, session, elmo.model.ops):
                     pass
             best[number] = min(best[number], perf_counter() - begin)
         n_runs += 1
