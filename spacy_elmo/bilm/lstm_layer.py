@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from .config import LSTMConfig
-from .packing import round_up
 
 COMPILED_CELL = f"{__package__}.compiled_cell"
 
@@ -43,7 +42,7 @@ def lstm_step(
     c_previous (Tensor): The cells before the step, shape (..., n, H).
     c (Tensor): Takes the cells after it. If this is `c_previous`, the activation of i is lost.
     hidden (Tensor): Takes the output, shape (..., n, H).
-    keep_gates (bool): For `compiled_cell.forward`, which keeps the activations if it is asked to.
+    keep_gates (bool): As for `compiled_cell.forward`; they are written in any case.
     RETURNS (Tensor): The output.
     """
     if addend is not None:
@@ -110,8 +109,8 @@ def run_layer(
             low_y = y if y.dtype == gates.dtype else torch.empty_like(y, dtype=gates.dtype)
             outputs = iter(low_y.split(batch_sizes, dim=-2))
             clip = projection_clip(config, gates.dtype)
-            # Products may read more rows, see `add_rows`.
-            hidden = gates.new_zeros(*c.shape[:-2], round_up(n), config.dim).narrow(-2, 0, n)
+            # Products may read more rows, at most twice as many: see `add_rows`.
+            hidden = gates.new_zeros(*c.shape[:-2], 2 * n, config.dim).narrow(-2, 0, n)
         if n < c.shape[-2]:  # The shortest sequences have ended.
             c, hidden, previous = (rows.narrow(-2, 0, n) for rows in (c, hidden, previous))
         c_next = c if kept is None else next(kept)

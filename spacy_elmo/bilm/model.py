@@ -22,7 +22,7 @@ from .int8 import Int8Weight
 from .kernels import Kernel, load_kernels
 from .lstm_function import LSTMFunction
 from .lstm_layer import LayerState
-from .mixed_precision import product_dtype
+from .mixed_precision import autocast, product_dtype
 from .mixes import TrainedMix
 from .packing import pack_sentences, to_device
 from .threads import no_fork
@@ -200,8 +200,7 @@ class BiLM(nn.Module):
         RETURNS (Tensor): Shape (L+1, tokens, 2P). Layer 0 is the token encoder, twice.
         """
         weight = next(self.parameters())
-        autocast = torch.autocast(weight.device.type, torch.bfloat16, enabled=mixed_precision)
-        with no_fork(), autocast:
+        with no_fork(), autocast(weight.device, mixed_precision):
             if torch.is_grad_enabled():  # Whoever computes gradients is about to change weights.
                 self.n_invalidations += 1
             vectors = self.token_encoder([*types, *self.token_encoder.boundaries])

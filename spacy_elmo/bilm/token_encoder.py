@@ -1,7 +1,7 @@
 """From a token's text to a vector without context: layer 0 of the biLM.
 
 A token is read as its characters between a begin-word and an end-word mark, padded on the right.
-They are numbered as bilm-tf does, or by a dictionary.
+bilm-tf numbers the bytes of UTF-8, ELMoForManyLangs has a dictionary.
 """
 
 from __future__ import annotations
@@ -39,14 +39,13 @@ def character_ids(
 ) -> tuple[numpy.ndarray, numpy.ndarray]:
     """Number the characters of tokens, padded to the longest of them.
 
-    As bilm-tf does: lone surrogates have no UTF-8 form and are dropped. A token spelled exactly
-    `<S>` or `</S>` is the sentence boundary. Or as ELMoForManyLangs does, by the rows of a table of
-    Unicode characters.
+    Without a dictionary as bilm-tf does: lone surrogates have no UTF-8 form and are dropped. A
+    token spelled exactly `<S>` or `</S>` is the sentence boundary.
 
     tokens (Sequence[str]): The tokens.
     max_characters (int): Ids per token at most, the two word boundaries included.
-    dictionary (Optional[Mapping]): The row of each character and of `DICTIONARY_SPECIALS`. None: as
-        bilm-tf does.
+    dictionary (Optional[Mapping]): The rows of Unicode characters and of `DICTIONARY_SPECIALS`, as
+        in ELMoForManyLangs.
     RETURNS (tuple): Ids as the network reads them, shape (tokens, longest), and the number of ids
         that are not padding, shape (tokens,).
     """

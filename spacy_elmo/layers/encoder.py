@@ -161,7 +161,7 @@ class ElmoShim(PyTorchShim):
     def finish_update(self, optimizer: Optimizer) -> None:
         super().finish_update(optimizer)
         if isinstance(self._model, BiLM):
-            self._model.n_invalidations += 1  # PyTorch does not count the changes by thinc.
+            self._model.n_invalidations += 1  # PyTorch does not count the changes that thinc makes.
 
     def to_device(self, device_type: str, device_id: int) -> None:
         with _ordinary_tensors():

@@ -22,6 +22,7 @@ from ..segmenters import Sequences
 from .activation_cache import ActivationCache
 from .encoder import (
     BatchLayers,
+    Encoder,
     encode_layers,
     get_bilm,
     get_session,
@@ -79,7 +80,7 @@ class Upstream(Tok2Vec):
     """What an `Elmo` component does with docs: predictions for the user, and training batches for
     the components that listen (see `layers.listener`)."""
 
-    model: Model[list[Doc], BatchLayers]
+    model: Encoder
     mix: Mix
     keep_layers: bool
     set_vectors: bool
@@ -135,7 +136,7 @@ class Upstream(Tok2Vec):
             if any(id(doc) not in training_docs for doc in docs):
                 cache = None
         keeps = self.keep_layers if keep_layers is None else keep_layers
-        return _encode(self.model, docs, self.mix, keeps, cache)
+        return encode(self.model, docs, self.mix, keep_layers=keeps, cache=cache)
 
     def set_annotations(self, docs: Iterable[Doc], scores: Sequence[DocVectors]) -> None:
         """Write vectors to the docs."""
@@ -289,19 +290,21 @@ class Upstream(Tok2Vec):
             listener.attrs["link"].batch = None
 
 
-def _encode(
-    model: Model[list[Doc], BatchLayers],
+def encode(
+    model: Encoder,
     docs: Sequence[Doc],
     mix: Mix,
-    keep_layers: bool,
-    cache: Optional[ActivationCache],
+    *,
+    keep_layers: bool = True,
+    cache: Optional[ActivationCache] = None,
 ) -> list[DocVectors]:
     """Predict in bounded memory: the mix is applied to one batch of tokens at a time, so that
     without `keep_layers` the activations of all layers of all tokens are never in memory together.
 
     model (Model): An `ElmoEncoder`.
     docs (Sequence[Doc]): The docs.
-    mix (Mix): From (L+1, tokens, 2P) to (tokens, width), token by token.
+    mix (Mix): From (L+1, tokens, 2P) to (tokens, width), token by token. Gets the trained one that
+        came with the weights.
     keep_layers (bool): Whether to return the layers.
     cache (Optional[ActivationCache]): See `encode_layers`.
     """

@@ -17,13 +17,13 @@ from spacy_elmo.bilm.formats import native
 from spacy_elmo.inference import Settings
 from spacy_elmo.layers.encoder import (
     ElmoEncoder,
-    encode,
     get_bilm,
     get_session,
     set_bilm,
     set_precision,
 )
 from spacy_elmo.layers.mixes import ConcatLayers, FrozenMix
+from spacy_elmo.layers.upstream import encode
 from spacy_elmo.segmenters import docs as whole_docs
 from spacy_elmo.segmenters import sentences
 from spacy_elmo.weights import load_bilm
