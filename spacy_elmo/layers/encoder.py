@@ -105,6 +105,7 @@ class ElmoShim(PyTorchShim):
     def load_bilm(self) -> BiLM:
         """RETURNS (BiLM): Always the same, loaded if it was not needed yet.
         RAISES (ValueError): If there are no weights."""
+        # In other precisions there are no weights in 8 bits.
         if not isinstance(self._model, BiLM) or self.usable_settings.precision == "int8":
             with no_fork(), _LOADING, _ordinary_tensors():
                 self.bilm_for_session().dequantize()

@@ -14,8 +14,8 @@ The events of one update, if the biLM is fine-tuned with two listeners:
         backprop                  adds its gradient to the batch
       second task's update
         forward, backprop         the same; the sum is complete:
-          SharedBatch.finish      sends the sum back through the biLM, and updates the weights with
-                                  the optimizer that was kept
+          SharedBatch.finish      sends the sum back through the biLM
+          Elmo.finish_update      updates the weights with the optimizer that was kept
 
 If a task is left out (`nlp.update(exclude=...)`), the sum stays incomplete: it goes back through
 the biLM at the next `Elmo.update`. If the biLM is frozen, nothing goes back.
