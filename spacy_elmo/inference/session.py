@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Optional
 from weakref import WeakKeyDictionary
@@ -46,6 +46,8 @@ class Session:
     bilm (BiLM): The network. Weights that are not packed are read from its tensors.
     settings (Settings): How to run it.
     RAISES (ValueError): If the precision is not for the device of the weights.
+
+    The attribute `trained_mix` is that of the biLM.
     """
 
     def __init__(self, bilm: BiLM, settings: Settings) -> None:
@@ -241,8 +243,8 @@ class Session:
             return self._packed
 
 
-# The version of the weights, and the sessions by settings.
-_SESSIONS: WeakKeyDictionary[BiLM, tuple[Hashable, dict[Settings, Session]]] = WeakKeyDictionary()
+# The version of the weights and of the mix that came with them, and the sessions by settings.
+_SESSIONS: WeakKeyDictionary[BiLM, tuple[tuple, dict[Settings, Session]]] = WeakKeyDictionary()
 
 
 def current_session(bilm: BiLM, settings: Settings = Settings()) -> Session:
@@ -266,9 +268,9 @@ def current_session(bilm: BiLM, settings: Settings = Settings()) -> Session:
         (WeakIdRef(p), p.data_ptr(), object() if p.is_inference() else p._version)
         for p in bilm.parameters()
     )
-    version = bilm.n_invalidations, weights
+    version = bilm.n_invalidations, bilm.trained_mix, weights
     with no_fork(), LOCK:
-        last_version, sessions = _SESSIONS.get(bilm, (None, {}))
+        last_version, sessions = _SESSIONS.get(bilm, ((), {}))
         if last_version != version:
             # Free the old ones before the new one packs its weights.
             sessions.clear()
