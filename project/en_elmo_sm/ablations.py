@@ -133,6 +133,7 @@ def with_steps(settings: Mapping[str, Any], words: int) -> dict[str, Any]:
     return {
         **settings,
         "pretraining.max_steps": steps,
+        "pretraining.optimizer.schedule": "cosine",
         "pretraining.optimizer.total_steps": steps,
         "pretraining.optimizer.warmup_steps": round(WARMUP * steps),
         "pretraining.eval_frequency": max(1, steps // 4),

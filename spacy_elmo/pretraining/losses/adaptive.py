@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ...bilm.kernels import Kernel
 from ...bilm.mixed_precision import product_dtype, product_rows
 from ...bilm.packing import to_device
-from .softmax import rows_per_chunk
+from .softmax import cross_entropy, rows_per_chunk
 
 
 class AdaptiveSoftmax(nn.Module):
@@ -23,6 +24,8 @@ class AdaptiveSoftmax(nn.Module):
         out.
     RAISES (ValueError): If no cutoff is within the vocabulary, or there are too many for the width:
         each cluster has a quarter of the width of the one before.
+
+    The attribute `kernel` chooses what computes the loss; see `load_kernels`.
     """
 
     def __init__(self, n_words: int, width: int, cutoffs: Sequence[int]) -> None:
@@ -42,43 +45,50 @@ class AdaptiveSoftmax(nn.Module):
         self.n_words = n_words
         self.reads_rows = False
         self.softmax = nn.AdaptiveLogSoftmaxWithLoss(width, n_words, inside, head_bias=True)
+        self.kernel: Kernel = "auto"
 
     def draw(self, random: numpy.random.Generator) -> None:
         """Nothing is sampled."""
 
     def forward(self, h: Tensor, targets: Tensor, samples: None = None) -> Tensor:
-        """See `Softmax.forward`."""
-        return -self._log_likelihood(h, targets).sum()
+        """See `Softmax.forward`. Unlike that of `self.softmax`, it does not wait for the device, to
+        see which rows are in which cluster; clusters without targets have a gradient, too, which
+        other processes may expect; and logarithms are never in half precision."""
+        (_, columns), *clusters = self._columns(targets.numpy())
+        head, device = self.softmax.head, h.device
+        total = cross_entropy(
+            h, head.weight, head.bias, to_device(columns, device), kernel=self.kernel
+        )
+        for (rows, columns), tail in zip(clusters, self.softmax.tail):
+            down, up = cast("Sequence[nn.Linear]", tail)
+            n = len(rows)
+            more = product_rows(n, device, product_dtype(h)) - n
+            x = down(F.pad(h[to_device(rows, device)], (0, 0, 0, more)))[:n].to(h.dtype)
+            bias = up.weight.new_zeros(len(up.weight))
+            total = total + cross_entropy(
+                x, up.weight, bias, to_device(columns, device), kernel=self.kernel
+            )
+        return total
 
     def log_likelihood(self, h: Tensor, targets: Tensor) -> Tensor:
         """See `Softmax.log_likelihood`."""
+        result = h.new_zeros(len(h))
+        layers = self.softmax.head, *self.softmax.tail
         size = rows_per_chunk(h, self.n_words)
-        chunks = [
-            self._log_likelihood(h[start : start + size], targets[start : start + size])
-            for start in range(0, len(h), size)
-        ]
-        return torch.cat(chunks) if chunks else h.new_empty(0)
-
-    def _log_likelihood(self, h: Tensor, targets: Tensor) -> Tensor:
-        """What `self.softmax.forward` returns, without its faults: it waits for the device, to see
-        which rows are in which cluster; it skips clusters without targets, for which other
-        processes may expect a gradient; and under `torch.autocast` it computes logarithms in half
-        precision."""
-        n_head, *ends = self.softmax.cutoffs
-        words = targets.numpy()
-        cluster = numpy.searchsorted([n_head, *ends[:-1]], words, side="right")
-        place = numpy.where(cluster == 0, words, n_head + cluster - 1)
-        result = _log_probabilities(self.softmax.head, h, place)
-        for number, (start, tail) in enumerate(zip([n_head, *ends[:-1]], self.softmax.tail), 1):
-            inside = numpy.flatnonzero(cluster == number)
-            rows = to_device(inside, h.device)
-            in_cluster = _log_probabilities(tail, h[rows], words[inside] - start)
-            result = result.index_add(0, rows, in_cluster)
+        for layer, (rows, columns) in zip(layers, self._columns(targets.numpy())):
+            for start in range(0, len(rows), size):
+                chunk = slice(start, start + size)
+                place, target = (to_device(x[chunk], h.device) for x in (rows, columns))
+                result[place] -= F.cross_entropy(layer(h[place]), target, reduction="none")
         return result
 
-
-def _log_probabilities(layer: nn.Module, h: Tensor, targets: numpy.ndarray) -> Tensor:
-    n = len(h)
-    more = product_rows(n, h.device, product_dtype(h)) - n
-    logits = layer(F.pad(h, (0, 0, 0, more)))[:n].to(h.dtype)
-    return -F.cross_entropy(logits, to_device(targets, h.device), reduction="none")
+    def _columns(self, words: numpy.ndarray) -> list[tuple[numpy.ndarray, numpy.ndarray]]:
+        """RETURNS (list): For the head and each cluster, the rows that have it in their product of
+        probabilities, and which of its columns."""
+        n_head, *ends = self.softmax.cutoffs
+        starts = [n_head, *ends[:-1]]
+        cluster = numpy.searchsorted(starts, words, side="right")
+        head = numpy.where(cluster == 0, words, n_head + cluster - 1)
+        inside = [numpy.flatnonzero(cluster == number + 1) for number in range(len(starts))]
+        tails = [(rows, words[rows] - start) for rows, start in zip(inside, starts)]
+        return [(numpy.arange(len(words)), head), *tails]

@@ -102,7 +102,7 @@ class Softmax(nn.Module):
         """
         targets = to_device(numpy.ascontiguousarray(targets.numpy(), numpy.int64), h.device)
         if samples is None:
-            return _cross_entropy(h, self.weight, self.bias, targets, None, self.kernel)
+            return cross_entropy(h, self.weight, self.bias, targets, kernel=self.kernel)
         candidates = to_device(samples.words, h.device)
         # The column of the sample that is the row's target, or -1. Such an "accidental hit" is left
         # out of the row's samples.
@@ -128,7 +128,7 @@ class Softmax(nn.Module):
         bias, target_bias = bias[torch.cat((candidates, targets))].split(parts)
         target_logit = (h * target_weight).sum(1) + target_bias - target_log_count
         bias = bias - log_counts
-        return _cross_entropy(h, weight, bias, hit, target_logit, self.kernel)
+        return cross_entropy(h, weight, bias, hit, target_logit, kernel=self.kernel)
 
     def log_likelihood(self, h: Tensor, targets: Tensor) -> Tensor:
         """RETURNS (Tensor): The exact log probability of each row's word, shape (rows,)."""
@@ -143,16 +143,25 @@ class Softmax(nn.Module):
         return result
 
 
-def _cross_entropy(
+def cross_entropy(
     h: Tensor,
     weight: Tensor,
     bias: Tensor,
     targets: Tensor,
-    target_logit: Optional[Tensor],
+    target_logit: Optional[Tensor] = None,
+    *,
     kernel: Kernel,
 ) -> Tensor:
-    """Matrix products have the type of `torch.autocast`, if it is on; all else that of the
-    weights."""
+    """Matrix products have the type of `torch.autocast`, if it is on; all else that of the weights.
+
+    h (Tensor): Shape (rows, P).
+    weight, bias (Tensor): Shapes (words, P) and (words,).
+    targets (Tensor): The column of each row's target, shape (rows,).
+    target_logit (Optional[Tensor]): The targets' logits, shape (rows,), if they are not among those
+        of `weight`: then the columns `targets` (-1 for none) are left out.
+    kernel (str): See `load_kernels`.
+    RETURNS (Tensor): The sum over all rows of `logsumexp - logit of the target`.
+    """
     dtype = product_dtype(h)
     name = "compiled_softmax" if h.device.type == "cpu" else "triton_softmax"
     kernels = load_kernels(f"{__package__}.{name}", kernel, h.device, dtype, weights=h.dtype)
@@ -161,8 +170,8 @@ def _cross_entropy(
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Sum of `logsumexp - logit of the target`. The gradient is computed in the forward pass, one
-    chunk of rows at a time, so that no matrix of all logits is kept."""
+    """See `cross_entropy`. The gradient is computed in the forward pass, one chunk of rows at a
+    time, so that no matrix of all logits is kept."""
 
     @staticmethod
     def forward(
@@ -175,8 +184,6 @@ class _CrossEntropy(torch.autograd.Function):
         dtype: torch.dtype,
         kernels: Any,
     ) -> Tensor:
-        """With `target_logit`, the targets' logits are not among those of `weight`, and the column
-        `targets` (-1 for none) is left out."""
         d_h = torch.empty_like(h)
         n_parts = 1
         if h.device.type == "cpu":
