@@ -17,6 +17,7 @@ from ..test_polysemy import SENSES, similarity_margin, vector
 from .conftest import PROJECT
 
 sys.path.insert(0, str(PROJECT / "en_elmo_sm"))
+import bundle
 import mix
 import neighbors
 import scores
@@ -25,7 +26,7 @@ import tasks
 from probe import Words
 from sources import Source
 
-from spacy_elmo.weights import load_pipeline
+from spacy_elmo.weights import load_bilm, load_pipeline
 
 
 def test_scores():
@@ -186,3 +187,17 @@ def test_neighbors(corpus, weights_folder, monkeypatch, capsys):
     for row in rows:
         first, second = row.strip("| ").split(" | ")
         assert first == second and "**bank**" in first and first.endswith("(news)")
+
+
+def test_bundle(tmp_path, weights_folder, monkeypatch):
+    out, card = tmp_path / "out", PROJECT / "en_elmo_sm" / "CARD.md"
+    run(monkeypatch, bundle, weights_folder, card, out, "--mix", 0, 0.5, 0.5)
+    assert load_bilm(out).trained_mix == ([0, 0.5, 0.5], 1)
+    assert (out / "README.md").read_bytes() == card.read_bytes()
+    assert (out / "SOURCES.md").is_file()
+    layers = load_pipeline(out)("the bank")._.elmo_layers
+    numpy.testing.assert_allclose(
+        load_pipeline(out)("the bank")._.elmo_tokens, layers[1:].mean(0), rtol=1e-5
+    )
+    with pytest.raises(SystemExit):
+        run(monkeypatch, bundle, weights_folder, card, out, "--mix", 1)
