@@ -26,7 +26,6 @@ import tasks
 import torch
 from scores import mean
 from torch import Tensor
-from wasabi import msg
 
 from spacy_elmo.cli.util import exit_on_error, torch_device
 from spacy_elmo.weights import load_bilm
@@ -55,7 +54,7 @@ def main() -> None:
         device = torch_device(args.gpu_id)
         bilms = [load_bilm(name) for name in args.models]
         texts = tasks.read(args.corpus / "held_out", args.treebank)
-        msg.info(
+        print(
             f"{len(texts.first):,} paragraphs, {len(texts.senses)} made-up words, "
             f"{len(texts.homographs)} homographs, {len(texts.dev.labels):,} tags"
         )

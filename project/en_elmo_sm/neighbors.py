@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from pathlib import Path
 
-from wasabi import msg
+from senses import SENSES, load
 
 from spacy_elmo.cli.util import exit_on_error
 from spacy_elmo.tools.neighbors import Neighbor, find_neighbors, read_corpus
 from spacy_elmo.tools.texts import find_files
-from spacy_elmo.weights import load_pipeline
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-from tests.test_polysemy import SENSES
+HEADER = """# Neighbours of words with two senses
+
+The nearest occurrences of the word in texts that were held out of the corpus, with the cosine of
+the vectors and the name of the text. Made by `neighbors.py`."""
 
 
 def main() -> None:
@@ -38,14 +38,14 @@ def main() -> None:
         files = find_files([str(args.corpus / "held_out")])
         results = []
         for name in args.models:
-            nlp = load_pipeline(name)
+            nlp = load(name)
             # The other paragraphs have no neighbours.
             pattern = re.compile(rf"\b({'|'.join(SENSES)})\b", re.IGNORECASE)
             docs = (x for x in read_corpus(nlp, files) if pattern.search(x[0].text))
             settings = {"n": args.n, "layer": args.layer, "window": args.window}
             elmo = nlp.get_pipe("elmo")
             results.append(find_neighbors(nlp, elmo, queries, docs, same_word=True, **settings))
-            msg.info(f"{name}: done")
+        print(HEADER)
         for number, query in enumerate(queries):
             print(f"\n**{query}**\n\n| " + " | ".join(args.models) + " |")
             print("|---" * len(args.models) + "|")

@@ -21,19 +21,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy
+import spacy
 import srsly
 import torch
 from scores import auc, mean, pairs
+from spacy.language import Language
 from torch.nn.functional import normalize
 
 from spacy_elmo.cli.util import exit_on_error
-from spacy_elmo.weights import load_pipeline
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.test_polysemy import SENSES, similarity_margin, vector
 
 LIST = Path(__file__).parent / "senses.jsonl"
-Senses = dict[str, Sequence[list[str]]]
 
 
 def main() -> None:
@@ -43,11 +43,8 @@ def main() -> None:
     parser.add_argument("--words", action="store_true", help="A row for each word, too")
     args = parser.parse_args()
     with exit_on_error():
-        lists: dict[str, Senses] = {
-            "test_polysemy.py": dict(SENSES),
-            args.list.name: read(args.list),
-        }
-        pipelines = [load_pipeline(name) for name in args.models]
+        lists = {"test_polysemy.py": SENSES, args.list.name: read(args.list)}
+        pipelines = [load(name) for name in args.models]
         print("| list | measure | " + " | ".join(args.models) + " |")
         print("|---|---|" + "---:|" * len(pipelines))
         for name, senses in lists.items():
@@ -55,11 +52,20 @@ def main() -> None:
             print_rows(name, results, args.words)
 
 
-def read(path: Path) -> Senses:
+def load(name: str) -> Language:
+    """RETURNS (Language): The same pipeline for all weights and pipelines."""
+    nlp = spacy.blank("en")
+    nlp.add_pipe("sentencizer")
+    elmo = nlp.add_pipe("elmo", config={"model": {"weights": name}})
+    elmo.bilm  # noqa: B018  Load now, so that errors appear here.
+    return nlp
+
+
+def read(path: Path) -> dict[str, tuple[list[str], list[str]]]:
     """RAISES (ValueError): If a line is not as above; names file and line."""
     if not path.is_file():
         raise ValueError(f"no such file: {path}")
-    result: Senses = {}
+    result = {}
     for number, line in enumerate(path.read_text(encoding="utf8").splitlines(), 1):
         try:
             record = srsly.json_loads(line)
@@ -67,19 +73,19 @@ def read(path: Path) -> Senses:
             first, second = senses
             marked = {tuple(re.findall(r"\[(.*?)\]", text)) for text in (*first, *second)}
             if marked != {(word,)} or len(first) < 2 or len(second) < 2 or word in result:
-                raise ValueError(f"a new word, two senses with sentences that mark [{word}]")
+                raise ValueError(f"the word must be new, and marked as [{word}] in each sentence")
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{path}, line {number}: {error}; a line must look like "
                 '{"word": "bank", "senses": [["... [bank] ...", ...], ["... [bank] ...", ...]]}'
             ) from error
-        result[word] = senses
+        result[word] = (first, second)
     if not result:
         raise ValueError(f"{path} is empty: give words with two senses")
     return result
 
 
-def measure(nlp, senses: Sequence[list[str]]) -> tuple[float, float]:
+def measure(nlp: Language, senses: Sequence[list[str]]) -> tuple[float, float]:
     """RETURNS (tuple): The margin of the test, and the AUC."""
     first, second = (numpy.stack([vector(nlp, text) for text in texts]) for texts in senses)
     vectors = normalize(torch.from_numpy(numpy.concatenate((first, second))))
