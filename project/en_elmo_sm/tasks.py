@@ -147,7 +147,7 @@ def common_tags(words: Words) -> dict[str, str]:
 def made_up_words(
     sentences: Sequence[Sentence], tags: dict[str, str], rng: random.Random
 ) -> list[Contexts]:
-    """Choose pairs of lower-case words of one open class, and join them to a made-up word."""
+    """RETURNS (list): Pairs of lower-case words of one tag, each joined to a made-up word."""
     places: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for number, sentence in enumerate(sentences):
         for word, n in Counter(sentence).items():
@@ -157,12 +157,12 @@ def made_up_words(
     by_tag: dict[str, list[str]] = defaultdict(list)
     for word in sorted(word for word, of_word in places.items() if len(of_word) >= N_CONTEXTS):
         by_tag[tags[word]].append(word)
-    pairs = []
+    couples: list[tuple[str, str]] = []
     for words in by_tag.values():
         rng.shuffle(words)
-        pairs.extend(zip(words[::2], words[1::2]))
+        couples.extend(zip(words[::2], words[1::2]))
     result = []
-    for pair in rng.sample(pairs, min(N_PAIRS, len(pairs))):
+    for pair in rng.sample(couples, min(N_PAIRS, len(couples))):
         drawn = [(*place, i) for i in (0, 1) for place in rng.sample(places[pair[i]], N_CONTEXTS)]
         joined = "".join(pair)
         result.append(
@@ -180,8 +180,8 @@ def homographs(words: Words) -> list[Contexts]:
     places: dict[str, dict[str, list[tuple[Sentence, int]]]] = defaultdict(
         lambda: defaultdict(list)
     )
-    pairs = ((x, i) for x, kept in zip(words.sequences, words.positions) for i in kept)
-    for (sentence, i), label in zip(pairs, words.labels):
+    tokens = ((x, i) for x, kept in zip(words.sequences, words.positions) for i in kept)
+    for (sentence, i), label in zip(tokens, words.labels):
         places[sentence[i]][label].append((sentence, i))
     result = []
     for by_label in places.values():
