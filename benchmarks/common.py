@@ -46,12 +46,12 @@ _FAILED: list[str] = []
 
 
 def build(shape: str, device: str) -> BiLM:
-    """RETURNS (BiLM): With random weights, or the bundled one."""
+    """RETURNS (BiLM): With random weights, or that of a name or path."""
     torch.manual_seed(0)
-    if shape == BUNDLED:
-        return load_bilm(shape).to(device)
-    if shape != MANY_LANGS:
+    if shape in SHAPES:
         return BiLM(SHAPES[shape]).to(device)
+    if shape != MANY_LANGS:
+        return load_bilm(shape).to(device)
     config = SHAPES["original"]
     assert config.char_cnn is not None
     characters = *DICTIONARY_SPECIALS, *map(chr, range(N_CHARACTERS))

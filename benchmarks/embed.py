@@ -8,7 +8,11 @@ is installed. benchmarks/RESULTS.md explains the columns.
     python benchmarks/embed.py
     python benchmarks/embed.py --shapes small --precision float32 --max-tokens 2048 4096 8192
     python benchmarks/embed.py --device cuda --kernel torch triton
+    python benchmarks/embed.py --shapes en_elmo_sm PATH --precision float32 --ratio
     python benchmarks/embed.py --busy
+
+A shape can be the name or path of weights or of a pipeline. With --ratio, lines below the table
+compare the shapes with the first one.
 
 With --busy, the table compares one thread with several, alone and beside a process that takes one
 core, through `nlp.pipe` and with eight threads that call one pipeline. The machine must be idle
@@ -61,6 +65,7 @@ from spacy_elmo.bilm import BiLM, LSTMConfig
 from spacy_elmo.inference import Session, Settings, current_session
 from spacy_elmo.inference.settings import CPU_PRECISIONS, GPU_PRECISIONS, cpu_has_bfloat16
 from spacy_elmo.layers.encoder import set_bilm
+from spacy_elmo.weights import find_source
 
 N_PLAIN_SENTENCES = 192
 LATENCY_TOKENS = 20
@@ -90,6 +95,7 @@ COLUMNS = {
     "weights MB": "{:,.0f}",
     "peak MB": "{:,.0f}",
 }
+RATIOS = "cold", "warm", "nlp.pipe", "latency ms", "weights MB"
 BUSY_COLUMNS = {
     "shape": "{}",
     "precision": "{}",
@@ -258,11 +264,22 @@ def measure_busy(args: argparse.Namespace) -> list[dict]:
     return rows
 
 
+def shape(name: str) -> str:
+    """RETURNS (str): The name of a shape, or the name or path of weights."""
+    if name not in (*SHAPES, MANY_LANGS):
+        try:
+            find_source(name)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+    return name
+
+
 def main() -> int:
     if run_measure(MEASURES):
         return 0
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shapes", nargs="*", choices=[*SHAPES, BUNDLED, MANY_LANGS])
+    known = ", ".join((*SHAPES, MANY_LANGS))
+    parser.add_argument("--shapes", nargs="*", type=shape, help=f"{known}, or weights")
     choices = (*dict.fromkeys((*CPU_PRECISIONS, *GPU_PRECISIONS)), "auto")
     parser.add_argument(
         "--precision", nargs="+", choices=choices, help="default: all of the device"
@@ -283,6 +300,7 @@ def main() -> int:
     )
     parser.add_argument("--peers", nargs="*", choices=peers.PEERS, default=list(peers.PEERS))
     parser.add_argument("--busy", action="store_true", help="several threads, a busy machine")
+    parser.add_argument("--ratio", action="store_true", help="compare with the first shape")
     args = parser.parse_args()
     args.sentences = args.sentences or (2000 if args.device == "cpu" else 12_000)
     source, sentences = texts.sentences(args.sentences)
@@ -301,12 +319,16 @@ def print_rates(args: argparse.Namespace) -> None:
     has_pipe = args.pipe_tokens and (args.device == "cpu" or find_spec("cupy") is not None)
     shapes = PUBLISHED if args.shapes is None else args.shapes  # None of them: the peers alone.
     precisions = args.precision or device_precisions(args.device)
+    rows = []
     for one in product(shapes, precisions, args.kernel, args.max_tokens):
         settings = dict(zip(("shape", "precision", "kernel", "max_tokens"), one))
         row = {**settings, **in_own_process(__file__, "speed", args, **settings)}
         if has_pipe:
             row.update(in_own_process(__file__, "pipe", args, **settings))
         print_row(COLUMNS, row)
+        rows.append(row)
+    if args.ratio:
+        print_ratios(rows)
     if args.peers and find_spec("transformers") is None:
         print("\nNo BERT and DistilBERT: pip install transformers")
         return
@@ -314,6 +336,17 @@ def print_rates(args: argparse.Namespace) -> None:
         if precision in device_precisions(args.device):
             settings = {"shape": shape, "precision": precision}
             print_row(COLUMNS, {**settings, **in_own_process(__file__, "peer", args, **settings)})
+
+
+def print_ratios(rows: list[dict]) -> None:
+    """Compare each row with that of the first shape that has the same settings."""
+    first: dict[tuple, dict] = {}
+    for row in rows:
+        base = first.setdefault((row["precision"], row["kernel"], row["max_tokens"]), row)
+        if base is not row:
+            names = [name for name in RATIOS if name in row and name in base]
+            ratios = ", ".join(f"{name} {row[name] / base[name]:.2f}" for name in names)
+            print(f"\n{row['shape']} / {base['shape']} ({row['precision']}): {ratios}")
 
 
 def print_busy(args: argparse.Namespace) -> None:

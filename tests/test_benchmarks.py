@@ -93,6 +93,18 @@ def test_embed(run):
     assert_filled(coarse, "min cosine")
 
 
+def test_embed_compares_weights(modules, weights_folder, capsys):
+    options = ["--sentences", "4", "--pipe-tokens", "20", "--precision", "float32", "--peers"]
+    shapes = ["--shapes", str(weights_folder), "tiny"]
+    with patch.object(sys, "argv", ["embed", *options, *shapes, "--ratio"]):
+        assert not modules["embed"].main()
+    out = capsys.readouterr().out
+    assert f"tiny / {weights_folder} (float32): cold " in out and "weights MB " in out
+    with patch.object(sys, "argv", ["embed", "--shapes", "nothing"]), pytest.raises(SystemExit):
+        modules["embed"].main()
+    assert "no weights 'nothing'" in capsys.readouterr().err
+
+
 def test_embed_beside_a_busy_process(run):
     rows = run("embed", "--busy", "--shapes", "tiny", "--precision", "float32", "--sentences", "8")
     assert [row["through"] for row in rows] == ["nlp.pipe", "8 threads call nlp"]

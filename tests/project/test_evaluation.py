@@ -1,0 +1,203 @@
+"""What the card of the bundled weights measures, at toy size."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+
+import numpy
+import pytest
+import spacy
+import srsly
+import torch
+from spacy.tokens import Doc, DocBin
+
+from ..test_polysemy import SENSES, similarity_margin, vector
+from .conftest import PROJECT
+
+sys.path.insert(0, str(PROJECT / "en_elmo_sm"))
+import bundle
+import mix
+import neighbors
+import scores
+import senses
+import tasks
+from probe import Words
+from sources import Source
+
+from spacy_elmo.weights import load_bilm, load_pipeline
+
+
+def test_scores():
+    same, other = torch.tensor([0.9, 0.5]), torch.tensor([0.5, 0.1])
+    assert scores.auc(same, other) == pytest.approx(3.5 / 4)
+    assert scores.auc(other, same) == pytest.approx(0.5 / 4)
+    # 0.7 is the best threshold of the first, and misses half of the second's.
+    first = torch.tensor([0.8, 0.9]), torch.tensor([0.1, 0.6])
+    second = torch.tensor([0.65, 0.9]), torch.tensor([0.0, 0.1])
+    assert scores.accuracy([first], [first]) == 1
+    assert scores.accuracy([second], [first]) == 0.75
+    cosines = torch.tensor([[0.9, 0.1, 0.2], [0.5, 0.1, 0.9], [0.1, 0.2, 0.3]])
+    assert scores.reciprocal_rank(cosines) == pytest.approx((1 + 1 / 3 + 1) / 3)
+    assert scores.similarity(cosines, [0, 1, 0]) == 1  # The second has no other of its source.
+    memory = torch.tensor([[1.0, 0], [0.9, 0.1], [0, 1]])
+    assert scores.vote(memory, ["a", "a", "b"], torch.tensor([[1.0, 0], [0, 1]]), 1) == ["a", "b"]
+    assert scores.vote(memory, ["a", "a", "b"], torch.tensor([[0.0, 1]]), 9) == ["a"]
+
+
+def test_made_up_words(monkeypatch):
+    monkeypatch.setattr(tasks, "N_CONTEXTS", 3)
+    sentences = [[word, "saw", str(i), "."] for i in range(3) for word in ("cats", "dogs", "The")]
+    sentences += [["cats", "and", "cats"]]
+    tags = {"cats": "NNS", "dogs": "NNS", "saw": "VBD", "The": "DT"}
+    [made] = tasks.made_up_words(sentences, tags, random.Random(0))
+    forms = {sentence[i] for sentence, i in zip(made.sentences, made.positions)}
+    assert forms <= {"catsdogs", "dogscats"} and len(forms) == 1
+    assert made.labels == [0, 0, 0, 1, 1, 1]
+    assert sorted(sentence[2] for sentence in made.sentences) == ["0", "0", "1", "1", "2", "2"]
+    assert not [x for x in made.sentences if {"cats", "dogs"} & {*x}]
+
+
+def test_homographs():
+    tags = {"work": ["NOUN", "VERB"] * 3, "go": ["VERB"] * 5 + ["NOUN"]}
+    words = [(word, tag) for word, of_word in tags.items() for tag in of_word]
+    sequences, labels = [["I", word] for word, _ in words], [tag for _, tag in words]
+    [work] = tasks.homographs(Words(sequences, [[1]] * len(words), [], labels))
+    assert work.sentences == [["I", "work"]] * 6
+    assert (work.positions, work.labels) == ([1] * 6, [0, 0, 0, 1, 1, 1])
+
+
+def test_common_tags():
+    words = Words([], [], ["a"] * 10 + ["b"] * 2, ["DT"] * 9 + ["NN"] + ["NN", "VB"])
+    assert tasks.common_tags(words) == {"a": "DT"}
+
+
+def test_mixes():
+    torch.manual_seed(0)
+    background = torch.randn(500, 2, 3, 4) @ torch.randn(4, 4) + 7
+    rows = tasks.Rows(*[background] * 4, [], [], background, background)
+    weights = (0.5, 0.0, 0.5)
+    plain = background[:, 1, ::2].mean(1)
+    torch.testing.assert_close(mix.make_mix(weights, True, "", rows)(background), plain)
+    centred = plain - plain.mean(0)
+    result = mix.make_mix(weights, True, "centred", rows)(background)
+    torch.testing.assert_close(result, centred)
+    result = mix.make_mix(weights, True, "standardised", rows)(background)
+    torch.testing.assert_close(result, centred / plain.std(0))
+    result = mix.make_mix(weights, True, "half whitened", rows)(background)
+    variances, whitened = (torch.linalg.eigvalsh(torch.cov(x.T)) for x in (plain, result))
+    torch.testing.assert_close(whitened, variances.sqrt())
+
+
+def test_weights_of_mixes():
+    assert mix.named_weights(3)["LSTM layers"] == (0, 0.5, 0.5)
+    assert mix.named_weights(2)["top"] == (0, 1)
+    assert len(mix.grid(3)) == 15 and {sum(x) for x in mix.grid(3)} == {1}
+
+
+@pytest.fixture
+def corpus(tmp_path, monkeypatch):
+    """Held-out text, and a treebank of the same words."""
+    monkeypatch.setattr(tasks, "SOURCES", [Source("news", "news", 1, "", lambda path: iter(()))])
+    monkeypatch.setattr(tasks, "N_CONTEXTS", 3)
+    words = ["cats", "dogs", "birds", "cows", "men"]
+    lines = [" ".join(f"We saw {x} on day {i}." for x in words) for i in range(9)]
+    folder = tmp_path / "corpus"
+    (folder / "held_out").mkdir(parents=True)
+    bank = ["The bank opened, they said.", "Its bank and the other bank."]
+    (folder / "held_out" / "news.txt").write_text("\n".join(lines + bank), encoding="utf8")
+    vocab = spacy.blank("en").vocab
+    docs = [
+        Doc(vocab, words=["The", "work", *words], tags=["DT", "NN"] + ["NNS"] * 5, pos=pos)
+        for pos in [["DET", x, *["NOUN"] * 5] for x in ("NOUN", "VERB") * 3]
+    ]
+    for name in ("train", "dev"):
+        DocBin(docs=docs).to_disk(folder / f"{name}.spacy")
+    return folder
+
+
+def run(monkeypatch, module, *arguments) -> None:
+    monkeypatch.setattr(sys, "argv", ["script", *map(str, arguments)])
+    module.main()
+
+
+def test_mix_command(corpus, weights_folder, monkeypatch, capsys):
+    run(monkeypatch, mix, corpus, corpus, weights_folder, weights_folder)
+    out = capsys.readouterr().out
+    tables = [[x for x in part.splitlines() if x[:2] == "| "] for part in out.split("\n## ")[1:]]
+    assert len(tables) == 2 and tables[0] == tables[1]
+    header, *rows = tables[0]
+    assert header.count("|") == 10 and "| in context |" in header
+    assert len(rows) == len(mix.KINDS) * 6
+    assert rows[0].startswith("| mean | 0.33 0.33 0.33 |")
+    # All of the token encoder's contexts are the same.
+    [encoder] = [row for row in rows if row.startswith("| layer 0 |")]
+    assert encoder.split(" | ")[4] == "50.0"
+
+
+def test_missing_text_is_named(corpus, weights_folder, monkeypatch, capsys):
+    (corpus / "held_out" / "news.txt").unlink()
+    with pytest.raises(SystemExit):
+        run(monkeypatch, mix, corpus, corpus, weights_folder)
+    assert "news.txt is missing" in " ".join(capsys.readouterr().out.split())
+
+
+def test_senses(tmp_path, weights_folder, monkeypatch, capsys):
+    path = tmp_path / "list.jsonl"
+    srsly.write_jsonl(path, [{"word": "bank", "senses": SENSES["bank"]}])
+    monkeypatch.setattr(senses, "SENSES", {"play": SENSES["play"]})
+    run(monkeypatch, senses, weights_folder, weights_folder, "--list", path, "--words")
+    nlp = load_pipeline(weights_folder)
+    margin = similarity_margin(
+        tuple(numpy.stack([vector(nlp, x) for x in texts]) for texts in SENSES["bank"])
+    )
+    out = capsys.readouterr().out
+    assert f"| list.jsonl | bank | {margin:+.3f}, AUC" in out
+    assert f"| list.jsonl | mean, of 1 | {int(margin > 0)} | {int(margin > 0)} |" in out
+    assert "| test_polysemy.py | all, of 1 |" in out and "| test_polysemy.py | AUC |" in out
+
+
+def test_second_list():
+    assert len(senses.read(senses.LIST)) == 40
+
+
+@pytest.mark.parametrize(
+    "line, problem",
+    [
+        ('{"word": "bank"', "line 2"),
+        ('{"word": "bank", "senses": [["a [bank]"]]}', "line 2"),
+        ('{"word": "bank", "senses": [["[bank]", "x"], ["[bank]", "[bank]"]]}', "mark"),
+    ],
+)
+def test_broken_lists_are_named(tmp_path, line, problem):
+    path = tmp_path / "list.jsonl"
+    path.write_text(json.dumps({"word": "play", "senses": SENSES["play"]}) + "\n" + line)
+    with pytest.raises(ValueError, match=problem):
+        senses.read(path)
+
+
+def test_neighbors(corpus, weights_folder, monkeypatch, capsys):
+    monkeypatch.setattr(neighbors, "SENSES", {"bank": SENSES["bank"]})
+    run(monkeypatch, neighbors, corpus, weights_folder, weights_folder, "-n", 2)
+    out = capsys.readouterr().out
+    assert out.count("**She asked the [bank] for a loan to buy the house.**") == 1
+    rows = [line for line in out.splitlines() if line[:3] == "| 0" or line[:4] == "| -0"]
+    assert len(rows) == 4
+    for row in rows:
+        first, second = row.strip("| ").split(" | ")
+        assert first == second and "**bank**" in first and first.endswith("(news)")
+
+
+def test_bundle(tmp_path, weights_folder, monkeypatch):
+    out, card = tmp_path / "out", PROJECT / "en_elmo_sm" / "CARD.md"
+    run(monkeypatch, bundle, weights_folder, card, out, "--mix", 0, 0.5, 0.5)
+    assert load_bilm(out).trained_mix == ([0, 0.5, 0.5], 1)
+    assert (out / "README.md").read_bytes() == card.read_bytes()
+    assert (out / "SOURCES.md").is_file()
+    layers = load_pipeline(out)("the bank")._.elmo_layers
+    numpy.testing.assert_allclose(
+        load_pipeline(out)("the bank")._.elmo_tokens, layers[1:].mean(0), rtol=1e-5
+    )
+    with pytest.raises(SystemExit):
+        run(monkeypatch, bundle, weights_folder, card, out, "--mix", 1)
