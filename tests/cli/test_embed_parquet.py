@@ -216,7 +216,7 @@ def test_bad_arguments(text: Path, pipeline: Path, tmp_path: Path):
         ("--shard", "3/2"): "--shard must be I/N, with I from 1 to N, found '3/2'",
         ("--shard", "x"): "--shard must be I/N",
         ("--shard", "1/2", "--force"): "--force would remove what other shards have written",
-        ("--layers", "top"): "--layers means nothing for",
+        ("--layers", "top"): "--layers is for .hdf5, .npz, .spacy only",
         ("--pool", "layers", "--layer", 1): "leave layer out",
         ("--layer", 9): "layer must be from -3 to 2, found 9",
         ("--id", "vector"): "are not distinct: rename one",
@@ -225,11 +225,14 @@ def test_bad_arguments(text: Path, pipeline: Path, tmp_path: Path):
     for options, problem in problems.items():
         assert problem in fail(*command, *options)
         assert not out.exists()
-    assert "--pool means nothing for" in fail(
-        "embed", text, tmp_path / "out.npz", "-m", pipeline, "--pool", "tokens"
-    )
+    # Given is given, even if it is the default.
+    for value in ("mean", "tokens"):
+        message = fail("embed", text, tmp_path / "out.npz", "-m", pipeline, "--pool", value)
+        assert "--pool is for .parquet only" in message
     assert "give inputs and an output" in fail("embed", out, "-m", pipeline)
-    assert "is a URL: write to a folder" in fail("embed", text, "s3://x/o.parquet", "-m", pipeline)
+    assert "is a URL: write to this machine" in fail(
+        "embed", text, "s3://x/o.parquet", "-m", pipeline
+    )
 
 
 def test_bad_inputs(pipeline: Path, tmp_path: Path):

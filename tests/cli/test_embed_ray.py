@@ -112,5 +112,7 @@ def test_killed(pipeline: Path, folder: Path, tmp_path: Path):
 def test_bad_arguments(pipeline: Path, tmp_path: Path):
     (tmp_path / "a.txt").write_text("a")
     command = ("embed", tmp_path / "a.txt", tmp_path / "o.parquet", "-m", pipeline)
-    assert "--shard means nothing" in fail(*command, "--engine", "ray", "--shard", "1/2")
-    assert "--workers means nothing" in fail(*command, "--workers", 2)
+    assert "--shard is for .parquet (local) only" in fail(
+        *command, "--engine", "ray", "--shard", "1/2"
+    )
+    assert "--workers is for Ray only" in fail(*command, "--workers", 2)
