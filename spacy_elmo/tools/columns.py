@@ -95,7 +95,7 @@ class Embed:
         RETURNS (Union[dict, Table, RecordBatch]): All columns and the vectors. In a dict, these are
             an array (rows, width) for "mean", else a list of arrays.
         RAISES (ValueError): If the pipeline cannot be loaded, or a text is not one. The message
-            names the row.
+            names the row, from 1.
         """
         is_mapping = isinstance(columns, Mapping)
         if not (is_mapping or hasattr(columns, "append_column")):
@@ -164,7 +164,7 @@ class Embed:
             )
 
     def _make_docs(self, nlp: Language, texts: Sequence[Any]) -> Iterator[Doc]:
-        for number, text in enumerate(texts):
+        for number, text in enumerate(texts, start=1):
             if isinstance(text, str):
                 # Not `nlp.make_doc`: it refuses long texts, because of parsers.
                 yield nlp.tokenizer(replace_surrogates(text))

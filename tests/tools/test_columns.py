@@ -157,7 +157,7 @@ def test_stateful(tmp_path: Path, weights_folder: Path):
 
 @pytest.mark.parametrize("text", [None, 3, ["a", 1], ["a", ""], float("nan")])
 def test_not_a_text(text, pipeline: Path):
-    with pytest.raises(ValueError, match="row 1 of the column 'text' is neither a string nor"):
+    with pytest.raises(ValueError, match="row 2 of the column 'text' is neither a string nor"):
         Embed(pipeline)({"text": ["fine", text]})
 
 
