@@ -4,7 +4,8 @@ Hugging Face datasets, Dask and Spark. None of them is imported."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -28,8 +29,8 @@ DTYPES = ("float16", "float32")
 
 @dataclass
 class Embed:
-    """Adds a column of vectors to the columns of a batch. It pickles as its settings alone, and
-    loads the pipeline when it is first called, in whichever process that is.
+    """Adds a column of vectors to the columns of a batch. It pickles as its settings alone. The
+    pipeline is loaded by the first call, and once per process for all copies that were pickled.
 
     The vectors of a row depend on its text alone, apart from rounding to the last bit. The same
     batch has the same bits, whatever was computed before.
@@ -85,8 +86,8 @@ class Embed:
         # Workers may have another working directory.
         self.pipeline = absolute_source(self.pipeline)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_loaded": None}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickle, tuple((x.name, getattr(self, x.name)) for x in fields(self) if x.init)
 
     def __call__(self, columns: Any) -> Any:
         """Embed a batch.
@@ -198,3 +199,9 @@ class Embed:
                 f"a vector of {doc.text!r:.80} does not fit into {self.dtype}: choose dtype "
                 "'float32'"
             ) from error
+
+
+@lru_cache(maxsize=4)
+def _unpickle(*settings: tuple[str, Any]) -> Embed:
+    """Engines unpickle an `Embed` for every task. In a process, all are the same one."""
+    return Embed(**dict(settings))

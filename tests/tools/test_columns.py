@@ -111,7 +111,10 @@ def test_it_pickles_as_its_settings(pipeline: Path, monkeypatch):
     assert pickle.dumps(embed) == before and len(before) < 1000
     monkeypatch.chdir("/")
     assert pickle.loads(before) == embed
-    assert numpy.array_equal(pickle.loads(before).embed(TEXTS), vectors)
+    copy = pickle.loads(before)
+    assert numpy.array_equal(copy.embed(TEXTS), vectors)
+    assert pickle.loads(before) is copy is not embed
+    assert pickle.loads(pickle.dumps(Embed(copy.pipeline, layer=2))) is not copy
 
 
 @pytest.mark.parametrize(
