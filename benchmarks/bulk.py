@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any, Optional
 
 import psutil
-import pyarrow.parquet
 import spacy
 import texts
 from common import BUNDLED, describe, print_header, print_row
@@ -119,6 +118,8 @@ def look(pids: list[int], memory: dict[str, float]) -> None:
 
 def rows_of(out: Path) -> tuple[list[str], bytes]:
     """RETURNS (tuple): The IDs, sorted, and the vectors in their order, as bytes."""
+    import pyarrow.parquet
+
     table = pyarrow.parquet.read_table(out).sort_by("id").combine_chunks()
     vectors = table.column("vector").chunk(0).flatten().to_numpy()
     return table.column("id").to_pylist(), vectors.tobytes()
