@@ -32,7 +32,8 @@ def tagged(count: int) -> tuple[str, list[tuple[list[str], list[str]]]]:
 
 
 def lines(count: int) -> list[str]:
-    """RETURNS (list): `count` sentences of film reviews in their order, tokens apart."""
+    """RETURNS (list): `count` sentences of film reviews in their order, with spaces between
+    tokens."""
     texts = [" ".join(words) for words in islice(_reviews(None), count)]
     if len(texts) < count:
         raise SystemExit(f"asked for {count} sentences, there are {len(texts)}")

@@ -142,6 +142,7 @@ def test_options_that_do_not_fit_together(run, options, capsys):
     assert error.value.code == 2 and "usage" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_bulk(run):
     pytest.importorskip("pyarrow", reason="needs the extra arrow")
     options = "--runs", "local:1", "local:2", "--sentences", "40", "--rows", "10"

@@ -84,7 +84,12 @@ class ParquetJob:
         # One look: another shard may begin in this moment.
         names = [x.name for x in self.out.glob("[!.]*")] if self.out.is_dir() else None
         if names and SETTINGS in names:
-            previous = srsly.read_json(path)
+            try:
+                previous = dict(srsly.read_json(path))
+            except (ValueError, TypeError) as error:
+                raise ValueError(
+                    f"{path} is damaged ({error}): start afresh with --force"
+                ) from error
             keys = sorted({*previous, *settings})
             differing = [key for key in keys if previous.get(key) != settings.get(key)]
             if differing:

@@ -246,6 +246,9 @@ def test_an_interrupted_run_of_other_rows(text: Path, pipeline: Path, tmp_path: 
     ):
         assert f"is of a run that differs in {name}: choose" in fail(*command, *options)
     succeed(*command, "--force", "--layer", 1, "-q")
+    for damaged in ("{", "[1]"):
+        (out / "_settings.json").write_text(damaged)
+        assert "_settings.json is damaged" in fail(*command)
 
 
 def test_bad_arguments(text: Path, pipeline: Path, tmp_path: Path):
