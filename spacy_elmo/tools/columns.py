@@ -87,7 +87,8 @@ class Embed:
         self.pipeline = absolute_source(self.pipeline)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, tuple((x.name, getattr(self, x.name)) for x in fields(self) if x.init)
+        settings = ((x.name, getattr(self, x.name)) for x in fields(self) if x.init)
+        return _unpickle, (type(self), *settings)
 
     def __call__(self, columns: Any) -> Any:
         """Embed a batch.
@@ -202,6 +203,6 @@ class Embed:
 
 
 @lru_cache(maxsize=4)
-def _unpickle(*settings: tuple[str, Any]) -> Embed:
+def _unpickle(kind: type[Embed], *settings: tuple[str, Any]) -> Embed:
     """Engines unpickle an `Embed` for every task. In a process, all are the same one."""
-    return Embed(**dict(settings))
+    return kind(**dict(settings))
