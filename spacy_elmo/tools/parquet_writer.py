@@ -203,16 +203,19 @@ class ParquetJob:
         if self.embed.text not in self.ids:
             table = table.drop_columns([self.embed.text])
         table = table.replace_schema_metadata({_INPUT: checksum.encode()})
-        with atomic_file(path) as temporary:
-            import_arrow().parquet.write_table(
-                table,
-                temporary,
-                row_group_size=max(len(table), 1),
-                compression="zstd",
-                use_dictionary=list(self.ids),  # Vectors do not repeat.
-                write_statistics=list(self.ids or ["id"]),
-                write_page_checksum=True,
-            )
+        try:
+            with atomic_file(path) as temporary:
+                import_arrow().parquet.write_table(
+                    table,
+                    temporary,
+                    row_group_size=max(len(table), 1),
+                    compression="zstd",
+                    use_dictionary=list(self.ids),  # Vectors do not repeat.
+                    write_statistics=list(self.ids or ["id"]),
+                    write_page_checksum=True,
+                )
+        except OSError as error:  # Arrow's do not name the file.
+            raise OSError(f"cannot write {path}: {error}") from error
         return True
 
     def _read_manifest(self, path: Path) -> Optional[dict[str, Any]]:
