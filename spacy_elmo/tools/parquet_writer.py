@@ -19,6 +19,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Optional
 
@@ -28,7 +29,7 @@ from ..files import atomic_file, clear_temporary, exclusive_lock, remove_folder,
 from ..layers.encoder import get_session
 from .arrow import import_arrow
 from .columns import Embed
-from .rows import Source, read_blocks
+from .rows import Source, is_stream, read_blocks
 from .vector_writer import describe_pipeline
 
 SETTINGS, MANIFEST = "_settings.json", "_manifest.json"
@@ -76,11 +77,19 @@ class ParquetJob:
             )
         settings, path = self._settings(), self.out / SETTINGS
         if force and path.is_file():
+            for lock in self.out.glob(".*.lock"):
+                with exclusive_lock(lock, f"another process is writing {self.out}: wait for it"):
+                    pass
             remove_folder(self.out)
         # One look: another shard may begin in this moment.
         names = [x.name for x in self.out.glob("[!.]*")] if self.out.is_dir() else None
         if names and SETTINGS in names:
-            previous = srsly.read_json(path)
+            try:
+                previous = dict(srsly.read_json(path))
+            except (ValueError, TypeError) as error:
+                raise ValueError(
+                    f"{path} is damaged ({error}): start afresh with --force"
+                ) from error
             keys = sorted({*previous, *settings})
             differing = [key for key in keys if previous.get(key) != settings.get(key)]
             if differing:
@@ -110,16 +119,17 @@ class ParquetJob:
         """
         manifest = self.out / f"_manifest-{shard + 1}-of-{n_shards}.json"
         with self._locked(shard, n_shards, patience):
-            if (done := self._read_manifest(manifest)) is None:
+            done, times = self._read_manifest(manifest), self._times()
+            if done is not None and done.get("times") == times:
+                yield done["n_rows"], False
+            else:
                 self._clear(shard, n_shards)
-                done = {}
+                parts = {}
                 for path, n_rows, is_new in self._write_parts(shard, n_shards):
                     size = path.stat().st_size
-                    done[path.name] = {"rows": n_rows, "bytes": size, "sha256": sha256(path)}
+                    parts[path.name] = {"rows": n_rows, "bytes": size, "sha256": sha256(path)}
                     yield n_rows, is_new
-                self._write_manifest(manifest, done)
-            else:
-                yield sum(part["rows"] for part in done.values()), False
+                self._write_manifest(manifest, parts, times)
         self._merge(n_shards)
 
     @contextlib.contextmanager
@@ -138,12 +148,17 @@ class ParquetJob:
                     time.sleep(0.2)
             yield
 
+    def _times(self) -> str:
+        """RETURNS (str): A checksum of when the inputs were changed: if it differs, the rows of
+        complete shards are compared again. URLs have no time, streams another one each time."""
+        times = (_time(source) for source in self.sources)
+        return _checksum(list(times))
+
     def _settings(self) -> dict[str, Any]:
         nlp, elmo = self.embed.load()
-        names = [[str(source), _size(source)] for source in self.sources]
         return {
             "version": _VERSION,
-            "inputs": hashlib.sha256(json.dumps(names).encode()).hexdigest()[:16],
+            "inputs": _checksum([[str(source), _size(source)] for source in self.sources])[:16],
             "rows": self.n_rows,
             "ids": list(self.ids),
             "text": self.embed.text,
@@ -163,16 +178,16 @@ class ParquetJob:
         for number, source in enumerate(self.sources):
             if by_file and not self._owns(number, 0, shard, n_shards):
                 continue
-            blocks = read_blocks(source, self.embed.text, self.ids, self.n_rows)
-            for block, table in enumerate(blocks):
-                if self._owns(number, block, shard, n_shards):
-                    path = self.out / f"part-{number:05}-{block:06}.parquet"
-                    where = f"{source}, from row {block * self.n_rows + 1}"
-                    yield path, len(table), self._write_part(path, table, where)
+            is_wanted = partial(self._owns, number, shard=shard, n_shards=n_shards)
+            text, ids = self.embed.text, self.ids
+            for block, table in read_blocks(source, text, ids, self.n_rows, is_wanted):
+                path = self.out / f"part-{number:05}-{block:06}.parquet"
+                where = f"{source}, after row {block * self.n_rows}"
+                yield path, len(table), self._write_part(path, table, where)
 
     def _write_part(self, path: Path, table: Any, where: str) -> bool:
         """RETURNS (bool): Whether it was written, because it was not there."""
-        checksum = hashlib.sha256(json.dumps(table.to_pydict(), default=str).encode()).hexdigest()
+        checksum = _checksum(table.to_pydict())
         previous = _read_checksum(path)
         if previous is not None:
             if previous != checksum:
@@ -188,29 +203,34 @@ class ParquetJob:
         if self.embed.text not in self.ids:
             table = table.drop_columns([self.embed.text])
         table = table.replace_schema_metadata({_INPUT: checksum.encode()})
-        with atomic_file(path) as temporary:
-            import_arrow().parquet.write_table(
-                table,
-                temporary,
-                row_group_size=max(len(table), 1),
-                compression="zstd",
-                use_dictionary=list(self.ids),  # Vectors do not repeat.
-                write_statistics=list(self.ids or ["id"]),
-                write_page_checksum=True,
-            )
+        try:
+            with atomic_file(path) as temporary:
+                import_arrow().parquet.write_table(
+                    table,
+                    temporary,
+                    row_group_size=max(len(table), 1),
+                    compression="zstd",
+                    use_dictionary=list(self.ids),  # Vectors do not repeat.
+                    write_statistics=list(self.ids or ["id"]),
+                    write_page_checksum=True,
+                )
+        except OSError as error:  # Arrow's do not name the file.
+            raise OSError(f"cannot write {path}: {error}") from error
         return True
 
     def _read_manifest(self, path: Path) -> Optional[dict[str, Any]]:
-        """RETURNS (Optional[dict]): The parts of a shard that is complete."""
+        """RETURNS (Optional[dict]): What it has, if the shard is complete."""
         try:
-            parts = srsly.read_json(path)["parts"]
+            content = srsly.read_json(path)
+            parts = content["parts"]
             is_complete = all(_size(self.out / x) == parts[x]["bytes"] for x in parts)
         except (OSError, ValueError, LookupError, TypeError):
             return None
-        return parts if is_complete else None
+        return content if is_complete else None
 
-    def _write_manifest(self, path: Path, parts: dict[str, Any]) -> None:
+    def _write_manifest(self, path: Path, parts: dict[str, Any], times: str) -> None:
         content = {
+            "times": times,
             "n_rows": sum(part["rows"] for part in parts.values()),
             "n_parts": len(parts),
             "parts": dict(sorted(parts.items())),
@@ -223,8 +243,13 @@ class ParquetJob:
         paths = list(self.out.glob(f"_manifest-*-of-{n_shards}.json"))
         done = [self._read_manifest(path) for path in paths] if len(paths) == n_shards else [None]
         if None not in done:
-            parts = {name: part for shard in done if shard for name, part in shard.items()}
-            self._write_manifest(self.out / MANIFEST, parts)
+            parts = {name: part for x in done if x for name, part in x["parts"].items()}
+            if others := sorted({x.name for x in self.out.glob("part-*")} - {*parts}):
+                raise ValueError(
+                    f"{self.out} has parts of rows that are no longer there, such as {others[0]}: "
+                    "choose another output, or start afresh with --force"
+                )
+            self._write_manifest(self.out / MANIFEST, parts, self._times())
 
     def _clear(self, shard: int, n_shards: int) -> None:
         """Remove the temporary files that a killed run of this shard has left."""
@@ -237,6 +262,16 @@ class ParquetJob:
 def _size(source: Source) -> Optional[int]:
     """RETURNS (Optional[int]): Bytes of a file; None for a URL or a stream."""
     return source.stat().st_size if isinstance(source, Path) and source.is_file() else None
+
+
+def _time(source: Source) -> Optional[int]:
+    if isinstance(source, str):
+        return None
+    return time.time_ns() if is_stream(source) else source.stat().st_mtime_ns
+
+
+def _checksum(data: Any) -> str:
+    return hashlib.sha256(json.dumps(data, default=str).encode()).hexdigest()
 
 
 def _read_checksum(path: Path) -> Optional[str]:

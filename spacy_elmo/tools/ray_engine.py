@@ -15,11 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
-from ..files import remove_folder
+from ..files import exclusive_lock, remove_folder
 from .parquet_writer import ParquetJob
+from .rows import is_stream
 
 # More than there are actors, so that all end at about the same time.
-_SHARDS_PER_ACTOR = 4
+_SHARDS_PER_ACTOR = 8
 # Seconds to wait for a process of a killed run, which may have a lock until it notices.
 _PATIENCE = 60
 # Bytes that Ray reserves for objects. There are none to speak of.
@@ -36,11 +37,20 @@ def run_on_ray(
     n_actors (Optional[int]): How many; None for as many as there are CPUs (or GPUs) for.
     gpu (bool): Whether each actor takes a GPU.
     YIELDS (tuple): The rows of each shard that is complete, and how many of them were computed now.
-    RAISES (ValueError): If Ray is not installed or cannot start, or a shard cannot be written.
+    RAISES (ValueError): If Ray is not installed or cannot start, if another run with Ray writes the
+        output, or if a shard cannot be written.
     """
+    if streams := list(filter(is_stream, job.sources)):
+        raise ValueError(f"{streams[0]} can be read only once, and by no worker: give a file")
     threads = job.embed.threads or 1
     embed = replace(job.embed, threads=threads, gpu_id=0 if gpu else -1)
     job = replace(job, out=job.out.absolute(), embed=embed)
+    with exclusive_lock(job.out / ".ray.lock", f"another run with Ray is writing {job.out}"):
+        yield from _run(job, n_actors, gpu)
+
+
+def _run(job: ParquetJob, n_actors: Optional[int], gpu: bool) -> Iterator[tuple[int, int]]:
+    threads = job.embed.threads or 1
     ray = _start(job.out / ".ray")
     try:
         needed = {"CPU": threads, **({"GPU": 1} if gpu else {})}
@@ -57,7 +67,8 @@ def run_on_ray(
             _Writer,
             fn_constructor_args=(job, n_shards, os.getcwd()),
             batch_size=1,
-            compute=ray.data.ActorPoolStrategy(size=n_actors),
+            # An actor takes a shard when it has done one: they start at different times.
+            compute=ray.data.ActorPoolStrategy(size=n_actors, max_tasks_in_flight_per_actor=1),
             num_cpus=threads,
             num_gpus=int(gpu),
         )
@@ -127,5 +138,5 @@ def _start(folder: Path) -> Any:
         ) from error
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     return ray

@@ -5,14 +5,16 @@
 .txt, .spacy, -     One column, "text". Docs are joined by spaces.
 
 A source is a path, or the URL of a file (s3://, gs://, ...): .parquet is read by pyarrow, others by
-`smart_open`.
+`smart_open`. pyarrow lists folders.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from itertools import islice
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, Union
 
@@ -26,24 +28,58 @@ Source = Union[Path, str]
 
 
 def find_sources(inputs: Sequence[str], out: Path) -> list[Source]:
-    """Expand files, folders and patterns (see `find_files`); URLs stay as they are.
+    """Expand files, folders and patterns (see `find_files`), and URLs of folders, which end in "/".
 
     out (Path): The output. What it already has is not read.
-    RAISES (ValueError): If an argument matches nothing, or a file is of an unknown kind.
+    RAISES (ValueError): If an argument matches nothing, a file is of an unknown kind, or matches
+        twice.
     """
     sources: list[Source] = []
     for name in inputs:
         if "://" in name:
-            sources.append(name)
+            sources += _list_folder(name) if name.endswith("/") else [name]
             continue
         paths = find_files([name], any_suffix=True, suffixes=ROW_SUFFIXES)
         sources += (path for path in paths if out.resolve() not in path.resolve().parents)
     if not sources:
         raise ValueError(f"no text in {', '.join(inputs)} besides the output")
+    counts = Counter(x if isinstance(x, str) else str(x.resolve()) for x in sources)
+    source, n = counts.most_common(1)[0]
+    if n > 1:
+        raise ValueError(f"{source} is given {n} times: its rows would have the same IDs")
     return sources
 
 
-def read_blocks(source: Source, text: str, ids: Sequence[str], n_rows: int) -> Iterator[Any]:
+def is_stream(source: Source) -> bool:
+    """RETURNS (bool): Whether it can be read only once, as stdin and named pipes."""
+    return isinstance(source, Path) and not source.is_file()
+
+
+def _list_folder(url: str) -> list[Source]:
+    """RETURNS (list): The URLs of the files below a folder, sorted, without hidden ones."""
+    arrow = import_arrow()
+    from pyarrow.fs import FileSelector, FileSystem
+
+    try:
+        file_system, folder = FileSystem.from_uri(url)
+        infos = file_system.get_file_info(FileSelector(folder, recursive=True))
+    except (ValueError, OSError, arrow.ArrowException) as error:
+        raise ValueError(f"{url}: cannot list it: name its files instead ({error})") from error
+    names = sorted(x.path[len(folder.rstrip("/")) + 1 :] for x in infos if x.is_file)
+    hidden = re.compile(r"(^|/)[._]")
+    names = [x for x in names if x.lower().endswith(ROW_SUFFIXES) and not hidden.search(x)]
+    if not names:
+        raise ValueError(f"no text in {url}: give files of {', '.join(ROW_SUFFIXES)}")
+    return [url.rstrip("/") + "/" + name for name in names]
+
+
+def read_blocks(
+    source: Source,
+    text: str,
+    ids: Sequence[str],
+    n_rows: int,
+    is_wanted: Callable[[int], bool] = lambda block: True,
+) -> Iterator[tuple[int, Any]]:
     """Read a file in blocks.
 
     source (Union[Path, str]): A file or a URL.
@@ -51,22 +87,24 @@ def read_blocks(source: Source, text: str, ids: Sequence[str], n_rows: int) -> I
     ids (Sequence[str]): Other columns to read. Without one, there is a column "id" that names file
         and row, such as "a.txt:1".
     n_rows (int): Rows of each block but the last.
-    YIELDS (Table): The columns `ids` and `text`.
+    is_wanted (Callable): Whether to yield a block of this number. Rows of others are not checked.
+    YIELDS (tuple): The number of a block, from 0, and its columns `ids` and `text`, an Arrow table.
     RAISES (ValueError): If something cannot be read, or there is no such column.
     """
     names = list(dict.fromkeys([*ids, text]))
     is_parquet = str(source).lower().endswith(".parquet")
     read = _read_parquet if is_parquet else _read_rows
-    start = 0
-    for table in read(source, names, text, n_rows):
+    for block, table in read(source, names, text, n_rows, is_wanted):
         if not ids:
-            column = [f"{source}:{row}" for row in range(start + 1, start + len(table) + 1)]
+            first = block * n_rows + 1
+            column = [f"{source}:{row}" for row in range(first, first + len(table))]
             table = table.add_column(0, "id", import_arrow().array(column))
-        yield table
-        start += len(table)
+        yield block, table
 
 
-def _read_parquet(source: Source, names: list[str], text: str, n_rows: int) -> Iterator[Any]:
+def _read_parquet(
+    source: Source, names: list[str], text: str, n_rows: int, is_wanted: Callable[[int], bool]
+) -> Iterator[tuple[int, Any]]:
     arrow = import_arrow()
     try:
         file_system, path = None, str(source)
@@ -79,34 +117,46 @@ def _read_parquet(source: Source, names: list[str], text: str, n_rows: int) -> I
             if missing:
                 raise ValueError(f"no column {missing[0]!r}, only {file.schema_arrow.names}")
             rest = file.schema_arrow.empty_table().select(names)
+            block = 0
             for batch in file.iter_batches(batch_size=n_rows, columns=names):
                 batch = arrow.Table.from_batches([batch]).select(names)
                 rest = arrow.concat_tables([rest, batch])
                 while len(rest) >= n_rows:
-                    yield rest[:n_rows]
-                    rest = rest[n_rows:]
-            if len(rest):
-                yield rest
+                    if is_wanted(block):
+                        yield block, rest[:n_rows]
+                    rest, block = rest[n_rows:], block + 1
+            if len(rest) and is_wanted(block):
+                yield block, rest
     except (ValueError, OSError, LookupError, arrow.ArrowException) as error:
         raise ValueError(f"{source}: {error}") from error
 
 
-def _read_rows(source: Source, names: list[str], text: str, n_rows: int) -> Iterator[Any]:
+def _read_rows(
+    source: Source, names: list[str], text: str, n_rows: int, is_wanted: Callable[[int], bool]
+) -> Iterator[tuple[int, Any]]:
     arrow = import_arrow()
     if str(source).lower().endswith(".spacy"):
         fields = _read_docs(Path(source))
     else:
         fields = read_fields(source)
-    rows = ([_value(where, row, name, text) for name in names] for where, row in fields)
-    while block := list(islice(rows, n_rows)):
-        columns = dict(zip(names, zip(*block)))
+    for block in count():
+        few = islice(fields, n_rows)
+        if not is_wanted(block):
+            if not sum(1 for _ in few):
+                return
+            continue
+        rows = [[_value(where, row, name, text) for name in names] for where, row in few]
+        if not rows:
+            return
+        columns = dict(zip(names, zip(*rows)))
         try:
-            yield arrow.table({name: arrow.array(values) for name, values in columns.items()})
+            table = arrow.table({name: arrow.array(values) for name, values in columns.items()})
         except (ValueError, TypeError) as error:
             raise ValueError(
                 f"{source}: cannot make columns of {names}: the texts must be all strings, or all "
                 f"lists of tokens ({error})"
             ) from error
+        yield block, table
 
 
 def _read_docs(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

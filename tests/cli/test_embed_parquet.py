@@ -15,6 +15,7 @@ import spacy
 from spacy.tokens import Doc, DocBin
 
 from spacy_elmo import Embed
+from spacy_elmo.files import exclusive_lock
 
 from ..kills import kill_repeatedly, small_disk
 from .conftest import fail, succeed
@@ -137,6 +138,14 @@ def test_a_url(pipeline: Path, tmp_path: Path):
     urls = [f"file://{path}" for path in paths]
     embed(*urls, out, "-m", pipeline, "--text", "body")
     assert list(read(out)) == [f"{url}:{row}" for url in urls for row in range(1, 6)]
+    (tmp_path / "in" / "_hidden.txt").touch()
+    (tmp_path / "in" / "other.csv").touch()
+    embed(f"file://{tmp_path}/in/", tmp_path / "all.parquet", "-m", pipeline, "--text", "body")
+    assert same(tmp_path / "all.parquet", out)
+    (tmp_path / "empty").mkdir()
+    for url, problem in (("empty/", "no text in"), ("none/", "cannot list it: name its files")):
+        message = fail("embed", f"file://{tmp_path}/{url}", out, "-m", pipeline)
+        assert problem in message and url in message
 
 
 def test_docs_and_tokens(pipeline: Path, tmp_path: Path):
@@ -188,6 +197,36 @@ def test_a_restart_computes_nothing_again(text: Path, pipeline: Path, tmp_path: 
     check_manifest(out)
 
 
+def test_other_rows_than_before(text: Path, pipeline: Path, tmp_path: Path):
+    """Also of a run that was complete, and of as many bytes."""
+    out = tmp_path / "out.parquet"
+    command = ("embed", text, out, "-m", pipeline, "--rows", 2)
+    succeed(*command, "-q")
+    times = {path: path.stat().st_mtime_ns for path in out.glob("part-*")}
+    text.touch()
+    assert "5 of them by an earlier run" in " ".join(succeed(*command, "-q").split())
+    assert all(path.stat().st_mtime_ns == times[path] for path in times)
+    content = text.read_text(encoding="utf8")
+    text.write_text(content.replace("money", "honey"), encoding="utf8")
+    assert "after row 2: the rows differ from those that" in fail(*command)
+    stdin = ("embed", "-", tmp_path / "b.parquet", "-m", pipeline, "--rows", 1)
+    succeed(*stdin, "-q", stdin="a\nb\n")
+    assert "after row 1: the rows differ" in fail(*stdin, stdin="a\nc\n")
+    assert "parts of rows that are no longer there, such as part-" in fail(*stdin, stdin="a\n")
+
+
+def test_force_while_another_process_writes(text: Path, pipeline: Path, tmp_path: Path):
+    out = tmp_path / "out.parquet"
+    command = ("embed", text, out, "-m", pipeline)
+    embed(*command[1:], "--shard", "1/2")
+    with exclusive_lock(out / ".shard-2-of-2.lock", ""):
+        assert "is writing shard 2/2" in fail(*command, "--shard", "2/2")
+        assert "another process is writing" in fail(*command, "--force")
+        assert "--force would remove what other shards" in fail(*command, "-F", "--shard", "1/2")
+    assert len(read(out)) == 5
+    embed(*command[1:], "--force")
+
+
 def test_an_interrupted_run_of_other_rows(text: Path, pipeline: Path, tmp_path: Path):
     out = tmp_path / "out.parquet"
     command = ("embed", text, out, "-m", pipeline, "--rows", 2)
@@ -195,7 +234,7 @@ def test_an_interrupted_run_of_other_rows(text: Path, pipeline: Path, tmp_path: 
     (out / "_manifest-1-of-1.json").unlink()
     content = text.read_text(encoding="utf8")
     text.write_text(content.replace("money", "honey"), encoding="utf8")
-    assert "from row 3: the rows differ from those that" in fail(*command)
+    assert "after row 2: the rows differ from those that" in fail(*command)
     text.write_text(content + "more", encoding="utf8")
     assert "is of a run that differs in inputs: choose" in fail(*command)
     text.write_text(content, encoding="utf8")
@@ -207,6 +246,9 @@ def test_an_interrupted_run_of_other_rows(text: Path, pipeline: Path, tmp_path: 
     ):
         assert f"is of a run that differs in {name}: choose" in fail(*command, *options)
     succeed(*command, "--force", "--layer", 1, "-q")
+    for damaged in ("{", "[1]"):
+        (out / "_settings.json").write_text(damaged)
+        assert "_settings.json is damaged" in fail(*command)
 
 
 def test_bad_arguments(text: Path, pipeline: Path, tmp_path: Path):
@@ -216,7 +258,7 @@ def test_bad_arguments(text: Path, pipeline: Path, tmp_path: Path):
         ("--shard", "3/2"): "--shard must be I/N, with I from 1 to N, found '3/2'",
         ("--shard", "x"): "--shard must be I/N",
         ("--shard", "1/2", "--force"): "--force would remove what other shards have written",
-        ("--layers", "top"): "--layers means nothing for",
+        ("--layers", "top"): "--layers is for .hdf5, .npz, .spacy only",
         ("--pool", "layers", "--layer", 1): "leave layer out",
         ("--layer", 9): "layer must be from -3 to 2, found 9",
         ("--id", "vector"): "are not distinct: rename one",
@@ -225,11 +267,15 @@ def test_bad_arguments(text: Path, pipeline: Path, tmp_path: Path):
     for options, problem in problems.items():
         assert problem in fail(*command, *options)
         assert not out.exists()
-    assert "--pool means nothing for" in fail(
-        "embed", text, tmp_path / "out.npz", "-m", pipeline, "--pool", "tokens"
-    )
+    # Given is given, even if it is the default.
+    for value in ("mean", "tokens"):
+        message = fail("embed", text, tmp_path / "out.npz", "-m", pipeline, "--pool", value)
+        assert "--pool is for .parquet only" in message
     assert "give inputs and an output" in fail("embed", out, "-m", pipeline)
-    assert "is a URL: write to a folder" in fail("embed", text, "s3://x/o.parquet", "-m", pipeline)
+    assert "text.txt is given 2 times" in fail("embed", text, tmp_path, out, "-m", pipeline)
+    assert "is a URL: write to this machine" in fail(
+        "embed", text, "s3://x/o.parquet", "-m", pipeline
+    )
 
 
 def test_bad_inputs(pipeline: Path, tmp_path: Path):
@@ -258,7 +304,7 @@ def test_bad_inputs(pipeline: Path, tmp_path: Path):
         assert problem in message and name in message
     parquet.write_table(arrow.table({"text": ["a", None], "n": [1, 2]}), tmp_path / "null.parquet")
     message = fail("embed", tmp_path / "null.parquet", out, "-m", pipeline, "--force")
-    assert "null.parquet, from row 1: row 1 of the column 'text' is neither a string" in message
+    assert "null.parquet, after row 0: row 2 of the column 'text' is neither a string" in message
     message = fail("embed", tmp_path / "null.parquet", out, "-m", pipeline, "-F", "--id", "x")
     assert "no column 'x', only ['text', 'n']" in message
 

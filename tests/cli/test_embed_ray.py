@@ -109,8 +109,28 @@ def test_killed(pipeline: Path, folder: Path, tmp_path: Path):
     assert same(out, tmp_path / "local.parquet")
 
 
+def test_two_commands_at_a_time(pipeline: Path, folder: Path):
+    """The second one leaves the files of the first one's Ray alone."""
+    text, out = folder / "text.txt", folder / "out.parquet"
+    make_lines(text, 500)
+    command = ray_command(text, out, pipeline, "--rows", 20, "--workers", 1)
+    (folder / "home").mkdir()
+    with started(command, env={"HOME": str(folder / "home")}) as (process, read):
+        end = time.monotonic() + 300
+        while not (out / ".ray").exists():
+            assert process.poll() is None and time.monotonic() < end, read()
+            time.sleep(0.05)
+        assert "another run with Ray is writing" in run(command, folder / "home", code=1)
+        assert process.wait(300) == 0, read()
+    assert check_manifest(out)["n_rows"] == 500
+
+
 def test_bad_arguments(pipeline: Path, tmp_path: Path):
     (tmp_path / "a.txt").write_text("a")
     command = ("embed", tmp_path / "a.txt", tmp_path / "o.parquet", "-m", pipeline)
-    assert "--shard means nothing" in fail(*command, "--engine", "ray", "--shard", "1/2")
-    assert "--workers means nothing" in fail(*command, "--workers", 2)
+    assert "--shard is for .parquet (local) only" in fail(
+        *command, "--engine", "ray", "--shard", "1/2"
+    )
+    stdin = ("embed", "-", *command[2:], "--engine", "ray")
+    assert "- can be read only once, and by no worker" in fail(*stdin, stdin="a")
+    assert "--workers is for Ray only" in fail(*command, "--workers", 2)

@@ -111,7 +111,10 @@ def test_it_pickles_as_its_settings(pipeline: Path, monkeypatch):
     assert pickle.dumps(embed) == before and len(before) < 1000
     monkeypatch.chdir("/")
     assert pickle.loads(before) == embed
-    assert numpy.array_equal(pickle.loads(before).embed(TEXTS), vectors)
+    copy = pickle.loads(before)
+    assert numpy.array_equal(copy.embed(TEXTS), vectors)
+    assert pickle.loads(before) is copy is not embed
+    assert pickle.loads(pickle.dumps(Embed(copy.pipeline, layer=2))) is not copy
 
 
 @pytest.mark.parametrize(
@@ -157,7 +160,7 @@ def test_stateful(tmp_path: Path, weights_folder: Path):
 
 @pytest.mark.parametrize("text", [None, 3, ["a", 1], ["a", ""], float("nan")])
 def test_not_a_text(text, pipeline: Path):
-    with pytest.raises(ValueError, match="row 1 of the column 'text' is neither a string nor"):
+    with pytest.raises(ValueError, match="row 2 of the column 'text' is neither a string nor"):
         Embed(pipeline)({"text": ["fine", text]})
 
 
