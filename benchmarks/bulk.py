@@ -34,8 +34,9 @@ from spacy_elmo.inference.settings import CPU_PRECISIONS
 from spacy_elmo.tools.parquet_writer import DEFAULT_ROWS
 
 ENGINES = ("local", "ray")
-# Lines of the run that measures the start, in which every worker embeds a few.
-N_START = 64
+# Of the lines, those of a short run. Workers need not be ready at the same time: rates are those of
+# the lines that a long run has more.
+SHORT = 0.25
 # Of the lines that are tokenised, to know how many tokens all have.
 N_TOKENISED = 5000
 SECONDS_BETWEEN_LOOKS = 2
@@ -130,20 +131,22 @@ def measure(args: argparse.Namespace, folder: Path, lines: list[str]) -> list[tu
     nlp = spacy.blank("en")
     few = lines[:: max(1, len(lines) // N_TOKENISED)]
     tokens_per_line = sum(map(len, map(nlp.tokenizer, few))) / len(few)
-    text, start_text = folder / "text.txt", folder / "start.txt"
+    text, short_text = folder / "text.txt", folder / "short.txt"
+    n_short = int(len(lines) * SHORT)
     text.write_text("\n".join(lines), encoding="utf8")
-    start_text.write_text("\n".join(lines[:N_START]), encoding="utf8")
+    short_text.write_text("\n".join(lines[:n_short]), encoding="utf8")
     print_header(COLUMNS)
     rates: dict[tuple[str, int], float] = {}
     results = []
     for engine, n_workers in args.runs:
         out = folder / f"{engine}{n_workers}.parquet"
-        rows = -(-N_START // n_workers)
-        start = run(commands(args.precision, rows, engine, n_workers, start_text, out))
+        settings = args.precision, args.rows, engine, n_workers
+        row: dict[str, Any] = {"engine": engine, "workers": n_workers}
+        short = run(commands(*settings, short_text, out))
         shutil.rmtree(out)
-        row: dict[str, Any] = {"engine": engine, "workers": n_workers, "start": start}
-        row["seconds"] = run(commands(args.precision, args.rows, engine, n_workers, text, out), row)
-        rate = rates[engine, n_workers] = len(lines) / (row["seconds"] - start)
+        seconds = run(commands(*settings, text, out), row)
+        rate = rates[engine, n_workers] = (len(lines) - n_short) / (seconds - short)
+        row |= {"seconds": seconds, "start": short - n_short / rate}
         row |= {"sentences/s": rate, "tokens/s": rate * tokens_per_line}
         for column, other in (("to 1 worker", (engine, 1)), ("to local", ("local", n_workers))):
             if other in rates and other != (engine, n_workers):

@@ -1,6 +1,6 @@
 """The nearest neighbours of words with two senses, by several models, for the card.
 
-    python project/en_elmo_sm/neighbors.py CORPUS en_elmo_sm CORPUS/cooldown/model-last > NEIGHBORS.md
+    python project/en_elmo_sm/neighbors.py CORPUS en_elmo_sm NEW/model-last > NEIGHBORS.md
 
 CORPUS is the output of corpus.py. The words are those of tests/test_polysemy.py, the queries the
 first sentence of each sense; the neighbours are the same word in the texts that corpus.py holds
