@@ -37,6 +37,8 @@ ENGINES = ("local", "ray")
 # Of the lines, those of a short run. Workers need not be ready at the same time: rates are those of
 # the lines that a long run has more.
 SHORT = 0.25
+# As docs/bulk.md advises: several times as many as workers, who read only their own ones.
+N_FILES = 16
 # Of the lines that are tokenised, to know how many tokens all have.
 N_TOKENISED = 5000
 SECONDS_BETWEEN_LOOKS = 2
@@ -57,10 +59,10 @@ COLUMNS = {
 
 
 def commands(
-    precision: str, rows: int, engine: str, n_workers: int, text: Path, out: Path
+    precision: str, rows: int, engine: str, n_workers: int, texts: Path, out: Path
 ) -> list[list[str]]:
     """RETURNS (list): The commands that are to run side by side."""
-    command = [sys.executable, "-m", "spacy", "elmo", "embed", str(text), str(out), "--quiet"]
+    command = [sys.executable, "-m", "spacy", "elmo", "embed", str(texts), str(out), "--quiet"]
     command += ["--model", BUNDLED, "--precision", precision, "--threads", "1"]
     command += ["--rows", str(rows)]
     if engine == "ray":
@@ -126,15 +128,24 @@ def rows_of(out: Path) -> tuple[list[str], bytes]:
     return table.column("id").to_pylist(), vectors.tobytes()
 
 
+def write(folder: Path, lines: list[str]) -> Path:
+    """RETURNS (Path): The folder, with lines in N_FILES files."""
+    folder.mkdir()
+    for number in range(N_FILES):
+        size = -(-len(lines) // N_FILES)
+        text = "\n".join(lines[number * size : (number + 1) * size])
+        (folder / f"{number:02}.txt").write_text(text, encoding="utf8")
+    return folder
+
+
 def measure(args: argparse.Namespace, folder: Path, lines: list[str]) -> list[tuple]:
     """Print the table. RETURNS (list): The rows of each run."""
     nlp = spacy.blank("en")
     few = lines[:: max(1, len(lines) // N_TOKENISED)]
     tokens_per_line = sum(map(len, map(nlp.tokenizer, few))) / len(few)
-    text, short_text = folder / "text.txt", folder / "short.txt"
     n_short = int(len(lines) * SHORT)
-    text.write_text("\n".join(lines), encoding="utf8")
-    short_text.write_text("\n".join(lines[:n_short]), encoding="utf8")
+    long_texts = write(folder / "long", lines)
+    short_texts = write(folder / "short", lines[:n_short])
     print_header(COLUMNS)
     rates: dict[tuple[str, int], float] = {}
     results = []
@@ -142,9 +153,9 @@ def measure(args: argparse.Namespace, folder: Path, lines: list[str]) -> list[tu
         out = folder / f"{engine}{n_workers}.parquet"
         settings = args.precision, args.rows, engine, n_workers
         row: dict[str, Any] = {"engine": engine, "workers": n_workers}
-        short = run(commands(*settings, short_text, out))
+        short = run(commands(*settings, short_texts, out))
         shutil.rmtree(out)
-        seconds = run(commands(*settings, text, out), row)
+        seconds = run(commands(*settings, long_texts, out), row)
         rate = rates[engine, n_workers] = (len(lines) - n_short) / (seconds - short)
         row |= {"seconds": seconds, "start": short - n_short / rate}
         row |= {"sentences/s": rate, "tokens/s": rate * tokens_per_line}
