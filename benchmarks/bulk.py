@@ -59,10 +59,10 @@ COLUMNS = {
 
 
 def commands(
-    precision: str, rows: int, engine: str, n_workers: int, texts: Path, out: Path
+    precision: str, rows: int, engine: str, n_workers: int, folder: Path, out: Path
 ) -> list[list[str]]:
     """RETURNS (list): The commands that are to run side by side."""
-    command = [sys.executable, "-m", "spacy", "elmo", "embed", str(texts), str(out), "--quiet"]
+    command = [sys.executable, "-m", "spacy", "elmo", "embed", str(folder), str(out), "--quiet"]
     command += ["--model", BUNDLED, "--precision", precision, "--threads", "1"]
     command += ["--rows", str(rows)]
     if engine == "ray":
@@ -131,8 +131,8 @@ def rows_of(out: Path) -> tuple[list[str], bytes]:
 def write(folder: Path, lines: list[str]) -> Path:
     """RETURNS (Path): The folder, with lines in N_FILES files."""
     folder.mkdir()
+    size = -(-len(lines) // N_FILES)
     for number in range(N_FILES):
-        size = -(-len(lines) // N_FILES)
         text = "\n".join(lines[number * size : (number + 1) * size])
         (folder / f"{number:02}.txt").write_text(text, encoding="utf8")
     return folder

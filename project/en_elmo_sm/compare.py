@@ -1,6 +1,6 @@
 """The perplexity of several biLMs on the same texts, with the vocabulary of the corpus.
 
-    python project/en_elmo_sm/compare.py DATA CORPUS OUT en_elmo_sm CORPUS/run/model-best
+    python project/en_elmo_sm/compare.py DATA CORPUS OUT en_elmo_sm CORPUS/cooldown/model-last
 
 DATA is `$SPACY_ELMO_SHARED/data`, CORPUS the output of corpus.py. A model that has no output layer
 for this vocabulary, such as the bundled one, gets one: it is trained on the corpus while the

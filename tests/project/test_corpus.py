@@ -285,6 +285,7 @@ def test_ablations(built, tmp_path, capfd):
     folder = tmp_path / "runs" / "base"
     base = ablations.make(folder, TINY, built, 2048, -1)
     assert base["words"] == pytest.approx(2048, rel=0.1)
+    assert set(base["perplexity"]) == {"news", "conversation"}
     assert (folder / "run" / "model-last" / "config.cfg").is_file()
     assert not list((folder / "run").glob("step-*"))
     # A run that has a result is not made again, unless its settings change.
