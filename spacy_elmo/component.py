@@ -181,7 +181,7 @@ class Elmo(Upstream):
         if any(node.param_names for node in mix.walk()):
             raise ValueError(
                 f"{name}: nothing would train a {mix.name} as the component's own mix: choose "
-                "FrozenMix, SingleLayer or ConcatLayers, and give trained mixes to listeners"
+                "one without weights to train, such as FrozenMix, and give this one to a listener"
             )
         self.vocab = vocab
         self.model = model

@@ -1,23 +1,26 @@
 """Reading and writing biLM weights.
 
 A format is a module of this folder and an entry of `FORMATS`. Detection, errors and the choices of
-`spacy elmo export` follow from that. The order is that of detection. A module has
+`spacy elmo export` follow from that. The order is that of detection: those that look at more bytes
+come first, folders last. A module has
 
 NAME (str): What `spacy elmo info` prints and `spacy elmo export --format` takes.
 DESCRIPTION (str): What the format is, for help texts.
 SUFFIXES (tuple[str, ...]): Of files of weights in a folder. Empty for folders and archives.
 detect(path, start) -> bool: Whether a path is of this format, from its first 512 bytes. For a
-    folder these are empty.
+    folder these are empty. A file that is cut off after 8 bytes is of the format, too: `read` says
+    what is wrong with it. Options are not.
 read(path, options) -> BiLM: Reads a path that was detected, on the CPU. `options` is the path of an
     options file, if the user has named one; see `options.read_files_beside`. Options in a file take
     precedence over those in the weights. Word input needs `vocab.txt` beside the weights, unless it
-    is in them. Raises a ValueError that names the file.
+    is in them. Sets `trained_mix`, if the weights come with one. Raises a ValueError that names the
+    file, with the words "not a complete" if it is cut off.
 write(bilm, folder, *, half=False): Writes a folder, as a whole: `options.json`, `weights` + one of
     SUFFIXES, and `vocab.txt` for word input (`write_options` writes two of them). With `half`, the
-    weights were rounded to float16 (`round_to_half`) and are best stored so. Optional.
+    weights were rounded to float16 (`round_to_half`), which the format may use. What it has no
+    place for, such as a trained mix, is left out. Optional.
 
-If a format has more than a biLM, such as an output layer or a trained mix, further functions of
-its module read it.
+If a format has more than a biLM, such as an output layer, further functions of its module read it.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def read_files_beside(
     """
     published = weights.with_name(weights.name.replace("_weights", "_options"))
     for path in (published.with_suffix(".json"), weights.with_name(OPTIONS)):
-        if options is None and path.is_file():
+        if options is None and path != weights and path.is_file():
             options = path
     if options is None:
         return None, None

@@ -10,10 +10,10 @@ component's own mix must have no weights to train.
 
 Two optional functions in the `attrs` of a mix serve others:
 
-* `state`: takes the mix and the number of layers, and returns a `MixState` for reports. A mix
-  without a weight per layer needs none.
-* `forward_frozen`: like `forward`, but its backprop computes no gradient of the layers, because
-  the biLM is frozen. It saves time in mixes with weights.
+* `state`: takes the mix and the number of layers (0 if it is not known), and returns a `MixState`
+  for reports. A mix without a weight per layer and without a scale needs none.
+* `forward_frozen`: like `forward`, but its backprop returns None instead of a gradient of the
+  layers, because the biLM is frozen. It saves time in mixes with weights.
 """
 
 from .concat import ConcatLayers as ConcatLayers
