@@ -67,8 +67,8 @@ def _run(job: ParquetJob, n_actors: Optional[int], gpu: bool) -> Iterator[tuple[
             _Writer,
             fn_constructor_args=(job, n_shards, os.getcwd()),
             batch_size=1,
-            # An actor takes a shard when it has done one: they start at different times.
-            compute=ray.data.ActorPoolStrategy(size=n_actors, max_tasks_in_flight_per_actor=1),
+            # One runs, the next one waits in the actor. Others go to whoever is done first.
+            compute=ray.data.ActorPoolStrategy(size=n_actors, max_tasks_in_flight_per_actor=2),
             num_cpus=threads,
             num_gpus=int(gpu),
         )
