@@ -1,13 +1,17 @@
-"""Put a pretrained biLM into the package, in half precision, with its model card and its sources.
+"""Round a pretrained biLM to half precision, as it comes with the package.
 
-python project/en_elmo_sm/bundle.py RUN/model-last CARD spacy_elmo/weights/en_elmo_sm
+    python bundle.py CORPUS/cooldown/model-last CORPUS/en_elmo_sm
+    python bundle.py CORPUS/en_elmo_sm ../../spacy_elmo/weights/en_elmo_sm --card CARD.md
 
---mix gives the weights their own default mix instead of the mean of the layers.
+The first command makes what is evaluated, with the output layer beside it (OUT.head). The second
+one puts it into the package, with its card and its sources. --mix gives the weights their own
+default mix instead of the mean of the layers.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 from pathlib import Path
 
@@ -16,6 +20,8 @@ from wasabi import msg
 from spacy_elmo.bilm.formats import native, round_to_half
 from spacy_elmo.bilm.mixes import TrainedMix
 from spacy_elmo.cli.util import exit_on_error
+from spacy_elmo.files import atomic_folder
+from spacy_elmo.pretraining.export import head_folder
 from spacy_elmo.weights import load_bilm
 
 SOURCES = Path(__file__).parent / "SOURCES.md"
@@ -24,8 +30,8 @@ SOURCES = Path(__file__).parent / "SOURCES.md"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
-    parser.add_argument("card", type=Path)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--card", type=Path, help="The model card; for the package")
     parser.add_argument("--mix", type=float, nargs="+", help="A weight per layer")
     args = parser.parse_args()
     with exit_on_error():
@@ -34,10 +40,18 @@ def main() -> None:
         n = bilm.config.n_activations
         if args.mix and len(args.mix) != n:
             raise ValueError(f"--mix has {len(args.mix)} weights, but there are {n} layers")
-        bilm.trained_mix = TrainedMix(args.mix, 1.0) if args.mix else None
+        if args.card is not None and re.search(r"\|\s*-\s*\|", args.card.read_text("utf8")):
+            raise ValueError(f"{args.card} has cells that are not filled in")
+        if args.mix:
+            bilm.trained_mix = TrainedMix(args.mix, 1.0)
         native.write(bilm, args.out)
-        shutil.copy(args.card, args.out / "README.md")
-        shutil.copy(SOURCES, args.out)
+        head = head_folder(Path(args.model))
+        if args.card is not None:
+            shutil.copy(args.card, args.out / "README.md")
+            shutil.copy(SOURCES, args.out)
+        elif head.is_dir():
+            with atomic_folder(head_folder(args.out)) as new:
+                shutil.copytree(head, new, dirs_exist_ok=True)
     size = sum(path.stat().st_size for path in args.out.iterdir())
     msg.good(f"{args.out}: {size / 1e6:.1f} MB")
 

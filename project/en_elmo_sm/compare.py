@@ -2,20 +2,27 @@
 
     python project/en_elmo_sm/compare.py DATA CORPUS OUT en_elmo_sm CORPUS/cooldown/model-last
 
-DATA is `$SPACY_ELMO_SHARED/data`, CORPUS the output of corpus.py. A model that has no output layer
-for this vocabulary, such as the bundled one, gets one: it is trained on the corpus while the
-biLM stays as it is, and written to OUT, where the next call looks for it. Prints a row for the
-held-out part of each source and for the test parts of UD EWT, AG News and IMDB.
+DATA is `$SPACY_ELMO_SHARED/data`, CORPUS the output of corpus.py. So that all have the same chance,
+each model gets a new output layer for the vocabulary of the corpus. It is trained on the same words
+while the biLM stays as it is, and written to OUT, where the next call looks for it. A model that
+was trained with this vocabulary has another column, with its own output layer.
+
+Prints a row for the held-out part of each source and for the test parts of UD EWT, AG News and
+IMDB. Sentences that share NGRAM words in a row with the training text of any source are left out;
+"seen" is their share. Held-out texts are of the sources that a model trained on CORPUS has read.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-from sources import SOURCES, ag_news, imdb
+import numpy
+from cleaning import Words, chunks, is_in, split_sentences
+from sources import SOURCES, imdb
 from tqdm import tqdm
 from wasabi import msg
 
@@ -32,9 +39,16 @@ from spacy_elmo.pretraining.updater import Updater
 from spacy_elmo.tools.texts import read_texts
 from spacy_elmo.weights import find_source, load_bilm
 
+sys.path.append(str(Path(__file__).parents[1] / "scripts"))
+import convert_agnews
+from labelled import BrokenRows
+
 CONFIG = Path(__file__).parent / "pretrain.cfg"
-# Of each text; texts of AG News and reviews of IMDB that are read at most.
-EVAL_WORDS, MAX_TEXTS = 100_000, 2500
+# Of each text.
+EVAL_WORDS = 100_000
+# AG News: the first texts of the test part. IMDB: some of its 25,000 test reviews, which come
+# first, the negative ones before the positive ones.
+N_AG_NEWS, IMDB_TEST = 2500, slice(0, 25_000, 10)
 
 
 def main() -> None:
@@ -48,30 +62,36 @@ def main() -> None:
     with exit_on_error():
         device = torch_device(args.gpu_id)
         corpus = open_corpus(args.corpus / "prepared")
-        models = []
+        folders = {}
         for name in args.models:
-            folder = with_output_layer(name, corpus, args.out, args.words, device)
-            models.append(load_language_model(load_bilm(str(folder)), folder)[0])
-            models[-1].to(device)
-        print("| text | words | unknown | " + " | ".join(args.models) + " |")
-        print("|---" * (3 + len(models)) + "|")
-        for name, text in texts(args.data, args.corpus / "held_out"):
-            print_row(name, text, corpus, models)
+            folders[name] = with_output_layer(name, corpus, args.out, args.words, device)
+        for name in args.models:
+            if has_output_layer(Path(name), corpus):
+                folders[f"{name}, own output layer"] = Path(name)
+        models = [load_language_model(load_bilm(str(x)), x)[0] for x in folders.values()]
+        print("| text | words | unknown | seen | " + " | ".join(folders) + " |")
+        print("|---" * (4 + len(models)) + "|")
+        unseen = Unseen(args.data, args.corpus)
+        for name, paragraphs in texts(args.data, args.corpus / "held_out"):
+            print_row(name, unseen(paragraphs), corpus, [model.to(device) for model in models])
+
+
+def has_output_layer(folder: Path, corpus: Corpus) -> bool:
+    head = head_folder(folder)
+    return head.is_dir() and load_head(head).words == corpus.words
 
 
 def with_output_layer(name: str, corpus: Corpus, out: Path, n_words: int, device: str) -> Path:
-    """RETURNS (Path): A model of `spacy elmo pretrain` with an output layer for the corpus: the
-    model itself, or one in OUT."""
+    """RETURNS (Path): The model with a new output layer for the corpus, in OUT."""
     find_source(name)  # Raises if there is no such model.
     made = out / name.strip("/").replace("/", "_")
     bilm = load_bilm(name)
-    for folder in (Path(name), made):
-        if head_folder(folder).is_dir() and load_head(head_folder(folder)).words == corpus.words:
-            weights = load_bilm(str(folder)).state_dict()
-            same = weights.keys() == bilm.state_dict().keys()
-            if same and all(v.equal(weights[k]) for k, v in bilm.state_dict().items()):
-                return folder
-    msg.info(f"{name} has no output layer for the vocabulary of {corpus.folder}: training one")
+    if has_output_layer(made, corpus):
+        weights = load_bilm(str(made)).state_dict()
+        same = weights.keys() == bilm.state_dict().keys()
+        if same and all(v.equal(weights[k]) for k, v in bilm.state_dict().items()):
+            return made
+    msg.info(f"{name}: training an output layer for the vocabulary of {corpus.folder}")
     config = read_config(CONFIG)
     settings = config.pretraining
     model = LanguageModel(bilm, len(corpus.words), settings.loss, 0.0).to(device)
@@ -81,6 +101,7 @@ def with_output_layer(name: str, corpus: Corpus, out: Path, n_words: int, device
     updater.schedule = read_config(
         CONFIG,
         {
+            "pretraining.optimizer.schedule": "cosine",
             "pretraining.optimizer.total_steps": n_steps,
             "pretraining.optimizer.warmup_steps": n_steps // 20,
         },
@@ -94,30 +115,63 @@ def with_output_layer(name: str, corpus: Corpus, out: Path, n_words: int, device
     return made
 
 
-def texts(data: Path, held_out: Path) -> Iterator[tuple[str, Iterable[str]]]:
+def texts(data: Path, held_out: Path) -> Iterator[tuple[str, list[str]]]:
     """YIELDS (tuple): The names of texts, and their paragraphs."""
     for source in SOURCES:
         if (path := held_out / f"{source.name}.txt").stat().st_size:
-            yield source.name, read_texts([path])
+            yield source.name, list(read_texts([path]))
     [path] = (data / "ud_en_ewt").glob("*-test.conllu")
     lines = path.read_text(encoding="utf8").splitlines()
-    yield "UD EWT, test", (x.removeprefix("# text = ") for x in lines if x.startswith("# text = "))
-    # The files of the others are read in the order of their names: the test part comes first.
-    yield "AG News, test", itertools.islice(ag_news(data / "ag_news"), MAX_TEXTS)
-    yield "IMDB, test", itertools.islice(imdb(data / "imdb"), MAX_TEXTS)
+    yield "UD EWT, test", [x.removeprefix("# text = ") for x in lines if x.startswith("# text = ")]
+    news = convert_agnews.read(data / "ag_news" / "test.csv", BrokenRows(skip=True))
+    yield "AG News, test", [text.text for text in itertools.islice(news, N_AG_NEWS)]
+    reviews = itertools.islice(imdb(data / "imdb"), *IMDB_TEST.indices(IMDB_TEST.stop))
+    yield "IMDB, test", list(reviews)
+
+
+class Unseen:
+    """Leaves out sentences that share NGRAM words in a row with the training text; case and
+    punctuation do not count. Made once, because it reads the whole text: two minutes.
+
+    data, corpus (Path): As for the script.
+    """
+
+    def __init__(self, data: Path, corpus: Path) -> None:
+        self.words = Words()
+        paragraphs = (x for _, some in texts(data, corpus / "held_out") for x in some)
+        evaluated = self._hashes(paragraphs)
+        files = sorted((corpus / "text").glob("*.txt"))
+        values = [x[is_in(x, evaluated)] for x in map(self._chunk, chunks(read_texts(files)))]
+        self.seen = numpy.unique(numpy.concatenate(values))
+
+    def _hashes(self, lines: Iterator[str]) -> numpy.ndarray:
+        return numpy.unique(numpy.concatenate([self._chunk(x) for x in chunks(lines)]))
+
+    def _chunk(self, lines: list[str]) -> numpy.ndarray:
+        return self.words.hash(lines)[2][:, 0]
+
+    def __call__(self, paragraphs: list[str]) -> tuple[list[str], float]:
+        """RETURNS (tuple): The other sentences, and the share of those that are left out."""
+        sentences = [x.strip() for text in paragraphs for x in split_sentences(text.strip())]
+        _, _, grams = self.words.hash(sentences)
+        seen = set(grams[is_in(grams[:, 0], self.seen), 1].tolist())
+        others = [x for number, x in enumerate(sentences) if number not in seen]
+        return others, len(seen) / len(sentences)
 
 
 def print_row(
-    name: str, paragraphs: Iterable[str], corpus: Corpus, models: list[LanguageModel]
+    name: str, unseen: tuple[list[str], float], corpus: Corpus, models: list[LanguageModel]
 ) -> None:
-    tokenized = tokenize((text.strip() for text in paragraphs), corpus.tokenization)
-    sentences = itertools.chain.from_iterable(sentences for _, sentences in tokenized)
-    text = Sentences.from_tokens((x for x in sentences if x), corpus.words)
+    sentences, share = unseen
+    tokenized = tokenize(sentences, corpus.tokenization)
+    tokens = itertools.chain.from_iterable(sentences for _, sentences in tokenized)
+    text = Sentences.from_tokens((x for x in tokens if x), corpus.words)
     results = [perplexity(model, text, max_words=EVAL_WORDS) for model in models]
     cells = [f"{result['average']:.1f}" for result in results if result is not None]
     first = results[0]
     assert first is not None
-    print(f"| {name} | {first['n_words']:,} | {first['unknown']:.1%} | " + " | ".join(cells) + " |")
+    words = f"{first['n_words']:,} | {first['unknown']:.1%} | {share:.1%}"
+    print(f"| {name} | {words} | " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ is a sum of the layers, from the token encoder up, with weights:
   component divided by the square root of its standard deviation ("half whitened").
 
 For each of these kinds, the last row is the best of all weights in steps of a quarter, by the mean
-of the columns. Three minutes of one core per model.
+of the columns: chosen and reported on the same items, it is an upper bound. Three minutes of one
+core per model.
 """
 
 from __future__ import annotations

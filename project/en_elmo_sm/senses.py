@@ -8,14 +8,16 @@ one for those of senses.jsonl, which were written by someone who had not seen a 
     {"word": "bank", "senses": [["She asked the [bank] for a loan.", ...], ["The left [bank] ..."]]}
 
 Vectors and "mean" are those of the test: the mean cosine of pairs of one sense is above that of
-pairs of two. "all" are words of which every pair of one sense is above every pair of two. AUC is
-the share of such comparisons that are right, mean of the words; without a model it is 50%.
+pairs of two, for so many words; in brackets, the words gained and lost against the first model.
+"all" are words of which every pair of one sense is above every pair of two. AUC is the share of
+such comparisons that are right, mean and standard error of the words; without a model it is 50%.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -93,12 +95,26 @@ def measure(nlp: Language, senses: Sequence[list[str]]) -> tuple[float, float]:
     return similarity_margin((first, second)), auc(*pairs(vectors, labels))
 
 
+def counts(hits: list[set[str]]) -> list[str]:
+    """RETURNS (list): How many words of each model are right."""
+    cells = [f" (+{len(x - hits[0])} -{len(hits[0] - x)})" for x in hits[1:]]
+    return [f"{len(x)}{cell}" for x, cell in zip(hits, ["", *cells])]
+
+
+def describe(areas: list[float]) -> str:
+    """RETURNS (str): Mean and standard error."""
+    error = statistics.stdev(areas) / len(areas) ** 0.5 if len(areas) > 1 else 0.0
+    return f"{100 * mean(areas):.1f} ± {100 * error:.1f}%"
+
+
 def print_rows(name: str, results: list[dict[str, tuple[float, float]]], words: bool) -> None:
     n = len(results[0])
     summary = {
-        f"mean, of {n}": [str(sum(margin > 0 for margin, _ in x.values())) for x in results],
-        f"all, of {n}": [str(sum(area == 1 for _, area in x.values())) for x in results],
-        "AUC": [f"{mean([area for _, area in x.values()]):.1%}" for x in results],
+        f"mean, of {n}": counts(
+            [{w for w, (margin, _) in x.items() if margin > 0} for x in results]
+        ),
+        f"all, of {n}": counts([{w for w, (_, area) in x.items() if area == 1} for x in results]),
+        "AUC": [describe([area for _, area in x.values()]) for x in results],
     }
     if words:
         for word in results[0]:

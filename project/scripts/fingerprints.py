@@ -14,7 +14,7 @@ from spacy_elmo.files import sha256
 from spacy_elmo.weights import find_source
 
 # Files beside weights that do not affect vectors.
-_ABOUT = {"README.md", "meta.json"}
+_ABOUT = {"README.md", "SOURCES.md", "meta.json"}
 
 
 def digest(what: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -163,7 +164,7 @@ def data(tmp_path, monkeypatch):
     for name in ("modern_text", "ud_en_ewt", "ag_news", "imdb"):
         (folder / name).mkdir(parents=True)
     (folder / "ud_en_ewt" / "a.conllu").write_text(f"# text = {STORY}\n")
-    (folder / "ag_news" / "a.csv").write_text(
+    (folder / "ag_news" / "test.csv").write_text(
         '"3","A title","Bank #39;s profits &lt;up&gt; today"\n'
     )
     (folder / "imdb" / "a.jsonl.gz").write_bytes(b"")
@@ -325,8 +326,14 @@ def test_compare(built, data, tmp_path, monkeypatch, capfd):
     (data / "imdb" / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "A film.<br />Good."}'))
     ablations.make(tmp_path / "run", TINY, built, 2048, -1)
     model = str(tmp_path / "run" / "run" / "model-last")
+    out = shutil.copytree(built, tmp_path / "built")
+    with (out / "text" / "talk.txt").open("a") as file:
+        file.write("\nShe said: red orange yellow green blue indigo violet black.")
+    held_out = (out / "held_out" / "news.txt").read_text().splitlines()
+    seen = "No. RED ORANGE YELLOW, GREEN BLUE INDIGO VIOLET BLACK!"
+    (out / "held_out" / "news.txt").write_text("\n".join([*held_out[:7], seen]))
     monkeypatch.setattr(sys, "argv", ["compare"])
-    sys.argv += map(str, [data, built, tmp_path / "heads", "en_elmo_sm", model, "--words", 4096])
+    sys.argv += map(str, [data, out, tmp_path / "heads", "en_elmo_sm", model, "--words", 4096])
     monkeypatch.setattr(compare, "CONFIG", tmp_path / "toy.cfg")
     config = ablations.CONFIG.read_text().replace("[4000,20000]", "[20]")
     (tmp_path / "toy.cfg").write_text(config.replace("= 4096", "= 1024"))
@@ -334,10 +341,13 @@ def test_compare(built, data, tmp_path, monkeypatch, capfd):
     rows = [x.split(" | ") for x in capfd.readouterr().out.splitlines() if x.startswith("| ")]
     names = [row[0].removeprefix("| ") for row in rows]
     assert names == ["text", "news", "talk", "UD EWT, test", "AG News, test", "IMDB, test"]
+    assert rows[0][4:] == ["en_elmo_sm", model, f"{model}, own output layer |"]
+    # One of seven times two sentences and one more.
+    assert [row[3] for row in rows] == ["seen", "6.7%", "0.0%", "0.0%", "0.0%", "0.0%"]
     # The biLM has stayed as it is.
     old, new = (load_bilm(x) for x in ("en_elmo_sm", str(tmp_path / "heads" / "en_elmo_sm")))
     for name, value in old.state_dict().items():
         assert value.equal(new.state_dict()[name])
     compare.main()  # Nothing is trained again.
     captured = capfd.readouterr()
-    assert "training one" not in captured.out + captured.err
+    assert "training an output layer" not in captured.out + captured.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import sys
 
 import numpy
@@ -154,7 +155,8 @@ def test_senses(tmp_path, weights_folder, monkeypatch, capsys):
     )
     out = capsys.readouterr().out
     assert f"| list.jsonl | bank | {margin:+.3f}, AUC" in out
-    assert f"| list.jsonl | mean, of 1 | {int(margin > 0)} | {int(margin > 0)} |" in out
+    hits = int(margin > 0)
+    assert f"| list.jsonl | mean, of 1 | {hits} | {hits} (+0 -0) |" in out
     assert "| test_polysemy.py | all, of 1 |" in out and "| test_polysemy.py | AUC |" in out
 
 
@@ -190,14 +192,24 @@ def test_neighbors(corpus, weights_folder, monkeypatch, capsys):
 
 
 def test_bundle(tmp_path, weights_folder, monkeypatch):
-    out, card = tmp_path / "out", PROJECT / "en_elmo_sm" / "CARD.md"
-    run(monkeypatch, bundle, weights_folder, card, out, "--mix", 0, 0.5, 0.5)
+    rounded, out, card = tmp_path / "rounded", tmp_path / "out", tmp_path / "CARD.md"
+    (tmp_path / "rounded.head").mkdir()
+    (tmp_path / "model.head").mkdir()
+    (tmp_path / "model.head" / "words.txt").write_text("the")
+    shutil.copytree(weights_folder, tmp_path / "model")
+    run(monkeypatch, bundle, tmp_path / "model", rounded, "--mix", 0, 0.5, 0.5)
+    assert (tmp_path / "rounded.head" / "words.txt").read_text() == "the"
+    assert sorted(x.name for x in rounded.iterdir()) == ["options.json", "weights.safetensors"]
+    card.write_text("| score |\n|---|\n| 90.1 |\n")
+    run(monkeypatch, bundle, rounded, out, "--card", card)
     assert load_bilm(out).trained_mix == ([0, 0.5, 0.5], 1)
     assert (out / "README.md").read_bytes() == card.read_bytes()
-    assert (out / "SOURCES.md").is_file()
+    assert (out / "SOURCES.md").is_file() and not (tmp_path / "out.head").exists()
     layers = load_pipeline(out)("the bank")._.elmo_layers
     numpy.testing.assert_allclose(
         load_pipeline(out)("the bank")._.elmo_tokens, layers[1:].mean(0), rtol=1e-5
     )
-    with pytest.raises(SystemExit):
-        run(monkeypatch, bundle, weights_folder, card, out, "--mix", 1)
+    for wrong in (["--mix", 1], ["--card", card]):
+        card.write_text("| score |\n|---|\n| - |\n")
+        with pytest.raises(SystemExit):
+            run(monkeypatch, bundle, weights_folder, out, *wrong)
