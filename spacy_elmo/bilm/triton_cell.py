@@ -56,6 +56,21 @@ def _load(x, inside):
 
 
 @triton.jit
+def _load_gates(gates, H: tl.constexpr, inside):
+    """RETURNS (tuple): The numbers of all four gates; `gates` are the places of the first one's."""
+    i, j = _load(gates, inside), _load(gates + H, inside)
+    return i, j, _load(gates + 2 * H, inside), _load(gates + 3 * H, inside)
+
+
+@triton.jit
+def _store_gates(gates, i, j, f, o, H: tl.constexpr, inside):
+    tl.store(gates, i, inside)
+    tl.store(gates + H, j, inside)
+    tl.store(gates + 2 * H, f, inside)
+    tl.store(gates + 3 * H, o, inside)
+
+
+@triton.jit
 def forward_kernel(
     gates,
     c_previous,
@@ -72,22 +87,16 @@ def forward_kernel(
 ):
     direction, row, cell = _place(H, BLOCK)
     inside = cell < H
-    i_gate = gates + direction * gates_stride + row * (4 * H) + cell
-    j_gate, f_gate, o_gate = i_gate + H, i_gate + 2 * H, i_gate + 3 * H
-    i = _sigmoid(_load(i_gate, inside))
-    j = _tanh(_load(j_gate, inside))
-    f = _sigmoid(_load(f_gate, inside))
-    o = _sigmoid(_load(o_gate, inside))
+    gate = gates + direction * gates_stride + row * (4 * H) + cell
+    i, j, f, o = _load_gates(gate, H, inside)
+    i, j, f, o = _sigmoid(i), _tanh(j), _sigmoid(f), _sigmoid(o)
     value = i * j + f * _load(c_previous + direction * c_previous_stride + row * H + cell, inside)
     if clip is not None:
         value = tl.clamp(value, -clip, clip, propagate_nan=tl.PropagateNan.ALL)
     tl.store(c + direction * c_stride + row * H + cell, value, inside)
     tl.store(hidden + direction * hidden_stride + row * H + cell, o * _tanh(value), inside)
     if KEEP_GATES:
-        tl.store(i_gate, i, inside)
-        tl.store(j_gate, j, inside)
-        tl.store(f_gate, f, inside)
-        tl.store(o_gate, o, inside)
+        _store_gates(gate, i, j, f, o, H, inside)
 
 
 @triton.jit
@@ -114,18 +123,12 @@ def backward_kernel(
     direction, group, cell = _place(H, BLOCK)
     # Sums over these rows, of the later steps so far.
     bias = d_bias + direction * d_bias_stride + group * (4 * H) + cell
-    d_i_sum = _load(bias, cell < H)
-    d_j_sum = _load(bias + H, cell < H)
-    d_f_sum = _load(bias + 2 * H, cell < H)
-    d_o_sum = _load(bias + 3 * H, cell < H)
+    d_i_sum, d_j_sum, d_f_sum, d_o_sum = _load_gates(bias, H, cell < H)
     for number in range(ROWS):
         row = group * ROWS + number
         inside = (cell < H) & (row < n)
         gate = direction * gates_stride + row * (4 * H) + cell
-        i = _load(gates + gate, inside)
-        j = _load(gates + gate + H, inside)
-        f = _load(gates + gate + 2 * H, inside)
-        o = _load(gates + gate + 3 * H, inside)
+        i, j, f, o = _load_gates(gates + gate, H, inside)
         value = _load(c + direction * c_stride + row * H + cell, inside)
         previous = _load(c_previous + direction * c_previous_stride + row * H + cell, inside)
         d_h = _load(d_hidden + direction * d_hidden_stride + row * H + cell, inside)
@@ -137,20 +140,10 @@ def backward_kernel(
         d_i, d_j = d * j * i * (1 - i), d * i * (1 - j * j)
         d_f, d_o = d * previous * f * (1 - f), d_h * tanh * o * (1 - o)
         tl.store(d_cell, d * f, inside)
-        tl.store(d_gates + gate, d_i, inside)
-        tl.store(d_gates + gate + H, d_j, inside)
-        tl.store(d_gates + gate + 2 * H, d_f, inside)
-        tl.store(d_gates + gate + 3 * H, d_o, inside)
-        d_i_sum, d_j_sum, d_f_sum, d_o_sum = (
-            d_i_sum + d_i,
-            d_j_sum + d_j,
-            d_f_sum + d_f,
-            d_o_sum + d_o,
-        )
-    tl.store(bias, d_i_sum, cell < H)
-    tl.store(bias + H, d_j_sum, cell < H)
-    tl.store(bias + 2 * H, d_f_sum, cell < H)
-    tl.store(bias + 3 * H, d_o_sum, cell < H)
+        _store_gates(d_gates + gate, d_i, d_j, d_f, d_o, H, inside)
+        d_i_sum, d_j_sum = d_i_sum + d_i, d_j_sum + d_j
+        d_f_sum, d_o_sum = d_f_sum + d_f, d_o_sum + d_o
+    _store_gates(bias, d_i_sum, d_j_sum, d_f_sum, d_o_sum, H, cell < H)
 
 
 _LIBRARY = torch.library.Library("spacy_elmo", "DEF")
