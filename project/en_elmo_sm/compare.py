@@ -131,7 +131,7 @@ def texts(data: Path, held_out: Path) -> Iterator[tuple[str, list[str]]]:
 
 class Unseen:
     """Leaves out sentences that share NGRAM words in a row with the training text; case and
-    punctuation do not count. Made once, because it reads the whole text: two minutes.
+    punctuation do not count. Made once, because it reads the whole text: a minute.
 
     data, corpus (Path): As for the script.
     """
