@@ -41,9 +41,9 @@ _REFERRED = {
 _HEAD = """<!-- Written by docs/settings.py: change the docstrings, and run it. -->
 # Settings
 
-All settings of registered functions and of `spacy elmo pretrain`, with their defaults. `null` is none.
-[vectors.md](vectors.md) has those of `[initialize.components.elmo]`, [pretraining.md](pretraining.md)
-the loggers.
+All settings of registered functions and of `spacy elmo pretrain`, with their defaults. `null` is
+none. [vectors.md](vectors.md) has those of `[initialize.components.elmo]`,
+[pretraining.md](pretraining.md) the loggers.
 """
 
 
