@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -120,6 +121,51 @@ def test_the_old_folder_stays_until_the_body_is_done(tmp_path):
     with atomic_folder(tmp_path / "folder") as new:
         (new / "a").write_text("new")
         assert contents(tmp_path / "folder") == {"a": "old"}
+
+
+def system_without_exchange(monkeypatch, number=None):
+    """A C library without `renameat2`; or one whose `renameat2` fails with an error."""
+    library = SimpleNamespace()
+    if number is not None:
+        library.renameat2 = lambda *args: -1
+        monkeypatch.setattr(ctypes, "get_errno", lambda: number)
+    monkeypatch.setattr(ctypes, "CDLL", lambda *args, **others: library)
+
+
+@pytest.mark.parametrize("number", [None, errno.ENOSYS, errno.EINVAL])
+def test_a_folder_is_replaced_on_systems_that_cannot_exchange(tmp_path, monkeypatch, number):
+    """macOS, Windows, old kernels, and file systems such as NFS."""
+    system_without_exchange(monkeypatch, number)
+    write_folder(tmp_path / "folder", a="old", b="old")
+    write_folder(tmp_path / "folder", a="new")
+    assert contents(tmp_path) == {"folder/a": "new"}
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_the_old_folder_comes_back_if_the_new_one_cannot_be_moved(tmp_path, monkeypatch):
+    system_without_exchange(monkeypatch)
+    write_folder(tmp_path / "folder", a="old")
+    moves, replace = [], os.replace
+
+    def failing(source, target):
+        moves.append(source)
+        if len(moves) == 2:
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(target))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", failing)
+    with pytest.raises(PermissionError):
+        write_folder(tmp_path / "folder", a="new")
+    assert len(moves) == 3 and contents(tmp_path) == {"folder/a": "old"}
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_an_exchange_that_fails_changes_nothing(tmp_path, monkeypatch):
+    system_without_exchange(monkeypatch, errno.EIO)
+    write_folder(tmp_path / "folder", a="old")
+    with pytest.raises(OSError, match="folder") as error:
+        write_folder(tmp_path / "folder", a="new")
+    assert error.value.errno == errno.EIO and contents(tmp_path) == {"folder/a": "old"}
 
 
 @pytest.mark.parametrize("error", [Interrupted, KeyboardInterrupt])

@@ -23,8 +23,8 @@ sys.path.insert(0, str(PROJECT / "en_elmo_sm"))
 import ablations
 import compare
 import corpus
-import coverage
 import sources
+import unknown_words
 from cleaning import NGRAM, Filter, Words, clean, fingerprint, form, is_prose, split_sentences
 
 
@@ -313,9 +313,9 @@ def test_shapes(built, capsys):
     assert "| base | " in capsys.readouterr().out
 
 
-def test_coverage():
+def test_unknown_words():
     ranks = {word: rank for rank, word in enumerate(["the", "cat", "Paris", "saw", "."])}
-    n, shares = coverage.unknown(["The cat saw Paris. He saw Rome."], ranks, [1, 3, 9])
+    n, shares = unknown_words.unknown(["The cat saw Paris. He saw Rome."], ranks, [1, 3, 9])
     assert n == 9
     assert shares == [(1.0, 1.0), (7 / 9, 0.5), (3 / 9, 0.5)]
 

@@ -1,6 +1,6 @@
 """How many words of other texts a vocabulary of each size lacks.
 
-    python project/en_elmo_sm/coverage.py DATA CORPUS [--sizes 30000 50000 100000 150000]
+    python project/en_elmo_sm/unknown_words.py DATA CORPUS [--sizes 30000 50000 100000 150000]
 
 DATA is `$SPACY_ELMO_SHARED/data`, CORPUS the output of corpus.py. Prints the share of words outside
 the most frequent words of the corpus: all words, and those that begin with a capital inside a
