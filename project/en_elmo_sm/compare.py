@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy
@@ -46,9 +46,9 @@ from labelled import BrokenRows
 CONFIG = Path(__file__).parent / "pretrain.cfg"
 # Of each text.
 EVAL_WORDS = 100_000
-# AG News: the first texts of the test part. IMDB: some of its 25,000 test reviews, which come
+# AG News: the first texts of the test part. IMDB: every tenth review of the test part, which comes
 # first, the negative ones before the positive ones.
-N_AG_NEWS, IMDB_TEST = 2500, slice(0, 25_000, 10)
+N_AG_NEWS, N_IMDB, IMDB_STEP = 2500, 25_000, 10
 
 
 def main() -> None:
@@ -68,12 +68,14 @@ def main() -> None:
         for name in args.models:
             if has_output_layer(Path(name), corpus):
                 folders[f"{name}, own output layer"] = Path(name)
-        models = [load_language_model(load_bilm(str(x)), x)[0] for x in folders.values()]
+        loaded = (load_language_model(load_bilm(str(x)), x)[0] for x in folders.values())
+        models = [model.to(device) for model in loaded]
         print("| text | words | unknown | seen | " + " | ".join(folders) + " |")
         print("|---" * (4 + len(models)) + "|")
-        unseen = Unseen(args.data, args.corpus)
-        for name, paragraphs in texts(args.data, args.corpus / "held_out"):
-            print_row(name, unseen(paragraphs), corpus, [model.to(device) for model in models])
+        evaluated = dict(texts(args.data, args.corpus / "held_out"))
+        unseen = Unseen(itertools.chain.from_iterable(evaluated.values()), args.corpus / "text")
+        for name, paragraphs in evaluated.items():
+            print_row(name, unseen(paragraphs), corpus, models)
 
 
 def has_output_layer(folder: Path, corpus: Corpus) -> bool:
@@ -125,30 +127,27 @@ def texts(data: Path, held_out: Path) -> Iterator[tuple[str, list[str]]]:
     yield "UD EWT, test", [x.removeprefix("# text = ") for x in lines if x.startswith("# text = ")]
     news = convert_agnews.read(data / "ag_news" / "test.csv", BrokenRows(skip=True))
     yield "AG News, test", [text.text for text in itertools.islice(news, N_AG_NEWS)]
-    reviews = itertools.islice(imdb(data / "imdb"), *IMDB_TEST.indices(IMDB_TEST.stop))
-    yield "IMDB, test", list(reviews)
+    yield "IMDB, test", list(itertools.islice(imdb(data / "imdb"), 0, N_IMDB, IMDB_STEP))
 
 
 class Unseen:
     """Leaves out sentences that share NGRAM words in a row with the training text; case and
     punctuation do not count. Made once, because it reads the whole text: a minute.
 
-    data, corpus (Path): As for the script.
+    paragraphs (Iterable[str]): All that is evaluated.
+    text (Path): The folder of the training text.
     """
 
-    def __init__(self, data: Path, corpus: Path) -> None:
+    def __init__(self, paragraphs: Iterable[str], text: Path) -> None:
         self.words = Words()
-        paragraphs = (x for _, some in texts(data, corpus / "held_out") for x in some)
-        evaluated = self._hashes(paragraphs)
-        files = sorted((corpus / "text").glob("*.txt"))
-        values = [x[is_in(x, evaluated)] for x in map(self._chunk, chunks(read_texts(files)))]
-        self.seen = numpy.unique(numpy.concatenate(values))
+        evaluated = numpy.unique(numpy.concatenate([*self._grams(paragraphs)]))
+        grams = self._grams(read_texts(sorted(text.glob("*.txt"))))
+        self.seen = numpy.unique(numpy.concatenate([x[is_in(x, evaluated)] for x in grams]))
 
-    def _hashes(self, lines: Iterator[str]) -> numpy.ndarray:
-        return numpy.unique(numpy.concatenate([self._chunk(x) for x in chunks(lines)]))
-
-    def _chunk(self, lines: list[str]) -> numpy.ndarray:
-        return self.words.hash(lines)[2][:, 0]
+    def _grams(self, lines: Iterable[str]) -> Iterator[numpy.ndarray]:
+        """YIELDS (ndarray): Hashes of NGRAM words in a row, of some lines at a time."""
+        for chunk in chunks(lines):
+            yield self.words.hash(chunk)[2][:, 0]
 
     def __call__(self, paragraphs: list[str]) -> tuple[list[str], float]:
         """RETURNS (tuple): The other sentences, and the share of those that are left out."""
