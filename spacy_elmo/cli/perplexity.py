@@ -29,6 +29,9 @@ def perplexity_cli(
     encoding: str = typer.Option("utf8", "--encoding", help="Of the text files"),
     errors: str = typer.Option("strict", "--errors", help="strict, replace or ignore"),
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="The GPU, -1 for the CPU"),
+    head: Optional[Path] = typer.Option(
+        None, "--head", help="The folder of the output layer, if it is not MODEL.head"
+    ),
     carry_state: bool = typer.Option(
         False, "--carry-state", help="Carry the LSTMs' states, as pretraining.carry_state does"
     ),
@@ -46,18 +49,20 @@ def perplexity_cli(
     with exit_on_error():
         device = torch_device(gpu_id)
         path = find_source(model)
-        if model in bundled_names():
+        if model in bundled_names() and head is None:
             raise ValueError(
-                f"{model} comes without its output layer, which perplexity needs: its model card "
-                "says what was measured. Models of `spacy elmo pretrain` have theirs beside them"
+                f"{model} comes without its output layer, which perplexity needs. Its model card "
+                f"says what was measured; `spacy project run` in project/{model} rebuilds the "
+                "output layer, for --head"
             )
         with unpacked(path) as unpacked_path:
-            language_model, head = load_language_model(load_bilm(unpacked_path), unpacked_path)
+            bilm = load_bilm(unpacked_path)
+            language_model, output = load_language_model(bilm, unpacked_path, head)
         language_model.to(device)
         stream = read_texts(find_files(texts), encoding, errors)
-        tokenized = tokenize(stream, head.tokenization)
+        tokenized = tokenize(stream, output.tokenization)
         sentences = itertools.chain.from_iterable(sentences for _, sentences in tokenized)
-        text = Sentences.from_tokens(sentences, head.words)
+        text = Sentences.from_tokens(sentences, output.words)
         scores = perplexity(language_model, text, carry_state=carry_state)
         assert scores is not None
         if out is not None:

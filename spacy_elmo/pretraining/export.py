@@ -144,13 +144,17 @@ def find_head(model: Path) -> Optional[Head]:
     return Head(words, LossConfig(tied=tied), {"weight": weight, "bias": bias}, tokenization)
 
 
-def load_language_model(bilm: BiLM, model: Path) -> tuple[LanguageModel, Head]:
+def load_language_model(
+    bilm: BiLM, model: Path, folder: Optional[Path] = None
+) -> tuple[LanguageModel, Head]:
     """Combine a biLM with its output layer.
 
     model (Path): Where the biLM is from.
+    folder (Optional[Path]): Where its output layer is, if not beside it or in it.
     RAISES (ValueError): If there is no output layer, or it is another model's.
     """
-    head, folder = find_head(model), head_folder(model)
+    head = find_head(model) if folder is None else load_head(folder)
+    folder = folder or head_folder(model)
     if head is None:
         raise ValueError(
             f"no output layer in {folder}: it is what `spacy elmo pretrain` keeps "

@@ -17,6 +17,7 @@ import torch
 from spacy_elmo.files import atomic_folder
 from spacy_elmo.pretraining.config import read_config
 from spacy_elmo.pretraining.language_model import LanguageModel
+from spacy_elmo.weights import DEFAULT
 
 from ..pretraining.conftest import sentences
 from ..pretraining.test_trainer import CONFIG
@@ -72,6 +73,17 @@ def test_perplexity(run, monkeypatch):
     assert scores["n_words"] - carried["n_words"] < 5 and carried["unknown"] > 0
     monkeypatch.chdir(model)
     assert json.loads(succeed("perplexity", ".", run / "text.txt", "--json")) == scores
+
+
+def test_perplexity_with_an_output_layer_from_elsewhere(run, tmp_path):
+    text, model, head = run / "text.txt", run / "out" / "model-last", tmp_path / "layer"
+    scores = json.loads(succeed("perplexity", model, text, "--json"))
+    alone = shutil.copytree(model, tmp_path / "alone")
+    shutil.copytree(run / "out" / "model-last.head", head)
+    assert f"no output layer in {tmp_path}" in fail("perplexity", alone, text)
+    assert json.loads(succeed("perplexity", alone, text, "--head", head, "--json")) == scores
+    assert f"no output layer in {alone}" in fail("perplexity", alone, text, "--head", alone)
+    assert f"in {head} is another model's" in fail("perplexity", DEFAULT, text, "--head", head)
 
 
 def test_resume(run):
