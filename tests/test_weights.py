@@ -284,7 +284,8 @@ def test_a_converted_pipeline_names_its_source(hdf5_folder, tmp_path):
 def test_bundled_weights_have_no_output_layer(tmp_path):
     (tmp_path / "text.txt").write_text("The bank")
     message = fail("perplexity", DEFAULT, tmp_path / "text.txt")
-    assert f"{DEFAULT} comes without its output layer" in message and "--head" in message
+    assert f"{DEFAULT} comes without its output layer" in message
+    assert "model card" in message and "--head" in message
 
 
 # What a pipeline's weights need.

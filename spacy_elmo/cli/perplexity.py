@@ -29,9 +29,7 @@ def perplexity_cli(
     encoding: str = typer.Option("utf8", "--encoding", help="Of the text files"),
     errors: str = typer.Option("strict", "--errors", help="strict, replace or ignore"),
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="The GPU, -1 for the CPU"),
-    head: Optional[Path] = typer.Option(
-        None, "--head", help="The folder of the output layer, if it is not MODEL.head"
-    ),
+    head: Optional[Path] = typer.Option(None, "--head", help="Its output layer, if not MODEL.head"),
     carry_state: bool = typer.Option(
         False, "--carry-state", help="Carry the LSTMs' states, as pretraining.carry_state does"
     ),
@@ -59,8 +57,7 @@ def perplexity_cli(
             bilm = load_bilm(unpacked_path)
             language_model, output = load_language_model(bilm, unpacked_path, head)
         language_model.to(device)
-        stream = read_texts(find_files(texts), encoding, errors)
-        tokenized = tokenize(stream, output.tokenization)
+        tokenized = tokenize(read_texts(find_files(texts), encoding, errors), output.tokenization)
         sentences = itertools.chain.from_iterable(sentences for _, sentences in tokenized)
         text = Sentences.from_tokens(sentences, output.words)
         scores = perplexity(language_model, text, carry_state=carry_state)
