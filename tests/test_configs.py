@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from itertools import product
 from pathlib import Path
 
 import numpy
@@ -146,8 +147,8 @@ def test_the_log_tells_the_mixes(corpus, tmp_path):
     train(init_nlp(config), stdout=stdout)
     assert len(output.read_text(encoding="utf8").splitlines()) == 3
     printed = stdout.getvalue()
-    for task in ("tagger", "morphologizer", "parser"):
-        lines = [line for line in printed.splitlines() if line.startswith(f"  {task}/input: ")]
+    for task, end in product(("tagger", "morphologizer", "parser"), ("input", "output")):
+        lines = [line for line in printed.splitlines() if line.startswith(f"  {task}/{end}: ")]
         assert len(lines) == 3  # Steps 0, 2 and 4.
         kind, *weights, _, gamma = lines[-1].replace(",", "").split()[1:]
         assert kind == "scalar_mix"
