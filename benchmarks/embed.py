@@ -62,8 +62,9 @@ from spacy.tokens import Doc
 from torch.nn import functional as F
 
 from spacy_elmo.bilm import BiLM, LSTMConfig
+from spacy_elmo.bilm.mixed_precision import cpu_has_bfloat16
 from spacy_elmo.inference import Session, Settings, current_session
-from spacy_elmo.inference.settings import CPU_PRECISIONS, GPU_PRECISIONS, cpu_has_bfloat16
+from spacy_elmo.inference.settings import CPU_PRECISIONS, GPU_PRECISIONS
 from spacy_elmo.layers.encoder import set_bilm
 from spacy_elmo.weights import find_source
 

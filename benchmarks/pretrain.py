@@ -51,8 +51,8 @@ from count import count_layer, count_update
 from torch import nn
 
 from spacy_elmo.bilm import BiLMConfig
+from spacy_elmo.bilm.mixed_precision import cpu_has_bfloat16
 from spacy_elmo.bilm.token_encoder import character_ids
-from spacy_elmo.inference.settings import cpu_has_bfloat16
 from spacy_elmo.pretraining.batches import Batch, make_epoch
 from spacy_elmo.pretraining.config import (
     LossConfig,

@@ -222,3 +222,9 @@ def without_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     """A processor that has no instructions for bfloat16."""
     for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
         monkeypatch.setattr(torch.cpu, name, lambda: False, raising=False)
+
+
+@pytest.fixture
+def with_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor that seems to have such instructions: oneDNN emulates them where it has not."""
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True, raising=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from typing import Optional
 
 import torch
@@ -13,6 +14,26 @@ from .packing import add_rows, round_up
 # The device and the type in which a product of training compiles and keeps a kernel for every
 # number of rows, as oneDNN does (see `round_up`).
 COMPILED_PER_SIZE = "cpu", torch.bfloat16
+
+
+def cpu_has_bfloat16() -> bool:
+    """RETURNS (bool): Whether the processor multiplies bfloat16, and PyTorch can use that."""
+    tests = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # Not in old versions.
+    supported = any(getattr(torch.cpu, name, lambda: False)() for name in tests)
+    return supported and torch.backends.mkldnn.is_available()
+
+
+def usable_mixed_precision(enabled: bool, device: torch.device) -> bool:
+    """RETURNS (bool): The setting, but False, with a warning, on a processor that has no
+    instructions for bfloat16: what emulates them is many times slower than float32."""
+    if enabled and device.type == "cpu" and not cpu_has_bfloat16():
+        warnings.warn(
+            "mixed_precision = true would be many times slower than float32 on this processor, "
+            "which has no instructions for bfloat16 (AVX512-BF16 or AMX); training runs in float32",
+            stacklevel=3,
+        )
+        return False
+    return enabled
 
 
 def autocast(device: torch.device, enabled: bool) -> contextlib.AbstractContextManager:

@@ -10,7 +10,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.nn import functional as F
 
-from .settings import Precision, Settings, cpu_has_bfloat16
+from ..bilm.mixed_precision import cpu_has_bfloat16
+from .settings import Precision, Settings
 
 if TYPE_CHECKING:
     from ..bilm import BiLM

@@ -8,6 +8,7 @@ from typing import Literal, Optional, get_args
 import torch
 
 from ..bilm.kernels import Kernel
+from ..bilm.mixed_precision import cpu_has_bfloat16
 
 Precision = Literal["float32", "float16", "int8", "tf32", "bfloat16", "auto"]
 CPU_PRECISIONS = ("float32", "float16", "int8", "bfloat16")
@@ -78,10 +79,3 @@ def check_precision(precision: Precision, device: torch.device) -> None:
             "precision 'bfloat16' would be slower than 'float32' on this processor, which has no "
             f"instructions for it (AVX512-BF16 or AMX): choose one of {others}"
         )
-
-
-def cpu_has_bfloat16() -> bool:
-    """RETURNS (bool): Whether the processor multiplies bfloat16, and PyTorch can use that."""
-    tests = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # Not in old versions.
-    supported = any(getattr(torch.cpu, name, lambda: False)() for name in tests)
-    return supported and torch.backends.mkldnn.is_available()

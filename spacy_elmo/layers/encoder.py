@@ -19,6 +19,7 @@ from thinc.types import ArgsKwargs, Floats3d
 
 from ..bilm import BiLM
 from ..bilm.formats import native
+from ..bilm.mixed_precision import usable_mixed_precision
 from ..bilm.threads import no_fork
 from ..inference import Session, Settings, current_session, release_session
 from ..inference.settings import Precision, check_precision
@@ -69,7 +70,7 @@ class ElmoShim(PyTorchShim):
         pipeline replaces the biLM before that. None: the encoder has no weights yet.
     settings (Settings): How to run it.
     mixed_precision (bool): Fine-tune with bfloat16 products; weights, gradients and results stay
-        float32.
+        float32. A processor without instructions for them fine-tunes in float32, with a warning.
     language (Optional[str]): The language of the text that it was trained on, if known.
 
     Weights that a pipeline stores as int8 stay in 8 bits while the precision is int8 and nothing
@@ -222,8 +223,8 @@ def ElmoEncoder(
 
 def _run_shim(model: Model, inputs: tuple, is_train: bool) -> tuple[Any, Callable]:
     shim = cast(ElmoShim, model.shims[0])
-    shim.load_bilm()
-    return shim(ArgsKwargs(inputs, {"mixed_precision": shim.mixed_precision}), is_train)
+    mixed_precision = usable_mixed_precision(shim.mixed_precision, shim.load_bilm().device)
+    return shim(ArgsKwargs(inputs, {"mixed_precision": mixed_precision}), is_train)
 
 
 def forward(model: Encoder, docs: list[Doc], is_train: bool) -> tuple[BatchLayers, Callable]:

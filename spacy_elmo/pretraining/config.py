@@ -121,7 +121,8 @@ class PretrainingConfig:
     unroll_steps (int): Steps per batch of such rows, batch_words // unroll_steps of them.
     accumulate_gradient (int): Batches per step.
     dropout (float): Of each LSTM layer's input, and of the top layer's output.
-    mixed_precision (bool): bfloat16 products.
+    mixed_precision (bool): bfloat16 products. A processor without instructions for them
+        (AVX512-BF16 or AMX) trains in float32, with a warning.
     max_steps, max_epochs, max_minutes: Whichever comes first ends the training; 0 for no limit.
         Minutes count over all runs of a training that is resumed.
     eval_frequency (int): Steps between evaluations on the held-out part.

@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
+from spacy_elmo.bilm.mixed_precision import cpu_has_bfloat16
 from spacy_elmo.inference import Session, Settings, auto, current_session
-from spacy_elmo.inference.settings import cpu_has_bfloat16
 from spacy_elmo.layers.encoder import ElmoEncoder, get_session, set_precision
 from spacy_elmo.segmenters import sentences as by_sentence
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import pickle
@@ -330,7 +331,7 @@ def test_grad_factor_zero(weights_folder):
     assert differ(before, weights_of(nlp)) == set()
 
 
-def test_mixed_precision(weights_folder):
+def test_mixed_precision(weights_folder, with_bfloat16):
     nlp = elmo_pipeline(weights_folder, frozen=False, model={"mixed_precision": True})
     add_tagger(nlp)
     before = weights_of(nlp)
@@ -347,8 +348,21 @@ def test_mixed_precision(weights_folder):
     assert 1e-6 < max_difference(rounded, exact) < 0.1
 
 
+def test_mixed_precision_without_bfloat16(weights_folder, without_bfloat16):
+    """Emulated, it would be many times slower."""
+    losses = []
+    for mixed in (False, True):
+        nlp = elmo_pipeline(weights_folder, frozen=False, model={"mixed_precision": mixed})
+        add_tagger(nlp)
+        warns = pytest.warns(UserWarning, match="mixed_precision.*float32")
+        with warns if mixed else contextlib.nullcontext():
+            losses.append(train(nlp))
+        assert nlp.config["components"]["elmo"]["model"]["mixed_precision"] == mixed
+    assert losses[0] == losses[1]
+
+
 @pytest.mark.parametrize("mixed", [False, True])
-def test_mixed_precision_is_a_setting_of_the_component_alone(weights_folder, mixed):
+def test_mixed_precision_is_a_setting_of_the_component_alone(weights_folder, mixed, with_bfloat16):
     """Whatever is set around the network: by the caller, or by thinc's shim on a GPU."""
     nlp = elmo_pipeline(weights_folder, frozen=False, model={"mixed_precision": mixed})
     add_tagger(nlp)

@@ -19,6 +19,8 @@ from spacy_elmo.pretraining.corpus import open_corpus, prepare
 
 from .conftest import CHARACTERS, SENTENCE_PER_LINE, WORDS, run_config, train
 
+pytestmark = pytest.mark.usefixtures("with_bfloat16")
+
 
 @pytest.fixture(scope="module")
 def varied(tmp_path_factory):
@@ -86,6 +88,7 @@ import pickle, resource, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
+torch.cpu._is_avx512_bf16_supported = lambda: True
 from spacy.util import registry
 from spacy_elmo.pretraining.trainer import pretrain
 config, output = map(Path, sys.argv[1:])

@@ -289,6 +289,17 @@ def test_mixed_precision(corpus, bilm, carry_state, loss):
     assert torch.cosine_similarity(exact_gradient, gradient, dim=0) > 0.99
 
 
+def test_mixed_precision_without_bfloat16(tmp_path, corpus, without_bfloat16):
+    """Emulated, it would be many times slower. The config stays, for other machines."""
+    config = run_config(corpus, max_steps=3)
+    expected = train(config, tmp_path / "float32")
+    mixed = change(config, mixed_precision=True)
+    with pytest.warns(UserWarning, match="mixed_precision.*float32"):
+        result = train(mixed, tmp_path / "mixed")
+    assert equal(weights(expected), weights(result))
+    assert result.config.pretraining.mixed_precision
+
+
 def test_it_learns_with_carried_states(tmp_path, corpus):
     config = run_config(
         corpus, WORDS, max_steps=150, carry_state=True, unroll_steps=10, dropout=0.0
