@@ -25,6 +25,7 @@ from typer.testing import CliRunner, Result
 
 from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
 from spacy_elmo.bilm.formats import allennlp, native
+from spacy_elmo.bilm.mixed_precision import cpu_has_bfloat16
 
 SHARED = Path(os.environ.get("SPACY_ELMO_SHARED", Path(__file__).parents[2] / "shared"))
 
@@ -215,6 +216,11 @@ def run_script(path: Path, *arguments: object, fails: bool = False) -> str:
                 code = 1
     assert (code or 0) == int(fails), output.getvalue()
     return output.getvalue()
+
+
+needs_bfloat16 = pytest.mark.skipif(
+    not cpu_has_bfloat16(), reason="the processor has no instructions for bfloat16"
+)
 
 
 @pytest.fixture

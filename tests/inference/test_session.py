@@ -17,13 +17,12 @@ import pytest
 import torch
 
 from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
-from spacy_elmo.bilm.mixed_precision import cpu_has_bfloat16
 from spacy_elmo.inference import Session, Settings, auto, current_session
 from spacy_elmo.layers.encoder import ElmoEncoder, get_session, set_precision
 from spacy_elmo.segmenters import sentences as by_sentence
 
 from ..bilm.test_model import SEEDS, SENTENCES, arguments, random_case
-from ..conftest import TINY, TINY_WORDS, max_difference, random_bilm
+from ..conftest import TINY, TINY_WORDS, max_difference, needs_bfloat16, random_bilm
 from ..reference import reference_layers
 
 
@@ -167,9 +166,6 @@ def test_the_stateless_model_has_no_memory():
 
 # ---------------------------------------------------------------------------------------- precision
 
-needs_bfloat16 = pytest.mark.skipif(
-    not cpu_has_bfloat16(), reason="the processor has no instructions for bfloat16"
-)
 WIDER = BiLMConfig(
     LSTMConfig(dim=64, projection_dim=32),
     CharCNNConfig(filters=((1, 8), (2, 16), (3, 32)), n_highway=1, embedding_dim=8),
