@@ -34,11 +34,13 @@ from spacy.vectors import Vectors
 from thinc.api import Adam, fix_random_seed
 
 from spacy_elmo.bilm.formats import native
+from spacy_elmo.bilm.mixed_precision import cpu_has_bfloat16
 
 SENTENCES_PER_DOC = 10
 WORDS_PER_BATCH = 2000
 WIDTH = 96
 
+BFLOAT16 = "fine-tuned, bfloat16"
 CACHE = {"@misc": "spacy-elmo.ActivationCache.v1"}
 VARIANTS: dict[str, dict | None] = {
     "static vectors": None,
@@ -50,7 +52,7 @@ VARIANTS: dict[str, dict | None] = {
     "frozen, cache on disk": {"frozen": True, "activation_cache": {**CACHE, "memory_mb": 0}},
     "frozen, no cache": {"frozen": True, "activation_cache": None},
     "fine-tuned": {"frozen": False},
-    "fine-tuned, bfloat16": {"frozen": False, "model": {"mixed_precision": True}},
+    BFLOAT16: {"frozen": False, "model": {"mixed_precision": True}},
 }
 COLUMNS = {
     "variant": "{}",
@@ -141,13 +143,17 @@ def measure(args: argparse.Namespace) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, help="default: all")
     parser.add_argument("--shape", choices=PUBLISHED, default="small")
     parser.add_argument("--sentences", type=int, default=3000)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--measure", choices=VARIANTS, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    has_bfloat16 = args.device == "cuda" or cpu_has_bfloat16()
+    args.variants = args.variants or [x for x in VARIANTS if x != BFLOAT16 or has_bfloat16]
+    if BFLOAT16 in args.variants and not has_bfloat16:
+        parser.error(f"{BFLOAT16!r}: this processor would train in float32")
     warnings.simplefilter("ignore")
     if args.measure:
         print(json.dumps(measure(args)))

@@ -223,6 +223,7 @@ def ElmoEncoder(
 
 def _run_shim(model: Model, inputs: tuple, is_train: bool) -> tuple[Any, Callable]:
     shim = cast(ElmoShim, model.shims[0])
+    # Not when the biLM is set: a pipeline that only predicts must not warn.
     mixed_precision = usable_mixed_precision(shim.mixed_precision, shim.load_bilm().device)
     return shim(ArgsKwargs(inputs, {"mixed_precision": mixed_precision}), is_train)
 

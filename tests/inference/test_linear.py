@@ -18,7 +18,7 @@ ROWS = (1, 2, 3, 15, 16, 17, 33, 64, 65, 100, 130)
 @pytest.mark.parametrize("many_rows", [False, True])
 @pytest.mark.parametrize(
     "precision",
-    ["float32", "float16", "int8", pytest.param("bfloat16", marks=needs_bfloat16)],
+    [pytest.param(x, marks=[needs_bfloat16] if x == "bfloat16" else []) for x in TOLERANCE],
 )
 @pytest.mark.parametrize("room", [0, 200], ids=["end of memory", "inside memory"])
 def test_product_with_any_number_of_rows(precision: str, many_rows: bool, room: int):
