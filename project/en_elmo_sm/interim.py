@@ -81,6 +81,7 @@ def keep(run: Path, folder: Path) -> None:
             rounded = Int8Weight.quantize(value)
             head |= {name: rounded.values, name + SCALES: rounded.scales}
     save_tensors(head, folder / HEAD)
+    del state["config"]["paths"]  # Those of one machine.
     (folder / STATE).write_text(json.dumps(state, indent=2) + "\n", encoding="utf8")
     record = state["progress"]
     msg.good(f"{folder}: step {record['step']:,}, {record['n_words']:,} words")

@@ -23,6 +23,8 @@ from spacy.tokens import Doc
 from ..bilm.validation import SETTINGS, Bool, Text, Whole
 
 CHUNK_CHARACTERS = 1 << 20
+# Strings that a process keeps, with what the tokenizer remembers of them: about 400 bytes each.
+MAX_STRINGS = 300_000
 
 
 @dataclass(frozen=True, config=SETTINGS)
@@ -132,12 +134,14 @@ def _end_with_parent() -> None:
 
 def _tokenize_chunk(settings: TokenizationConfig, texts: list[str]) -> Iterable[list[list[str]]]:
     """RETURNS (Iterable): The sentences of each text."""
-    nlp = _make_pipeline(settings)
+    nlp = make_pipeline(settings)
     if settings.whitespace and settings.one_per_line:
         # Not a list: Python's garbage collector would take longer for it than the splitting takes.
         return (_cut([text.split()], settings.max_length) for text in texts)
-    # The zone frees the strings of the texts: the vocabulary must not grow with the corpus.
-    with nlp.memory_zone():
+    # A zone frees the strings of its texts, so that the vocabulary does not grow with the corpus.
+    # The tokenizer knows the words of before, but remembers none, which takes it twice as long.
+    is_full = len(nlp.vocab.strings) >= MAX_STRINGS
+    with nlp.memory_zone() if is_full else contextlib.nullcontext():
         return [_cut(_split_sentences(nlp, settings, text), settings.max_length) for text in texts]
 
 
@@ -156,7 +160,7 @@ def _split_sentences(nlp: Language, settings: TokenizationConfig, text: str) -> 
 
 
 @functools.cache
-def _make_pipeline(settings: TokenizationConfig) -> Language:
+def make_pipeline(settings: TokenizationConfig) -> Language:
     """RETURNS (Language): A pipeline that tokenises, and splits sentences if the settings say so.
     RAISES (ValueError): If the language is unknown."""
     try:

@@ -17,7 +17,7 @@ import spacy
 
 from spacy_elmo.bilm.formats import allennlp
 from spacy_elmo.pretraining.corpus import open_corpus, prepare
-from spacy_elmo.pretraining.tokenize import TokenizationConfig, tokenize
+from spacy_elmo.pretraining.tokenize import TokenizationConfig, make_pipeline, tokenize
 from spacy_elmo.tools.texts import find_files
 
 from .conftest import SENTENCE_PER_LINE, WORDS, contents, run_config, sentences, train
@@ -77,6 +77,21 @@ def test_spacy_tokenises_and_splits(tmp_path):
         for sentence in nlp(text).sents
     }
     assert {*read(corpus, corpus.train), *read(corpus, corpus.dev)} == expected
+
+
+def test_vocabulary_of_the_tokenizer_is_bounded(monkeypatch):
+    settings = TokenizationConfig("fr")
+    strings = make_pipeline(settings).vocab.strings
+    most = len(strings) + 300
+    monkeypatch.setattr("spacy_elmo.pretraining.tokenize.CHUNK_CHARACTERS", 500)
+    monkeypatch.setattr("spacy_elmo.pretraining.tokenize.MAX_STRINGS", most)
+    texts = [f"L'homme{i} arrive. Qu'est-ce-qu'il voit, m{i}?" for i in range(1000)]
+    results = list(tokenize(texts, settings))
+    nlp = spacy.blank("fr")
+    nlp.add_pipe("sentencizer")
+    sentences = [[[word.text for word in sentence] for sentence in nlp(x).sents] for x in texts]
+    assert results == list(zip(texts, sentences))
+    assert len(strings) < most + 100 < len(nlp.vocab.strings)
 
 
 def test_long_sentences_are_cut(tmp_path):
