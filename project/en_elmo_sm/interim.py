@@ -16,6 +16,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from safetensors.torch import load_file
 from tqdm import tqdm
 from wasabi import msg
@@ -23,6 +24,7 @@ from wasabi import msg
 from spacy_elmo.bilm import BiLM, BiLMConfig
 from spacy_elmo.bilm.formats import native, round_to_int8
 from spacy_elmo.bilm.int8 import Int8Weight
+from spacy_elmo.bilm.mixed_precision import usable_mixed_precision
 from spacy_elmo.bilm.validation import validate
 from spacy_elmo.cli.util import exit_on_error
 from spacy_elmo.files import locked_output, save_tensors
@@ -35,6 +37,7 @@ from spacy_elmo.pretraining.train_state import TrainState
 from spacy_elmo.pretraining.updater import Updater
 from spacy_elmo.weights import load_bilm
 
+CPU = torch.device("cpu")
 HEAD, STATE, SCALES = "head.safetensors", "state.json", ".scales"
 # AdamW with a beta2 of 0.98 weighs a gradient of so many steps ago by a third of a new one.
 N_STEPS = 60
@@ -96,7 +99,9 @@ def restore(folder: Path, run: Path, corpus_folder: Path) -> None:
     state = json.loads((folder / STATE).read_text(encoding="utf8"))
     config = validate(RunConfig, {**state["config"], "paths": {"corpus": corpus_folder}})
     checkpoints.check_same_training(state, config, corpus)
-    settings, progress = config.pretraining, TrainState.from_dict(state["progress"])
+    progress = TrainState.from_dict(state["progress"])
+    mixed_precision = usable_mixed_precision(config.pretraining.mixed_precision, CPU)
+    settings = replace(config.pretraining, mixed_precision=mixed_precision)
     model = LanguageModel(
         load_bilm(str(folder)), len(corpus.words), settings.loss, settings.dropout
     )
