@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import typer
+from click import NoSuchOption
 from spacy.cli._util import parse_config_overrides
 from wasabi import msg
 
@@ -31,7 +32,13 @@ def pretrain_cli(
     takes a GPU of its own).
     """
     with exit_on_error():
-        overrides = parse_config_overrides(ctx.args)
+        try:
+            overrides = parse_config_overrides(ctx.args)
+        except NoSuchOption as error:
+            raise ValueError(
+                f"no option {error.option_name}: settings of the config have the name of their "
+                "section, as in --pretraining.max_steps 1000"
+            ) from error
         torch_device(gpu_id)  # Raises if there is no such GPU.
         with process_group(gpu_id >= 0, gpu_id) as device:
             trainer = pretrain(read_config(config, overrides), output, device=device, resume=resume)

@@ -171,7 +171,8 @@ def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) ->
         name, key = full.rsplit("/", 1)
         # The step counts of torch's optimizers stay on the CPU.
         device = "cpu" if key == "step" else parameters[name].device
-        optimizer.state[parameters[name]][key] = value.to(device)
+        # A copy: `value` is a map of the file.
+        optimizer.state[parameters[name]][key] = value.to(device, copy=True)
     carried = load_file(folder / "carried.safetensors")
     layers = range(len(carried) // 2)
     return [(carried[f"{layer}/output"], carried[f"{layer}/cell"]) for layer in layers]

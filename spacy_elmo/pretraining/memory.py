@@ -60,7 +60,10 @@ def _per_type(config: Optional[CharCNNConfig]) -> int:
 
 
 def check_memory(config: RunConfig, corpus: Corpus, device: str, n_processes: int = 1) -> None:
-    """RAISES (ValueError): If a training of new weights needs more than the free memory."""
+    """Check a training, unless it begins with the weights of a model.
+
+    RAISES (ValueError): If it needs more than the free memory.
+    """
     free = free_memory(device)
     if free is None or config.paths.init_from is not None:
         return

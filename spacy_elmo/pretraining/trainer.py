@@ -37,6 +37,9 @@ from .updater import Updater
 
 # Steps between looks at the loss and the clock, which wait for the device.
 SYNC_EVERY = 10
+# What a run leaves besides its checkpoints.
+_LOG = "log.jsonl"
+_RESULTS = (_LOG, "model-best", "model-last")
 
 
 def pretrain(
@@ -51,7 +54,8 @@ def pretrain(
     resume (bool): Continue from the last complete checkpoint, if there is one.
     RETURNS (Trainer): Its `state` says how far it got, `interrupted` whether a signal came.
     RAISES (ValueError): If the folder is in use, or has a run that is not to be resumed or that
-        has another config or corpus; or if the loss is not finite (the last good checkpoint stays).
+        has another config or corpus, or no checkpoints any more; or if the loss is not finite (the
+        last good checkpoint stays).
     """
     if config.paths.corpus is None:
         raise ValueError("no corpus: give --paths.corpus, a folder from `spacy elmo prepare`")
@@ -70,9 +74,14 @@ def pretrain(
                     f"{output} holds a run already ({paths[-1].name}): continue it with --resume, "
                     "or give another folder"
                 )
+            if not paths and any((output / name).exists() for name in _RESULTS):
+                raise ValueError(
+                    f"{output} holds a run whose checkpoints were removed, so that it cannot go "
+                    "on: give another folder (with --paths.init_from, a training begins with the "
+                    "weights of a model), or remove this one"
+                )
             checkpoint = checkpoints.find_last(output)
             corpus = open_corpus(config.paths.corpus)
-            check_memory(config, corpus, device, world_size())
             trainer = Trainer(config, output, corpus, torch.device(device), checkpoint)
             if rank() > 0:
                 trainer.train(lambda info: None)
@@ -101,7 +110,8 @@ class Trainer:
     corpus (Corpus): The corpus.
     device (torch.device): The device.
     checkpoint (Optional[Path]): What to continue from; None for a new training.
-    RAISES (ValueError): If config, corpus and checkpoint do not fit together.
+    RAISES (ValueError): If config, corpus and checkpoint do not fit together, or if the training
+        needs more than the free memory.
     """
 
     def __init__(
@@ -135,6 +145,7 @@ class Trainer:
             paths = replace(config.paths, init_from=None)
             bilm = BiLMConfig.from_options(saved["bilm"])
             model_config = replace(config, paths=paths, bilm=bilm)
+        check_memory(model_config, corpus, str(device), world_size())
         self.model, self.origin = build_model(model_config, corpus)
         self.model.to(device)
         self.model.bilm.lstm.kernel = self.model.output.kernel = config.system.kernel
@@ -322,7 +333,7 @@ class Trainer:
         """Write log.jsonl, a record per evaluation."""
         if rank() == 0:
             lines = (json.dumps(record) + "\n" for record in self.state.history)
-            with atomic_file(self.output / "log.jsonl") as temporary:
+            with atomic_file(self.output / _LOG) as temporary:
                 temporary.write_text("".join(lines), encoding="utf8")
 
     def _must_stop(self) -> bool:

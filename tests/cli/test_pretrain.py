@@ -230,6 +230,10 @@ def test_prepare_says_what_it_does_not_read(run, tmp_path):
         (["pretrain", "{run}/absent.cfg", "{run}/new"], "cannot read the config"),
         (["pretrain", "{run}/config.cfg", "{run}/new", "--paths.corpus", "no"], "no corpus in no"),
         (["pretrain", "{run}/config.cfg", "{run}/new", "--pretraining.x", "1"], "pretraining.x"),
+        (
+            ["pretrain", "{run}/config.cfg", "{run}/new", "--max_steps", "9"],
+            "no option --max_steps",
+        ),
         (["pretrain", "{run}/config.cfg", "{run}/new", "--gpu-id", "7"], "PyTorch finds"),
         (["perplexity", "{run}/out/model-best", "{run}/text.txt", "-g", "7"], "PyTorch finds"),
         (["perplexity", "{run}/absent", "{run}/text.txt"], "no pipeline and no weights"),

@@ -928,6 +928,19 @@ def test_an_output_with_a_run(tmp_path, corpus):
         train(config, tmp_path / "run")
 
 
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_finished_run_without_its_checkpoints_is_kept(tmp_path, corpus, resume):
+    """A user may delete them to save space."""
+    config, run = run_config(corpus, max_steps=1), tmp_path / "run"
+    train(config, run, export=True)
+    shutil.rmtree(run / "step-00000001")
+    shutil.rmtree(run / "step-00000000", ignore_errors=True)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match="whose checkpoints were removed"):
+        train(config, run, resume=resume)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
 def test_two_runs_in_one_folder(tmp_path, corpus):
     """The second one is refused, resumed or not, before anything else is checked."""
     config = run_config(corpus)
@@ -970,7 +983,8 @@ def test_resuming_without_the_model_to_begin_with(tmp_path, corpus, bilm):
     whole = train(config, tmp_path / "whole")
     train(change(config, max_steps=7), tmp_path / "run")
     shutil.rmtree(tmp_path / "model")
-    again = train(config, tmp_path / "run", resume=True, export=True)
+    no_path = replace(config, paths=replace(config.paths, init_from=None))
+    again = train(no_path, tmp_path / "run", resume=True, export=True)
     assert equal(weights(whole), weights(again))
     spacy.load(tmp_path / "run" / "model-last")
 
