@@ -141,10 +141,10 @@ def write_pipeline(
         for file in files:
             if not (new / file.name).exists():
                 shutil.copy(file, new)
-        if head is None:
-            remove_folder(head_out)  # Of the pipeline that is replaced.
-        else:
+        if head is not None:
             write_head(outputs.enter_context(atomic_folder(head_out)), head)
+    if head is None:
+        remove_folder(head_out)  # Of the pipeline that was replaced.
 
 
 def _describe_sources(weights: Path) -> list[dict[str, str]]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import torch
 
 from spacy_elmo.bilm import BiLM
 from spacy_elmo.bilm.formats import load
+from spacy_elmo.pretraining.export import HEAD_FILES
 from spacy_elmo.weights import load_bilm
 
 from ..conftest import max_difference, shared_path
@@ -272,6 +274,27 @@ def test_failure_leaves_the_old_output_alone(tmp_path: Path, hdf5_folder: Path, 
         "convert", hdf5_folder / "options.json", weights, pipeline, "--force"
     )
     assert len(spacy.load(pipeline)("the bank")._.elmo_tokens) == 2
+
+
+def test_a_full_disk_leaves_the_old_output_layer_alone(
+    tmp_path: Path, hdf5_folder: Path, pipeline: Path, monkeypatch
+):
+    """Also where the new weights have none."""
+    head = tmp_path / f"{pipeline.name}.head"
+    head.mkdir()
+    for name in HEAD_FILES:
+        (head / name).touch()
+
+    def fail_to_sync(path):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr("spacy_elmo.files.sync", fail_to_sync)
+    arguments = ("convert", hdf5_folder / "weights.hdf5", pipeline)
+    assert "No space left" in fail(*arguments, "--force")
+    assert {path.name for path in head.iterdir()} == set(HEAD_FILES)
+    monkeypatch.undo()
+    succeed(*arguments, "--force")
+    assert not head.exists()
 
 
 @pytest.mark.parametrize("command", ["info", "export"])
