@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Optional
 
@@ -63,6 +64,9 @@ def neighbors_cli(
             punctuation=punctuation,
             window=window,
         )
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A file or a pipe may have an encoding without some of the characters, as on Windows.
+        sys.stdout.reconfigure(errors="backslashreplace")
     print_neighbors = _print_json if as_json else _print_sentences
     for query, neighbors in zip(queries, results):
         print_neighbors(query, neighbors)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy
@@ -256,6 +259,16 @@ def test_command_prints_sentences(pipeline: Path, corpus: Path):
     assert "a.txt  and no [play] of colours" in output
     options = ["-q", "[unheard]", "--same-word"]
     assert "Nothing found" in succeed("neighbors", pipeline, corpus, *options)
+
+
+def test_command_prints_to_a_stream_without_some_characters(pipeline: Path, tmp_path: Path):
+    """As a pipe on Windows."""
+    (tmp_path / "a.txt").write_text("a play by Stanisław\n", encoding="utf8")
+    command = ["-m", "spacy", "elmo", "neighbors", pipeline, tmp_path / "a.txt", "-q", "to [play]"]
+    env = {**os.environ, "PYTHONIOENCODING": "cp1252"}
+    process = subprocess.run([sys.executable, *command, "-n", "1"], env=env, capture_output=True)
+    assert process.returncode == 0, process.stderr
+    assert b"[play] by Stanis\\u0142aw" in process.stdout
 
 
 def test_spacy_files_keep_their_tokens(pipeline: Path, tmp_path: Path):
