@@ -98,7 +98,7 @@ class ParquetJob:
                     "another output, or start afresh with --force"
                 )
             return
-        if names or (names is None and self.out.exists()):
+        if names or self.out.is_file():
             raise ValueError(
                 f"{self.out} was not written by this command (no {SETTINGS} in it): choose another "
                 "path, or remove it"

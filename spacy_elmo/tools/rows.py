@@ -1,7 +1,8 @@
 """Read rows of texts for bulk embedding, as Arrow tables of a fixed number of rows.
 
 .parquet            Named columns.
-.jsonl              Named fields. Those that are carried through become strings.
+.jsonl              Named fields. Those that are carried through become strings. An empty line is a
+                    row with an empty text, if that is the only field.
 .txt, .spacy, -     One column, "text". Docs are joined by spaces.
 
 A source is a path, or the URL of a file (s3://, gs://, ...): .parquet is read by pyarrow, others by
@@ -21,7 +22,15 @@ from typing import Any, Union
 from spacy.vocab import Vocab
 
 from .arrow import import_arrow
-from .texts import SUFFIXES, find_files, read_docbin, read_fields, replace_surrogates
+from .texts import (
+    EMPTY_LINE,
+    SUFFIXES,
+    find_files,
+    path_of,
+    read_docbin,
+    read_fields,
+    replace_surrogates,
+)
 
 ROW_SUFFIXES = (*SUFFIXES, ".parquet")
 Source = Union[Path, str]
@@ -92,7 +101,7 @@ def read_blocks(
     RAISES (ValueError): If something cannot be read, or there is no such column.
     """
     names = list(dict.fromkeys([*ids, text]))
-    is_parquet = str(source).lower().endswith(".parquet")
+    is_parquet = path_of(source).lower().endswith(".parquet")
     read = _read_parquet if is_parquet else _read_rows
     for block, table in read(source, names, text, n_rows, is_wanted):
         if not ids:
@@ -135,10 +144,10 @@ def _read_rows(
     source: Source, names: list[str], text: str, n_rows: int, is_wanted: Callable[[int], bool]
 ) -> Iterator[tuple[int, Any]]:
     arrow = import_arrow()
-    if str(source).lower().endswith(".spacy"):
-        fields = _read_docs(Path(source))
-    else:
-        fields = read_fields(source)
+    is_docs = path_of(source).lower().endswith(".spacy")
+    fields = _read_docs(source) if is_docs else read_fields(source)
+    if names != ["text"]:
+        fields = (pair for pair in fields if pair[1] is not EMPTY_LINE)
     for block in count():
         few = islice(fields, n_rows)
         if not is_wanted(block):
@@ -159,7 +168,7 @@ def _read_rows(
         yield block, table
 
 
-def _read_docs(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_docs(path: Source) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, doc in enumerate(read_docbin(path, Vocab(), None), start=1):
         words = [token.text for token in doc if not token.is_space]
         yield f"{path}, doc {number}", {"text": " ".join(words)}

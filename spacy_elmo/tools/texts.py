@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from glob import glob, has_magic
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Any, NoReturn, Optional, Union
 
 import smart_open
 from smart_open.compression import compression_wrapper
@@ -44,6 +44,9 @@ _WRITTEN = (
     ("log.jsonl", "step-*"),  # A run of pretraining.
     ("_settings.json", "part-*"),  # Vectors in Parquet.
 )
+
+# What `read_fields` yields for a line of .jsonl without an object.
+EMPTY_LINE: dict[str, Any] = {"text": ""}
 
 Progress = Optional[Callable[[int], object]]
 _Record = tuple[str, Optional[str], Optional[list[str]]]
@@ -94,9 +97,14 @@ def find_files(
 
 def _walk(top: Path, on_skip: Optional[Callable[[Path], object]]) -> list[Path]:
     """RETURNS (list): The files below a folder, sorted, without hidden ones and without folders
-    that spacy-elmo has written. Links to folders are not followed: they may lead back."""
+    that spacy-elmo has written. Links to folders are not followed: they may lead back.
+    RAISES (OSError): If a folder cannot be listed."""
+
+    def fail(error: OSError) -> NoReturn:
+        raise error  # Else `os.walk` leaves out a folder that cannot be listed.
+
     files: list[Path] = []
-    for name, folders, names in os.walk(top):
+    for name, folders, names in os.walk(top, onerror=fail):
         folder = Path(name)
         if folder != top and _is_written(folder):
             folders.clear()
@@ -215,12 +223,14 @@ def _cut(text: str, max_characters: Optional[int]) -> Iterator[str]:
     yield text[start:]
 
 
-def read_docbin(path: Path, vocab: Vocab, progress: Progress) -> Iterator[Doc]:
+def read_docbin(path: Union[Path, str], vocab: Vocab, progress: Progress) -> Iterator[Doc]:
     try:
-        yield from DocBin().from_disk(path).get_docs(vocab)
+        with _open(path) as file:
+            docs = DocBin().from_bytes(file.read())
+        yield from docs.get_docs(vocab)
     except Exception as error:  # A damaged file raises many kinds of errors.
         raise ValueError(f"{path}: not a complete .spacy file ({error})") from error
-    if progress is not None:
+    if progress is not None and isinstance(path, Path):
         progress(path.stat().st_size)
 
 
@@ -241,10 +251,10 @@ def read_fields(
     path (Union[Path, str]): A file, or the URL of one that `smart_open` reads.
     encoding, errors, progress: See `read_texts`.
     YIELDS (tuple): File and line for messages, and the object of the line. A line of text is its
-        "text", and so is an empty line between objects. What is no object has no fields.
+        "text"; an empty line between objects is `EMPTY_LINE`. What is no object has no fields.
     RAISES (ValueError): If something cannot be read. The message names file and line.
     """
-    file_name = os.path.basename(path).lower()
+    file_name = os.path.basename(path_of(path)).lower()
     # Also parts, such as texts.jsonl.part1.
     is_json = ".jsonl" in file_name and not file_name.endswith(_LINE_SUFFIXES)
     name = "stdin" if path == STDIN else str(path)
@@ -253,10 +263,15 @@ def read_fields(
         if "\0" in line:
             raise ValueError(f"{where}: holds NUL characters: is it text?")
         line = line.removeprefix("\ufeff") if number == 1 else line
-        if is_json and line.strip():
-            yield where, _parse_json(line, where)
+        if is_json:
+            yield where, _parse_json(line, where) if line.strip() else EMPTY_LINE
         else:
             yield where, {"text": line.rstrip("\r\n")}
+
+
+def path_of(source: Union[Path, str]) -> str:
+    """RETURNS (str): A path, or a URL without its query, such as a signature."""
+    return str(source) if isinstance(source, Path) else source.partition("?")[0]
 
 
 def _read_lines(
@@ -266,7 +281,7 @@ def _read_lines(
     has_size = isinstance(path, Path) and path.is_file()
     try:
         with _open(path) as file:
-            stream = compression_wrapper(file, "rb", filename=name)
+            stream = compression_wrapper(file, "rb", filename=path_of(path))
             # Decode each line by itself, so that an error names the right one; or the stream, if a
             # line feed in this encoding is not a single byte.
             if "\n".encode(encoding) != b"\n":

@@ -5,8 +5,12 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import os
 import random
 import sys
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy
@@ -249,6 +253,54 @@ def test_an_interrupted_run_of_other_rows(text: Path, pipeline: Path, tmp_path: 
     for damaged in ("{", "[1]"):
         (out / "_settings.json").write_text(damaged)
         assert "_settings.json is damaged" in fail(*command)
+
+
+def test_a_url_with_a_query(pipeline: Path, tmp_path: Path):
+    """Such as a signature. The compression is that of the file."""
+    paths = write_inputs(tmp_path / "in")
+    handler = partial(SimpleHTTPRequestHandler, directory=tmp_path / "in")
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        urls = [f"http://127.0.0.1:{server.server_port}/{x.name}?sig=a%2Fb" for x in paths[:2]]
+        embed(*urls, tmp_path / "out.parquet", "-m", pipeline, "--text", "body", "--id", "id")
+        server.shutdown()
+    rows = parquet.read_table(tmp_path / "out.parquet")
+    assert rows.column("id").to_pylist() == [f"n{i}" for i in range(5)] * 2
+
+
+def test_a_url_of_docs(pipeline: Path, tmp_path: Path):
+    (tmp_path / "in").mkdir()
+    nlp = spacy.blank("en")
+    DocBin(docs=map(nlp, LINES)).to_disk(tmp_path / "in" / "a.spacy")
+    for name, source in (("a", tmp_path / "in"), ("b", f"file://{tmp_path}/in/")):
+        embed(source, tmp_path / f"{name}.parquet", "-m", pipeline)
+    first, second = (read(tmp_path / f"{name}.parquet").values() for name in "ab")
+    assert len(first) == 5 and all(map(numpy.array_equal, first, second))
+
+
+def test_empty_lines_between_objects(pipeline: Path, tmp_path: Path):
+    """They have no IDs. Where the text is all that is read, they are empty texts."""
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"id": 1, "text": "a"}\n\n{"id": 2, "text": "b"}\n\n')
+    embed(path, tmp_path / "ids.parquet", "-m", pipeline, "--id", "id")
+    assert list(read(tmp_path / "ids.parquet")) == ["1", "2"]
+    embed(path, tmp_path / "lines.parquet", "-m", pipeline)
+    assert list(read(tmp_path / "lines.parquet")) == [f"{path}:{n}" for n in (1, 2, 3, 4)]
+
+
+def test_another_shard_makes_the_folder(text: Path, pipeline: Path, tmp_path: Path, monkeypatch):
+    """In the moment after this one has found none."""
+    out, is_dir = tmp_path / "out.parquet", Path.is_dir
+
+    def is_dir_then_make(path: Path) -> bool:
+        found = is_dir(path)
+        if path == out:
+            os.makedirs(path, exist_ok=True)
+        return found
+
+    monkeypatch.setattr(Path, "is_dir", is_dir_then_make)
+    embed(text, out, "-m", pipeline)
+    assert len(read(out)) == 5
 
 
 def test_bad_arguments(text: Path, pipeline: Path, tmp_path: Path):

@@ -103,6 +103,18 @@ def test_the_same_batch_has_the_same_bits(pipeline: Path):
     assert all(map(numpy.array_equal, used.embed(TEXTS), fresh))
 
 
+@pytest.mark.parametrize("pool", ["mean", "layers"])
+def test_the_vocabulary_does_not_grow_without_end(pool: str, pipeline: Path, monkeypatch):
+    embed = Embed(pipeline, pool=pool)
+    before = embed.embed(TEXTS)
+    nlp, _ = embed.load()
+    monkeypatch.setattr("spacy_elmo.tools.columns.MAX_STRINGS", len(nlp.vocab.strings))
+    n_strings = len(nlp.vocab.strings)
+    embed.embed([f"word{i} of many" for i in range(100)])
+    assert len(nlp.vocab.strings) == n_strings
+    assert all(map(numpy.array_equal, embed.embed(TEXTS), before))
+
+
 def test_it_pickles_as_its_settings(pipeline: Path, monkeypatch):
     monkeypatch.chdir(pipeline.parent)
     embed = Embed(pipeline.name, layer=1)

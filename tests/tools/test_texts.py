@@ -221,6 +221,21 @@ def test_patterns(pattern, names, tmp_path):
     assert files == [tmp_path / "texts" / name for name in names]
 
 
+def test_a_folder_that_cannot_be_listed(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("text\n")
+    (tmp_path / "closed").mkdir()
+    scandir = os.scandir
+
+    def refuse(path):
+        if os.path.basename(path) == "closed":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(PermissionError, match="closed"):
+        find_files([tmp_path])
+
+
 def test_folders_that_are_skipped_are_not_listed(tmp_path, monkeypatch):
     """They may have many files."""
     for name in (".git/objects", "corpus/train", "texts"):
