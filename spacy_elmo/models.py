@@ -266,7 +266,7 @@ def _folder_name(source: str) -> Optional[str]:
 
 def downloaded_language(path: Path) -> Optional[str]:
     """RETURNS (Optional[str]): The language of downloaded weights, if it is known."""
-    folder = path if path.is_dir() else path.parent
+    folder = path if os.path.isdir(path) else path.parent
     return read_manifest(folder).get("lang") if folder.parent == home() / "weights" else None
 
 

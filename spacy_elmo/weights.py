@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import warnings
 from pathlib import Path
 from typing import Optional, Union
@@ -42,7 +43,7 @@ def find_source(source: Union[str, Path]) -> Path:
     RETURNS (Path): The absolute path of the folder or file.
     RAISES (ValueError): If it does not exist.
     """
-    named, path = _find_named(source), Path(source).expanduser()
+    named, path = _find_named(source), Path(os.path.expanduser(source))
     if named is None and not (str(source) and path.exists()):
         if command := download_command(str(source)):
             raise ValueError(
@@ -78,9 +79,11 @@ def find_weights(path: Path) -> Path:
 def absolute_source(source: Union[str, Path]) -> Union[str, Path]:
     """RETURNS (Union[str, Path]): The source, with a relative path made absolute, so that it stays
     valid after a change of the working directory."""
-    path = Path(source).expanduser()
-    is_path = str(source) and _find_named(source) is None and path.exists()
-    return path.absolute() if is_path else source
+    # os.path raises no error for a folder without permission, or for ~ of an unknown user. A saved
+    # pipeline may have such a path in its config, and does not need it.
+    path = os.path.expanduser(source)
+    is_path = str(source) and _find_named(source) is None and os.path.exists(path)
+    return Path(path).absolute() if is_path else source
 
 
 def is_pipeline(path: Path) -> bool:
@@ -93,7 +96,7 @@ def source_language(source: Union[str, Path, None]) -> Optional[str]:
     meta.json of a pipeline or of NLPL, or the name of bundled weights. None if it is unknown."""
     if source is None:
         return None
-    path = _find_named(source) or Path(source).expanduser()
+    path = _find_named(source) or Path(os.path.expanduser(source))
     if path.parent == FOLDER:
         return path.name.split("_")[0]
     lang = _read_meta(path).get("lang") or downloaded_language(path)
@@ -141,7 +144,13 @@ def load_pipeline(source: Union[str, Path]) -> Language:
             return spacy.load(str(source) if path == _find_package(source) else path)
         except (ImportError, OSError, ValueError, KeyError) as error:
             raise ValueError(f"cannot load the pipeline {source}: {error}") from error
-    nlp = spacy.blank(source_language(path) or "xx")
+    lang = source_language(path) or "xx"
+    try:
+        nlp = spacy.blank(lang)
+    except ImportError as error:
+        raise ValueError(
+            f"the weights {source} need spaCy's tokenizer of {lang!r}: {error}"
+        ) from error
     nlp.add_pipe("sentencizer")
     elmo = nlp.add_pipe("elmo", config={"model": {"weights": str(path)}})
     elmo.bilm  # type: ignore[attr-defined]  # noqa: B018  Load now, so that errors appear here.

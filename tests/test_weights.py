@@ -193,6 +193,18 @@ def test_a_saved_pipeline_needs_no_name_anymore(namesake, recwarn):
     assert not recwarn.list
 
 
+def test_a_saved_pipeline_needs_no_path_anymore(weights_folder, tmp_path):
+    """That of another user neither."""
+    elmo_pipeline(weights_folder).to_disk(tmp_path / "saved")
+    config = tmp_path / "saved" / "config.cfg"
+    text = config.read_text(encoding="utf8")
+    assert str(weights_folder) in text
+    config.write_text(text.replace(str(weights_folder), "~nobody-of-this-name/weights"))
+    assert spacy.load(tmp_path / "saved")("The bank")._.elmo is not None
+    with pytest.raises(ValueError, match="no pipeline and no weights '~nobody"):
+        load_bilm("~nobody-of-this-name/weights")
+
+
 def test_relative_weights_stay_the_same_folder(namesake, tmp_path, bilm, monkeypatch):
     nlp = elmo_pipeline(f"./{DEFAULT}")
     monkeypatch.chdir(tmp_path)
@@ -366,6 +378,13 @@ def test_weights_make_one_pipeline_for_all_commands(what, tmp_path, weights_fold
     cosines = {token.text: float(top[token.i] @ top[-2]) for token in doc if not token.is_punct}
     records = map(json.loads, output.splitlines())
     assert {r["token"]: r["similarity"] for r in records} == pytest.approx(cosines, abs=1e-4)
+
+
+def test_weights_of_a_language_whose_tokenizer_is_not_installed(weights_folder, monkeypatch):
+    (weights_folder / "meta.json").write_text('{"lang": "ja"}')
+    monkeypatch.setitem(sys.modules, "sudachipy", None)
+    with pytest.raises(ValueError, match=f"{weights_folder} need.*'ja'.*Japanese support requires"):
+        load_pipeline(weights_folder)
 
 
 # What comes with this package
