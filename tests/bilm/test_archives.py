@@ -272,6 +272,18 @@ def test_a_packed_folder(suffix, outer, hdf5_folder, tmp_path, bilm):
     assert max_difference(load(path).embed([TEXT])[0], bilm.embed([TEXT])[0]) == 0
 
 
+@pytest.mark.parametrize("folder", ["", "en/"])
+def test_an_archive_that_macos_made(folder, hdf5_folder, tmp_path, bilm):
+    path = tmp_path / "packed.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in hdf5_folder.iterdir():
+            archive.write(file, folder + file.name)
+            archive.writestr(f"__MACOSX/{folder}._{file.name}", b"\0\5\x16\7")
+            archive.writestr(f"{folder}._{file.name}", b"\0\5\x16\7")  # Those of its tar.
+        archive.writestr(folder + ".DS_Store", b"\0\0\0\1Bud1")
+    assert max_difference(load(path).embed([TEXT])[0], bilm.embed([TEXT])[0]) == 0
+
+
 # ---------------------------------------------------------------------------------------- refused
 
 

@@ -200,6 +200,8 @@ def _unpack(path: Path, read_members: Reader, folder: Path) -> None:
                     f"with {size:,} bytes it declares {n_bytes:,} bytes or more in {len(names):,} "
                     "files, as no model does: refused"
                 )
+            if "__MACOSX" in name.parts or name.name.startswith("._") or name.name == ".DS_Store":
+                continue  # What macOS adds.
             target = folder.joinpath(*name.parts)
             target.parent.mkdir(parents=True, exist_ok=True)
             with member.open() as source, target.open("xb") as new:
