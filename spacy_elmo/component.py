@@ -18,6 +18,7 @@ from thinc.api import Config, Model, Optimizer
 from .layers.activation_cache import ActivationCache
 from .layers.encoder import BatchLayers, get_shim, set_bilm
 from .layers.mixes import Mix
+from .layers.not_serialized import LayerSettings
 from .layers.upstream import RunState, Upstream
 from .weights import load_bilm
 
@@ -129,7 +130,7 @@ def replace_listener(
 ) -> Model[list[Doc], BatchLayers]:
     """What `nlp.replace_listeners` puts where the listener was: a copy of the upstream's model."""
     factor = listener.attrs["settings"].grad_factor
-    encoder.attrs["grad_factor"] = 0.0 if upstream.frozen else factor
+    encoder.attrs["gradient"] = LayerSettings(factor=0.0 if upstream.frozen else factor)
     return encoder
 
 

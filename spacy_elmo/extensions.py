@@ -30,7 +30,7 @@ from typing import Any, Callable, Optional, Union, cast
 import numpy
 from spacy.attrs import IS_SPACE, ORTH
 from spacy.tokens import Doc, Span, Token
-from thinc.api import get_array_module
+from thinc.api import get_array_module, to_numpy
 from thinc.types import Floats1d, Floats2d, Floats3d
 
 # Keys of a doc's user data. spaCy leaves out keys of this form where only a part of the doc is
@@ -204,13 +204,15 @@ def _has_vector(obj: Union[Doc, Span, Token]) -> bool:
 
 
 def _similarity(obj: Union[Doc, Span, Token], other: Any) -> float:
-    if obj.vector.shape != other.vector.shape:
+    # Docs that were stored have theirs in main memory.
+    first, second = to_numpy(obj.vector), to_numpy(other.vector)
+    if first.shape != second.shape:
         raise ValueError(
-            f"an ELMo vector of {len(obj.vector)} numbers cannot be compared with one of "
-            f"{len(other.vector)}: the other text needs vectors of the same elmo component"
+            f"an ELMo vector of {len(first)} numbers cannot be compared with one of "
+            f"{len(second)}: the other text needs vectors of the same elmo component"
         )
     norms = float(obj.vector_norm) * float(other.vector_norm)
-    cosine = float((obj.vector * other.vector).sum()) / norms if norms else 0.0
+    cosine = float((first * second).sum()) / norms if norms else 0.0
     return min(max(cosine, -1.0), 1.0)  # Rounding can exceed 1, which `math.acos` refuses.
 
 

@@ -243,6 +243,26 @@ def test_training(weights_folder: Path, frozen: bool, mixed_precision: bool):
     assert all(torch.equal(a, b) for a, b in zip(before, after)) == frozen
 
 
+def test_stored_layers(weights_folder: Path):
+    """Docs that were stored have their layers in main memory."""
+    nlp = elmo_pipeline(weights_folder, set_vectors=True)
+    add_tagger(nlp)
+    examples = tagged(nlp)
+    optimizer = nlp.initialize(lambda: examples, sgd=Adam(0.01))
+    nlp.update(examples, sgd=optimizer)
+    docs = list(nlp.pipe(TEXTS))
+    data = DocBin(docs=docs, store_user_data=True).to_bytes()
+    stored = list(DocBin().from_bytes(data).get_docs(nlp.vocab))
+    for doc in stored:
+        doc._.elmo_layers = to_numpy(doc._.elmo_layers)
+    with nlp.select_pipes(disable=["elmo"]):
+        again = list(nlp.pipe(stored))
+    assert [[x.tag_ for x in doc] for doc in again] == [[x.tag_ for x in doc] for doc in docs]
+    with use_ops("numpy"):
+        other = elmo_pipeline(weights_folder, set_vectors=True)(TEXTS[0])
+    assert docs[0].similarity(other) == pytest.approx(1.0, abs=1e-4)
+
+
 def test_gradients_are_the_cpus(weights_folder: Path):
     gradients = []
     for ops in ("cupy", "numpy"):

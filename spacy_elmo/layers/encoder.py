@@ -14,7 +14,7 @@ import numpy
 import srsly
 import torch
 from spacy.tokens import Doc
-from thinc.api import Model, Ops, Optimizer, PyTorchShim, torch2xp, xp2torch
+from thinc.api import Model, Ops, Optimizer, PyTorchShim, Shim, torch2xp, xp2torch
 from thinc.types import ArgsKwargs, Floats3d
 
 from ..bilm import BiLM
@@ -25,7 +25,7 @@ from ..inference import Session, Settings, current_session, release_session
 from ..inference.settings import Precision, check_precision
 from ..segmenters import Segmenter, Sequences
 from .activation_cache import ActivationCache
-from .not_serialized import not_serialized
+from .not_serialized import LayerSettings, not_serialized
 
 NAME = "elmo_encoder"
 
@@ -160,6 +160,15 @@ class ElmoShim(PyTorchShim):
         bilm.lstm.kernel = self.settings.kernel
         self._model, self.load = bilm, None
 
+    def copy(self) -> ElmoShim:
+        """RETURNS (ElmoShim): A copy with an id of its own, by which optimizers keep the moments of
+        weights."""
+        shim = super().copy()
+        with Shim.global_id_lock:
+            Shim.global_id += 1
+            shim.id = Shim.global_id
+        return shim
+
     def finish_update(self, optimizer: Optimizer) -> None:
         super().finish_update(optimizer)
         if isinstance(self._model, BiLM):
@@ -206,8 +215,8 @@ def ElmoEncoder(
     load, settings, mixed_precision, language: See `ElmoShim`.
 
     The biLM is on the device of thinc's current ops, that of the model, from whichever thread it is
-    used later. The attribute `grad_factor` (1) scales the gradient that reaches the biLM; with 0 it
-    is frozen.
+    used later. The factor of the attribute `gradient` (1) scales the gradient that reaches the
+    biLM; with 0 it is frozen.
     """
     shim = ElmoShim(load, settings, mixed_precision, language)
     # A layer of its own, as in all pipelines that were saved.
@@ -217,7 +226,11 @@ def ElmoEncoder(
         forward,
         init=init,
         layers=[bilm],
-        attrs={"segmenter": segmenter, "settings": settings, "grad_factor": 1.0},
+        attrs={
+            "segmenter": segmenter,
+            "settings": settings,
+            "gradient": LayerSettings(factor=1.0),
+        },
     )
 
 
@@ -229,7 +242,8 @@ def _run_shim(model: Model, inputs: tuple, is_train: bool) -> tuple[Any, Callabl
 
 
 def forward(model: Encoder, docs: list[Doc], is_train: bool) -> tuple[BatchLayers, Callable]:
-    if not is_train or not model.attrs["grad_factor"]:
+    factor = model.attrs["gradient"].factor
+    if not is_train or not factor:
         return encode_layers(model, docs), lambda d_layers: docs
     ops = model.ops
     sequences = Sequences.cut(docs, model.attrs["segmenter"])
@@ -246,7 +260,7 @@ def forward(model: Encoder, docs: list[Doc], is_train: bool) -> tuple[BatchLayer
 
     def backprop(d_layers: Any) -> list[Doc]:
         d_values = ops.xp.zeros_like(values)
-        d_values[:, kept] = d_layers[:, rows] * model.attrs["grad_factor"]
+        d_values[:, kept] = d_layers[:, rows] * factor
         gradient = xp2torch(d_values, device=outputs.device)
         backprop_bilm(ArgsKwargs(args=((outputs,),), kwargs={"grad_tensors": (gradient,)}))
         return docs

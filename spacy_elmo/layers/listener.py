@@ -64,7 +64,7 @@ _CHECK_EVERY = 100
 class SharedBatch:
     """The layers of one batch for the listeners, and the sum of their gradients.
 
-    keys (list[bytes]): The word types of each doc, to recognise it.
+    docs (Sequence[Doc]): The docs.
     layers (BatchLayers): What the upstream computed for the docs.
     waiting (set[ListenerState]): The listeners that have not taken the layers yet.
     backprop (Optional[Callable]): Takes the sum of the gradients (L+1, tokens, 2P), or None if no
@@ -74,9 +74,11 @@ class SharedBatch:
     started (bool): Whether a listener has taken the layers.
     n_pending (int): The listeners that have taken the layers and not yet sent a gradient.
     gradient (Optional[Floats3d]): The sum so far.
+
+    Attributes: `keys`, the word types of each doc, to notice changes.
     """
 
-    keys: list[bytes]
+    docs: Sequence[Doc]
     layers: BatchLayers
     waiting: set[ListenerState] = field(default_factory=set)
     backprop: Optional[Callable[[Optional[Floats3d], Optional[Optimizer]], None]] = None
@@ -84,6 +86,9 @@ class SharedBatch:
     started: bool = False
     n_pending: int = 0
     gradient: Optional[Floats3d] = None
+
+    def __post_init__(self) -> None:
+        self.keys = doc_keys(self.docs)
 
     def accumulate(self, gradient: Floats3d) -> list:
         """Add a listener's gradient. The last one sends the sum into the biLM.
@@ -111,7 +116,7 @@ class SharedBatch:
 
 
 def doc_keys(docs: Sequence[Doc]) -> list[bytes]:
-    """RETURNS (list[bytes]): The word types of each doc, to recognise it."""
+    """RETURNS (list[bytes]): The word types of each doc."""
     return [doc.to_array(ORTH).tobytes() for doc in docs]
 
 
@@ -160,7 +165,7 @@ def make_source(
     grad_factor (float): Scales the gradient that goes back to the biLM, if that is not frozen.
     """
     if not isinstance(upstream, str):
-        upstream.attrs["grad_factor"] = grad_factor
+        upstream.attrs["gradient"] = LayerSettings(factor=float(grad_factor))
         return upstream
     settings = LayerSettings(upstream=upstream, grad_factor=float(grad_factor))
     return Model(NAME, forward, init=init, attrs={"settings": settings, "link": ListenerState()})
@@ -182,7 +187,7 @@ def init(model: Model[list[Doc], BatchLayers], X: Any = None, Y: Any = None) -> 
     n_layers, width = state.upstream.layer_shape
     lengths = [len(doc) for doc in X]
     zeros = model.ops.alloc3f(n_layers, sum(lengths), width)
-    state.batch = SharedBatch(doc_keys(X), BatchLayers(zeros, lengths))
+    state.batch = SharedBatch(X, BatchLayers(zeros, lengths))
 
 
 def forward(
@@ -228,21 +233,23 @@ def _layers_without_update(
             "training.frozen_components, or set frozen = true"
         )
     layers = upstream.predict_layers(docs)
-    state.batch = SharedBatch(doc_keys(docs), layers)
+    state.batch = SharedBatch(docs, layers)
     return layers
 
 
 def _read_layers(model: Model[list[Doc], BatchLayers], docs: Sequence[Doc]) -> BatchLayers:
-    """Read the layers from the docs. Layers that are not there are taken from the last batch: in
-    training, a component may annotate though its upstream does not."""
+    """Read the layers from the docs. Docs of the last batch may have none: in training, a component
+    may annotate though its upstream does not. They get those of the batch."""
     state: ListenerState = model.attrs["link"]
     upstream = state.upstream
     name = model.attrs["settings"].upstream if upstream is None else upstream.name
     checksums = state.checksums()
     layers = [get_layers(doc, name, checksums) for doc in docs]
     if state.batch is not None and any(array is None for array in layers):
-        given = dict(zip(state.batch.keys, state.batch.layers.split()))
-        layers = [given.get(key) if x is None else x for key, x in zip(doc_keys(docs), layers)]
+        ids = zip(map(id, state.batch.docs), state.batch.keys)
+        given = dict(zip(ids, state.batch.layers.split()))
+        ids = zip(map(id, docs), doc_keys(docs))
+        layers = [given.get(key) if x is None else x for key, x in zip(ids, layers)]
     if any(array is None for array in layers):
         raise ValueError(describe_missing_layers(model, docs))
     if not layers:
@@ -254,7 +261,8 @@ def _read_layers(model: Model[list[Doc], BatchLayers], docs: Sequence[Doc]) -> B
 def join_layers(ops: Ops, layers: Sequence[Any]) -> BatchLayers:
     """RETURNS (BatchLayers): The layers (L+1, tokens, 2P) of some docs, one after the other."""
     lengths = [array.shape[1] for array in layers]
-    return BatchLayers(ops.xp.concatenate(layers, axis=1), lengths, frozen=True)
+    arrays = list(map(ops.asarray3f, layers))  # Docs that were stored have them in main memory.
+    return BatchLayers(ops.xp.concatenate(arrays, axis=1), lengths, frozen=True)
 
 
 def mix_docs(mix: Mix) -> Model[BatchLayers, list[Floats2d]]:

@@ -31,7 +31,7 @@ from .encoder import (
     split_tokens,
 )
 from .listener import NAME as LISTENER
-from .listener import GradientCheck, SharedBatch, doc_keys, join_layers
+from .listener import GradientCheck, SharedBatch, join_layers
 from .listener_state import ANY, ListenerState
 from .mixes import Mix, use_trained
 
@@ -88,6 +88,12 @@ class Upstream(Tok2Vec):
     optimizer: Optional[Optimizer]
     activation_cache: Optional[ActivationCache]
     _run: RunState
+
+    def __setstate__(self, state: Any) -> None:
+        """Connect the listeners of a copy or of a pickle to it: their states have no upstream."""
+        super().__setstate__(state)
+        for listener in self.listeners:
+            listener.attrs["link"].upstream = self
 
     @property
     def bilm(self) -> BiLM:
@@ -223,7 +229,7 @@ class Upstream(Tok2Vec):
             layers, backprop = encode_layers(self.model, docs, self.activation_cache), None
         else:
             layers, backprop = self._begin_fine_tuning(docs, losses)
-        batch = SharedBatch(doc_keys(docs), layers, states, backprop)
+        batch = SharedBatch(docs, layers, states, backprop)
         for state in states:
             state.batch = batch
         if backprop is not None:
@@ -282,7 +288,10 @@ class Upstream(Tok2Vec):
                 self.optimizer.step_schedules()
 
     def end_training(self) -> None:
-        """Free what only training needs: cached activations, and the last batch."""
+        """Free what only training needs: cached activations, and the last batch, whose gradients
+        update the biLM first if a listener was left out."""
+        if self._run.batch is not None and self._run.batch.started:
+            self._run.batch.finish()
         self._run.end_training()
         if self.activation_cache is not None:
             self.activation_cache.clear()
@@ -310,6 +319,8 @@ def encode(
     """
     session, ops = get_session(model), model.ops
     use_trained(mix, session.trained_mix)
+    for node in mix.walk():
+        node.ops = ops  # `model.to_gpu` moves the model alone. This mix has no weights.
     lengths = [len(doc) for doc in docs]
     shape = session.n_layers, sum(lengths), session.width
     if cache is None:
@@ -322,13 +333,13 @@ def encode(
     for rows, values in batches:
         if keep_layers:
             layers[:, ops.xp.asarray(rows)] = values
-        mixed = mix.predict(mix.ops.asarray3f(values))
+        mixed = mix.predict(values)
         if tokens is None:
-            tokens = mix.ops.alloc2f(shape[1], mixed.shape[1])
-        tokens[mix.ops.xp.asarray(rows)] = mixed
+            tokens = ops.alloc2f(shape[1], mixed.shape[1])
+        tokens[ops.xp.asarray(rows)] = mixed
     if tokens is None:  # No words. A token of zeros gives the width.
-        width = mix.predict(mix.ops.alloc3f(shape[0], 1, shape[2])).shape[1]
-        tokens = mix.ops.alloc2f(shape[1], width)
+        width = mix.predict(ops.alloc3f(shape[0], 1, shape[2])).shape[1]
+        tokens = ops.alloc2f(shape[1], width)
     if len(docs) == 1:
         return [DocVectors(layers, tokens)]
     # Copies, because a view of one doc would keep the whole batch in memory.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import itertools
 import pickle
@@ -300,6 +301,17 @@ def test_other_tasks_do_not_wait_for_a_task_that_is_not_updated(weights_folder, 
     assert differ(before, weights_of(nlp)) == set(before)
 
 
+def test_the_last_update_of_a_training_counts_without_all_listeners(weights_folder):
+    nlp = elmo_pipeline(weights_folder, frozen=False)
+    for name in ("one", "two"):
+        add_tagger(nlp, name=name)
+    train(nlp, steps=2)
+    before = weights_of(nlp)
+    nlp.update(tagged(nlp), sgd=Adam(0.01), exclude=["two"])
+    nlp.get_pipe("elmo").end_training()
+    assert differ(before, weights_of(nlp)) == set(before)
+
+
 def test_one_update_changes_the_bilm_at_once(weights_folder):
     """`nlp.update` calls `finish_update` before the listeners have sent their gradients."""
     nlp = elmo_pipeline(weights_folder, frozen=False)
@@ -425,6 +437,68 @@ def test_replace_listeners(tmp_path, weights_folder, source, frozen):
     tagger_only.update(tagged(tagger_only), sgd=Adam(0.01))
     changed = differ(before, bilm.state_dict())
     assert changed == (set() if frozen else set(before))
+
+
+@pytest.mark.parametrize("factors", [(0.0, 1.0), (1.0, 0.0)], ids=["unfrozen", "frozen"])
+def test_the_config_decides_whether_a_replaced_listener_trains_its_bilm(
+    tmp_path, weights_folder, factors
+):
+    """Not what it was when the pipeline was saved."""
+    nlp = elmo_pipeline(weights_folder, frozen=not factors[0])
+    add_tagger(nlp)
+    train(nlp, steps=2)
+    nlp.replace_listeners("elmo", "tagger", ["model.tok2vec"])
+    nlp.to_disk(tmp_path / "saved")
+    model = {"tok2vec": {"grad_factor": factors[1]}}
+    again = spacy.load(tmp_path / "saved", config={"components": {"tagger": {"model": model}}})
+    [encoder] = [n for n in again.get_pipe("tagger").model.walk() if n.name == "elmo_encoder"]
+    before = {key: value.clone() for key, value in get_bilm(encoder).state_dict().items()}
+    again.update(tagged(again), sgd=Adam(0.01))
+    assert bool(differ(before, get_bilm(encoder).state_dict())) == bool(factors[1])
+
+
+def test_replaced_listeners_share_no_moments(tmp_path, weights_folder):
+    """An optimizer must not take the copies of a biLM for one: they train as they would alone."""
+    nlp = elmo_pipeline(weights_folder, frozen=False)
+    for name in ("one", "two"):
+        add_tagger(nlp, name=name)
+    train(nlp, steps=2)
+    for name in ("one", "two"):
+        nlp.replace_listeners("elmo", name, ["model.tok2vec"])
+    nlp.remove_pipe("elmo")
+    nlp.to_disk(tmp_path / "both")
+    alone = spacy.load(tmp_path / "both", exclude=["one"])
+    for pipeline in (nlp, alone):
+        optimizer = Adam(0.01)
+        for _ in range(5):
+            pipeline.update(tagged(pipeline), sgd=optimizer)
+    weights = []
+    for pipeline in (nlp, alone):
+        [encoder] = [n for n in pipeline.get_pipe("two").model.walk() if n.name == "elmo_encoder"]
+        weights.append(get_bilm(encoder).state_dict())
+    assert not differ(*weights)
+
+
+@both_ways
+@pytest.mark.parametrize("duplicate", [lambda x: pickle.loads(pickle.dumps(x)), copy.deepcopy])
+def test_copies_of_a_pipeline_train_on(weights_folder, frozen, duplicate):
+    nlp = trained_pipeline(weights_folder, frozen=frozen)
+    before = weights_of(nlp)
+    again = duplicate(nlp)
+    assert tags(again) == tags(nlp)
+    for pipeline in (nlp, again):
+        optimizer = Adam(0.01)
+        for step in range(3):
+            exclude = ["elmo"] if frozen and step == 1 else []
+            pipeline.update(tagged(pipeline), sgd=optimizer, exclude=exclude)
+        assert bool(differ(before, weights_of(pipeline))) != frozen
+        if pipeline is nlp:
+            assert not differ(before, weights_of(again))  # It is apart.
+    assert not differ(weights_of(nlp), weights_of(again))
+    assert tags(again) == tags(nlp)
+    again.initialize(lambda: tagged(again))
+    again.update(tagged(again), sgd=Adam(0.01))
+    assert len(tags(again)) == len(TEXTS)
 
 
 def test_replacing_a_listener_in_a_tok2vec_of_another_package(weights_folder):
@@ -615,6 +689,18 @@ def test_layers_from_before_fine_tuning_are_refused(weights_folder):
     nlp.update(tagged(nlp), sgd=Adam(0.01))
     with pytest.raises(ValueError, match="its weights have changed since"):
         nlp.get_pipe("tagger")(doc)
+
+
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_docs_that_elmo_has_not_seen_have_no_layers(weights_folder, is_trained):
+    """Even if they have the words of the initialisation or of the last batch."""
+    nlp = initialized(weights_folder)
+    if is_trained:
+        nlp.update(tagged(nlp), sgd=Adam(0.01))
+    [text, *_] = [" ".join(token.text for token in x.predicted) for x in tagged(nlp)]
+    with nlp.select_pipes(disable=["elmo"]), pytest.raises(ValueError, match="must run before it"):
+        nlp(text)
+    assert nlp(text)[0].tag_
 
 
 def test_fine_tuning_with_annotations(weights_folder):
