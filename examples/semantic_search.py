@@ -1,6 +1,6 @@
 """Search sentences by meaning: index a corpus once, then ask for the sentences most like yours.
 
-    python examples/semantic_search.py index texts/ books.index --pipeline en_elmo_small
+    python examples/semantic_search.py index texts/ books.index --pipeline en_elmo_sm
     python examples/semantic_search.py search books.index "The river flooded the town." -n 5
 
 A sentence's vector is the mean over its tokens, `Span._.elmo`. All such means have much in common,

@@ -124,9 +124,10 @@ def test_training_command_runs(folder: Path, run: Callable[[str], str]):
 @both_ways
 def test_pretraining_commands_run(folder: Path, run: Callable[[str], str]):
     (code,) = blocks("bash", "needs text")
-    (folder / "texts").mkdir()
     lines = [f"The bank number {i} flows. Money flows to the river {i}." for i in range(400)]
-    (folder / "texts" / "a.txt").write_text("\n".join(lines), encoding="utf8")
+    for name in ("texts", "held_out"):
+        (folder / name).mkdir()
+        (folder / name / "a.txt").write_text("\n".join(lines), encoding="utf8")
     code = code.replace("--paths.corpus corpus", "--paths.corpus corpus --pretraining.max_steps 2")
     output = run(code)
     assert "unknown words" in output

@@ -1,6 +1,6 @@
 r"""Find the tokens of a corpus nearest to a token in its sentence (Peters et al. 2018, table 4).
 
-    nlp = spacy.load("en_elmo_small")
+    nlp = load_pipeline("en_elmo_sm")
     docs = read_corpus(nlp, find_files(["texts"]))
     neighbors = find_neighbors(nlp, nlp.get_pipe("elmo"), ["the [play] was cancelled"], docs)
 
