@@ -16,7 +16,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from safetensors.torch import load_file
 from tqdm import tqdm
 from wasabi import msg
@@ -24,7 +23,6 @@ from wasabi import msg
 from spacy_elmo.bilm import BiLM, BiLMConfig
 from spacy_elmo.bilm.formats import native, round_to_int8
 from spacy_elmo.bilm.int8 import Int8Weight
-from spacy_elmo.bilm.mixed_precision import usable_mixed_precision
 from spacy_elmo.bilm.validation import validate
 from spacy_elmo.cli.util import exit_on_error
 from spacy_elmo.files import locked_output, save_tensors
@@ -37,7 +35,6 @@ from spacy_elmo.pretraining.train_state import TrainState
 from spacy_elmo.pretraining.updater import Updater
 from spacy_elmo.weights import load_bilm
 
-CPU = torch.device("cpu")
 HEAD, STATE, SCALES = "head.safetensors", "state.json", ".scales"
 # AdamW with a beta2 of 0.98 weighs a gradient of so many steps ago by a third of a new one.
 N_STEPS = 60
@@ -100,8 +97,7 @@ def restore(folder: Path, run: Path, corpus_folder: Path) -> None:
     config = validate(RunConfig, {**state["config"], "paths": {"corpus": corpus_folder}})
     checkpoints.check_same_training(state, config, corpus)
     progress = TrainState.from_dict(state["progress"])
-    mixed_precision = usable_mixed_precision(config.pretraining.mixed_precision, CPU)
-    settings = replace(config.pretraining, mixed_precision=mixed_precision)
+    settings = config.pretraining
     model = LanguageModel(
         load_bilm(str(folder)), len(corpus.words), settings.loss, settings.dropout
     )

@@ -19,7 +19,6 @@ from wasabi import msg
 
 from ..bilm import BiLMConfig
 from ..bilm.lstm_layer import LayerState
-from ..bilm.mixed_precision import usable_mixed_precision
 from ..files import atomic_file, exclusive_lock
 from . import checkpoint as checkpoints
 from .batches import ContiguousBatches, EpochBatches, make_epoch
@@ -123,8 +122,7 @@ class Trainer:
         checkpoint: Optional[Path] = None,
     ) -> None:
         self.config = config
-        mixed_precision = usable_mixed_precision(config.pretraining.mixed_precision, device)
-        self.settings = replace(config.pretraining, mixed_precision=mixed_precision)
+        self.settings = config.pretraining
         self.output = output
         self.corpus = corpus
         self.device = device

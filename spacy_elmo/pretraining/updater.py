@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Optional
 
 import numpy
@@ -13,7 +14,7 @@ from torch import nn
 
 from ..bilm.kernels import load_kernels
 from ..bilm.lstm_layer import LayerState
-from ..bilm.mixed_precision import autocast
+from ..bilm.mixed_precision import autocast, usable_mixed_precision
 from .batches import Batch, EpochBatches
 from .config import OptimizerConfig, PretrainingConfig
 from .distributed import all_gather_unique, all_reduce_sum, rank, world_size
@@ -37,8 +38,9 @@ class Updater:
     """
 
     def __init__(self, model: LanguageModel, settings: PretrainingConfig, seed: int) -> None:
+        mixed_precision = usable_mixed_precision(settings.mixed_precision, model.bilm.device)
         self.model = model
-        self.settings = settings
+        self.settings = replace(settings, mixed_precision=mixed_precision)
         self.seed = seed
         self.schedule: OptimizerConfig = settings.optimizer
         self.optimizer = build_optimizer(model, settings.optimizer)

@@ -261,7 +261,7 @@ def test_carried_states(corpus):
 @both_inputs
 @both_ways
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_mixed_precision(corpus, bilm, carry_state, loss):
+def test_mixed_precision(corpus, bilm, carry_state, loss, with_bfloat16):
     """Products in bfloat16, everything else in float32: the same loss and gradients, nearly."""
     results = []
     for mixed_precision in (False, True):
