@@ -72,6 +72,9 @@ def build(vectors: Path, index: Path, pipeline: str, n_sample: int) -> tuple[int
         raise ValueError(f"{vectors} has vectors of {settings['pool']}: embed with --pool mean")
     data = pyarrow.dataset.dataset(vectors, format="parquet")
     n_rows = data.count_rows()
+    manifest = vectors / "_manifest.json"
+    if not manifest.is_file() or srsly.read_json(manifest)["n_rows"] != n_rows:
+        raise ValueError(f"{vectors} is not complete: run `spacy elmo embed` again (all shards)")
     if not n_rows:
         raise ValueError(f"there are no rows in {vectors}")
     mean = sum(block.sum(axis=0, dtype=numpy.float64) for block in _blocks(data)) / n_rows

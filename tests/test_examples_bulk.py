@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
-from shutil import which
 
 import numpy
 import pytest
@@ -67,7 +67,7 @@ def test_datasets(pipeline: Path, tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(which("java") is None, reason="Spark needs Java")
+@pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java")
 def test_spark(pipeline: Path, tmp_path: Path, monkeypatch):
     pytest.importorskip("pyspark", reason="needs Spark")
     parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra arrow")
@@ -155,6 +155,8 @@ def test_parquet_search(pipeline: Path, texts: Path, tmp_path: Path, monkeypatch
         ("search", "nowhere", "query"): "manifest.json",
         ("search", "index", "query", "-n", 0): "-n must be 1 or more",
     }
+    problems[("index", "part.parquet", "other", *options)] = "part.parquet is not complete"
+    shutil.copytree("mean.parquet", "part.parquet", ignore=lambda *_: ["_manifest.json"])
     for arguments, problem in problems.items():
         assert problem in run(*arguments, fails=True)
     assert not Path("other").exists()

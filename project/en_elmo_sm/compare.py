@@ -21,13 +21,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy
+import srsly
+import torch
 from cleaning import Words, chunks, is_in, split_sentences
 from sources import SOURCES, imdb
 from tqdm import tqdm
 from wasabi import msg
 
 from spacy_elmo.cli.util import exit_on_error, torch_device
-from spacy_elmo.files import locked_output
+from spacy_elmo.files import atomic_file, locked_output
 from spacy_elmo.pretraining.batches import SentenceBatches, plan_epoch
 from spacy_elmo.pretraining.config import read_config
 from spacy_elmo.pretraining.corpus import Corpus, Sentences, open_corpus
@@ -87,33 +89,42 @@ def with_output_layer(name: str, corpus: Corpus, out: Path, n_words: int, device
     """RETURNS (Path): The model with a new output layer for the corpus, in OUT."""
     find_source(name)  # Raises if there is no such model.
     made = out / name.strip("/").replace("/", "_")
+    record_path = made.with_name(f"{made.name}.json")
     bilm = load_bilm(name)
-    if has_output_layer(made, corpus):
-        weights = load_bilm(str(made)).state_dict()
-        same = weights.keys() == bilm.state_dict().keys()
-        if same and all(v.equal(weights[k]) for k, v in bilm.state_dict().items()):
-            return made
-    msg.info(f"{name}: training an output layer for the vocabulary of {corpus.folder}")
-    config = read_config(CONFIG)
-    settings = config.pretraining
-    model = LanguageModel(bilm, len(corpus.words), settings.loss, 0.0).to(device)
-    model.bilm.requires_grad_(False)
-    updater = Updater(model, settings, config.system.seed)
-    n_steps = max(1, n_words // settings.batch_words)
-    updater.schedule = read_config(
+    n_steps = max(1, n_words // read_config(CONFIG).pretraining.batch_words)
+    config = read_config(
         CONFIG,
         {
             "pretraining.optimizer.schedule": "cosine",
             "pretraining.optimizer.total_steps": n_steps,
             "pretraining.optimizer.warmup_steps": n_steps // 20,
         },
-    ).pretraining.optimizer
+    )
+    settings = config.pretraining
+    torch.manual_seed(config.system.seed)
+    model = LanguageModel(bilm, len(corpus.words), settings.loss, 0.0).to(device)
+    updater = Updater(model, settings, config.system.seed)
+    # What the output layer depends on, besides the biLM.
+    record = {
+        "pretraining": config.to_dict()["pretraining"],
+        "mixed_precision": updater.settings.mixed_precision,
+        "corpus": corpus.manifest["sha256"],
+    }
+    if record_path.is_file() and srsly.read_json(record_path) == record:
+        weights = load_bilm(str(made)).state_dict()
+        same = weights.keys() == bilm.state_dict().keys()
+        if same and all(v.equal(weights[k]) for k, v in bilm.state_dict().items()):
+            return made
+    msg.info(f"{name}: training an output layer for the vocabulary of {corpus.folder}")
+    model.bilm.requires_grad_(False)
     lengths = corpus.train.lengths
     epoch = SentenceBatches(corpus.train, plan_epoch(lengths, settings.batch_words, 0, 0))
     with locked_output(made):
         for number in tqdm(range(n_steps), disable=None):
             updater.update(epoch, [number % len(epoch)], number)
         write_model(made, model, settings.loss, corpus, None)
+        with atomic_file(record_path) as new:
+            srsly.write_json(new, record)
     return made
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import spacy
 from cleaning import Filter, Words, fingerprint, form
 from sources import BENCHMARKS, SOURCES, Source
 from wasabi import msg
@@ -37,7 +38,7 @@ from spacy_elmo.pretraining.tokenize import TokenizationConfig
 MAX_SHARE = 1 / 3
 # Of the paragraphs, for the perplexity that training reports.
 DEV_FRACTION = 0.002
-CODE = [Path(__file__).parent / name for name in ("cleaning.py", "sources.py")]
+CODE = [Path(__file__).parent / name for name in ("corpus.py", "cleaning.py", "sources.py")]
 
 
 def main() -> None:
@@ -92,19 +93,22 @@ def prepare_corpus(
     """Tokenise text/ to prepared/, and write vocab.txt, unless an earlier run has."""
     files = [out / "text" / f"{r['name']}.txt" for r in records for _ in range(r["times"])]
     digests = {file: sha256(file) for file in set(files)}
-    key = _digest(str(vocab_size), str(DEV_FRACTION), *(digests[file] for file in files))
+    tokenization = TokenizationConfig()
+    settings = (str(x) for x in (vocab_size, DEV_FRACTION, tokenization, spacy.__version__))
+    key = _digest(*settings, *(digests[file] for file in files))
     path = out / "state" / "prepared.json"
     is_there = path.exists() and (out / "prepared" / MANIFEST).is_file()
     if is_there and json.loads(path.read_text(encoding="utf8"))["key"] == key:
         msg.info(f"{out / 'prepared'} is there already")
         return
-    settings = {
-        "tokenization": TokenizationConfig(),
+    arguments = {
+        "tokenization": tokenization,
         "vocab_size": vocab_size,
         "dev_fraction": DEV_FRACTION,
         "n_process": n_process,
     }
-    prepare_files([str(file) for file in files], out / "prepared", "utf8", "strict", True, settings)
+    names = [str(file) for file in files]
+    prepare_files(names, out / "prepared", "utf8", "strict", True, arguments)
     with atomic_file(out / "vocab.txt") as new:
         words = open_corpus(out / "prepared").words
         new.write_text("".join(f"{word}\n" for word in words), encoding="utf8", newline="\n")
@@ -222,9 +226,10 @@ def _digest(*parts: str) -> str:
 
 
 def _digest_path(path: Path) -> str:
-    """RETURNS (str): A checksum of a file, or of the files of a folder."""
+    """RETURNS (str): A checksum of a file and of the index beside it, or of a folder's files."""
     if path.is_file():
-        return sha256(path)
+        index = path.parent / "index.jsonl"
+        return _digest(sha256(path), sha256(index) if index.is_file() else "")
     return _digest(*(f"{x.name} {sha256(x)}" for x in sorted(path.iterdir()) if x.is_file()))
 
 

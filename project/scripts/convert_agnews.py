@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from checksums import check_assets
-from labelled import BrokenRows, Text, clean, draw, lines, write_docs, write_lines
+from labelled import BROKEN, BrokenRows, Text, clean, draw, lines, write_docs, write_lines
 
 from spacy_elmo.cli.util import exit_on_error
 
@@ -28,11 +28,11 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where train.csv and test.csv are")
     parser.add_argument("out", type=Path, help="for {train,dev,test}.spacy and train.txt")
     parser.add_argument("--n-dev", type=int, default=500, help="taken from the training texts")
-    parser.add_argument("--skip-broken", action="store_true", help="leave out broken rows")
+    parser.add_argument("--broken", choices=BROKEN, default="stop", help="rows that are broken")
     args = parser.parse_args()
     with exit_on_error():
         check_assets(args.folder)
-        broken = BrokenRows(args.skip_broken)
+        broken = BrokenRows(args.broken == "skip")
         train, test = (list(read(args.folder / name, broken)) for name in ("train.csv", "test.csv"))
         broken.report()
         dev, train = draw(train, args.n_dev)

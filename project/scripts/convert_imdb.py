@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from checksums import check_assets
-from labelled import BrokenRows, Text, clean, draw, lines, write_docs, write_lines
+from labelled import BROKEN, BrokenRows, Text, clean, draw, lines, write_docs, write_lines
 
 from spacy_elmo.cli.util import exit_on_error
 
@@ -41,11 +41,11 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="for {train,dev,test}.spacy and unlabelled.txt")
     parser.add_argument("--n-dev", type=int, default=500, help="taken from the training reviews")
     parser.add_argument("--n-test", type=int, default=0, help="of the test reviews; 0 for all")
-    parser.add_argument("--skip-broken", action="store_true", help="leave out broken rows")
+    parser.add_argument("--broken", choices=BROKEN, default="stop", help="rows that are broken")
     args = parser.parse_args()
     with exit_on_error():
         check_assets(args.folder)
-        broken = BrokenRows(args.skip_broken)
+        broken = BrokenRows(args.broken == "skip")
         splits: dict[str, list[Text]] = {"train": [], "test": [], "unsup": []}
         for split, text in read(args.folder, broken):
             splits[split].append(text)

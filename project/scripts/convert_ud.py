@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 from checksums import check_assets
-from labelled import BrokenRows, lines
+from labelled import BROKEN, BrokenRows, lines
 from spacy.parts_of_speech import IDS
 from spacy.tokens import DocBin
 from spacy.training.converters import conllu_to_docs
@@ -31,13 +31,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="where the .conllu files are")
     parser.add_argument("out", type=Path, help="for {train,dev,test}.spacy")
-    parser.add_argument(
-        "--skip-broken", action="store_true", help="leave out sentences with broken rows"
-    )
+    parser.add_argument("--broken", choices=BROKEN, default="stop", help="rows that are broken")
     args = parser.parse_args()
     with exit_on_error():
         check_assets(args.folder)
-        broken = BrokenRows(args.skip_broken)
+        broken = BrokenRows(args.broken == "skip")
         parts = {name: find(args.folder, name) for name in ("train", "dev", "test")}
         texts = {name: "\n".join(read(path, broken)) for name, path in parts.items()}
         broken.report()

@@ -206,7 +206,7 @@ class Experiment:
 
         RAISES (ValueError): If one does, such as the training that a killed process has left.
         """
-        folder = self.args.metrics / self.args.task / self.args.system
+        folder = self.args.models / self.args.task / self.args.system
         folder.mkdir(parents=True, exist_ok=True)
         message = (
             f"another process runs {folder}: wait for it, or stop it (its command has "
@@ -237,7 +237,7 @@ class Experiment:
             best = work / "model" / "model-best"
             forget_cache_folder(best / "config.cfg")
             scores = self.evaluate(best, work / "scores.json")
-            dev_scores = numbers(srsly.read_json(best / "meta.json")["performance"])
+            dev_scores = self.numbers(srsly.read_json(best / "meta.json")["performance"])
             record = {
                 "task": args.task,
                 "system": args.system,
@@ -299,7 +299,16 @@ class Experiment:
         options = ["--gold-preproc"] if self.args.gold_preproc else []
         options += ["--output", output, "--gpu-id", self.args.gpu_id]
         self.spacy("evaluate", pipeline, self.files["test"], *options)
-        return numbers(srsly.read_json(output))
+        return self.numbers(srsly.read_json(output))
+
+    def numbers(self, scores: dict[str, Any]) -> dict[str, float]:
+        """RETURNS (dict): Those scores that are numbers, and the accuracy of exclusive classes."""
+        kept = {k: v for k, v in scores.items() if isinstance(v, (int, float)) and k != "speed"}
+        components = self.config(seed=0)["components"].values()
+        is_exclusive = any(component.get("factory") == "textcat" for component in components)
+        if is_exclusive and "cats_micro_f" in kept:
+            kept["cats_acc"] = kept["cats_micro_f"]
+        return kept
 
     def spacy(self, *arguments: object) -> None:
         """RAISES (ValueError): If it fails; what it prints has said why."""
@@ -308,14 +317,6 @@ class Experiment:
         inherited = [self.locked.fileno()] if os.name == "posix" else []
         if code := subprocess.run(command, pass_fds=inherited).returncode:
             raise ValueError(f"spacy {arguments[0]} failed (exit code {code}), see above")
-
-
-def numbers(scores: dict[str, Any]) -> dict[str, float]:
-    """RETURNS (dict): Those scores that are numbers, and the accuracy of classes."""
-    kept = {k: v for k, v in scores.items() if isinstance(v, (int, float)) and k != "speed"}
-    if "cats_micro_f" in kept:  # Which is the accuracy, as every doc has one class.
-        kept["cats_acc"] = kept["cats_micro_f"]
-    return kept
 
 
 def keep_components(config: Config, names: list[str]) -> None:

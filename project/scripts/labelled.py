@@ -15,6 +15,8 @@ from wasabi import msg
 
 from spacy_elmo.files import atomic_file
 
+# What to do with broken rows.
+BROKEN = ("stop", "skip")
 _SHOWN = 10
 
 
@@ -47,8 +49,8 @@ class BrokenRows:
             msg.warn(f"... and {count - _SHOWN} more")
         if count and not self.skip:
             raise ValueError(
-                f"{count} broken row(s): correct them, or leave them out with --skip-broken (of "
-                "the project: --vars.convert=--skip-broken)"
+                f"{count} broken row(s): correct them, or leave them out with --broken skip (of "
+                "the project: --vars.broken skip)"
             )
         if count:
             msg.warn(f"{count} broken row(s) left out")

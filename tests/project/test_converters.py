@@ -83,13 +83,13 @@ def test_agnews_names_broken_rows(row, tmp_path):
     agnews(tmp_path, row, row)
     output = script("convert_agnews", tmp_path, tmp_path / "out", "--n-dev", 4, fails=True)
     assert f"line 18: {BROKEN[row]}" in output and f"line 19: {BROKEN[row]}" in output
-    assert "2 broken row(s)" in output and "--skip-broken" in output
+    assert "2 broken row(s)" in output and "--broken skip" in output
     assert not (tmp_path / "out").exists()
 
 
 def test_agnews_skips_broken_rows(tmp_path):
     agnews(tmp_path, *BROKEN)
-    output = script("convert_agnews", tmp_path, tmp_path / "out", "--n-dev", 4, "--skip-broken")
+    output = script("convert_agnews", tmp_path, tmp_path / "out", "--n-dev", 4, "--broken", "skip")
     assert "5 broken row(s) left out" in output
     assert len(read(tmp_path / "out" / "train.spacy")) == 13
 
@@ -146,7 +146,7 @@ def test_ud_names_broken_rows(row, tmp_path):
     output = script("convert_ud", tmp_path, tmp_path / "out", fails=True)
     assert f"x-ud-train.conllu, line 109: {UD_BROKEN[row]}" in output
     assert "1 broken row(s)" in output and not (tmp_path / "out").exists()
-    output = script("convert_ud", tmp_path, tmp_path / "out", "--skip-broken")
+    output = script("convert_ud", tmp_path, tmp_path / "out", "--broken", "skip")
     assert "1 broken row(s) left out" in output and "train.spacy: 26 sentences" in output
 
 

@@ -351,3 +351,7 @@ def test_compare(built, data, tmp_path, monkeypatch, capfd):
     compare.main()  # Nothing is trained again.
     captured = capfd.readouterr()
     assert "training an output layer" not in captured.out + captured.err
+    sys.argv[-1] = "2048"  # An output layer that has read more words is not the same.
+    compare.main()
+    captured = capfd.readouterr()
+    assert (captured.out + captured.err).count("training an output layer") == 2

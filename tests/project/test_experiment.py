@@ -160,7 +160,7 @@ def test_a_baseline(folder):
 
 def experiment(**settings) -> Experiment:
     names = {"task": "films", "system": "elmo", "weights": "bilm", "mix": None, "components": None}
-    paths = {"config": ARGUMENTS[2], "corpus": Path(), "metrics": Path("metrics")}
+    paths = {"config": ARGUMENTS[2], "corpus": Path(), "models": Path("training")}
     args = {**names, **paths, "gold_preproc": False, "gpu_id": -1}
     overrides = settings.pop("overrides", {})
     return Experiment(Namespace(**{**args, **settings}), overrides)
@@ -202,7 +202,7 @@ def test_one_process_at_a_time(folder):
         inherited = first.locked.fileno()
         child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[inherited])
     output = script("experiment", *ARGUMENTS, "--weights", "bilm", fails=True)
-    assert "another process runs metrics/films/elmo" in output
+    assert "another process runs training/films/elmo" in output
     child.communicate(timeout=60)
     with experiment().lock():
         pass

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import srsly
 from weasel.cli.document import project_document
-from weasel.util import load_project_config
+from weasel.util import load_project_config, parse_config_overrides
 
 from .conftest import CONFIG_FOLDER, PROJECT, script
 
@@ -47,6 +47,18 @@ def test_what_commands_name_exists(project):
 def test_every_size_has_a_config():
     for size in ("tiny", "small", "medium", "original"):
         assert (CONFIG_FOLDER / "pretraining" / f"{size}.cfg").is_file()
+
+
+def test_options_that_readme_names_reach_the_commands(tmp_path):
+    """weasel takes dashes out of values, and spaCy packages only what has the name of a module."""
+    overrides = parse_config_overrides(["--vars.broken", "skip", "--vars.size", "tiny-words"])
+    shutil.copy(PROJECT / "project.yml", tmp_path)
+    project = load_project_config(tmp_path, overrides=overrides)
+    commands = {command["name"]: command["script"] for command in project["commands"]}
+    for name in ("convert-ud", "convert-agnews", "convert-imdb"):
+        assert commands[name][0].endswith("--broken skip")
+    [package] = commands["package"]
+    assert re.search(r"--name (\S+)", package)[1].isidentifier()
 
 
 def test_configs_are_copied_where_there_are_none(tmp_path):
