@@ -24,7 +24,7 @@ from spacy.util import registry
 from typer.testing import CliRunner, Result
 
 from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
-from spacy_elmo.bilm.formats import allennlp, native
+from spacy_elmo.bilm.formats import hdf5, native
 from spacy_elmo.bilm.mixed_precision import cpu_has_bfloat16
 
 SHARED = Path(os.environ.get("SPACY_ELMO_SHARED", Path(__file__).parents[2] / "shared"))
@@ -89,7 +89,7 @@ def tiny_folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny biLM in our own format and in the published one, written once."""
     folder = tmp_path_factory.mktemp("tiny")
     native.write(random_bilm(), folder / "weights")
-    allennlp.write(random_bilm(), folder / "hdf5")
+    hdf5.write(random_bilm(), folder / "hdf5")
     return folder
 
 

@@ -35,7 +35,7 @@ from spacy_elmo.files import atomic_file, locked_output, remove_folder
 from spacy_elmo.pretraining.batches import SentenceBatches, plan_epoch
 from spacy_elmo.pretraining.config import RunConfig, read_config
 from spacy_elmo.pretraining.corpus import Corpus, Sentences, open_corpus
-from spacy_elmo.pretraining.export import load_language_model
+from spacy_elmo.pretraining.head import load_language_model
 from spacy_elmo.pretraining.init_model import build_model
 from spacy_elmo.pretraining.perplexity import finite, perplexity
 from spacy_elmo.pretraining.signals import handle_signals

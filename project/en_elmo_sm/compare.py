@@ -33,7 +33,8 @@ from spacy_elmo.files import atomic_file, locked_output
 from spacy_elmo.pretraining.batches import SentenceBatches, plan_epoch
 from spacy_elmo.pretraining.config import read_config
 from spacy_elmo.pretraining.corpus import Corpus, Sentences, open_corpus
-from spacy_elmo.pretraining.export import head_folder, load_head, load_language_model, write_model
+from spacy_elmo.pretraining.export import write_model
+from spacy_elmo.pretraining.head import head_folder, load_head, load_language_model
 from spacy_elmo.pretraining.language_model import LanguageModel
 from spacy_elmo.pretraining.perplexity import perplexity
 from spacy_elmo.pretraining.tokenize import tokenize

@@ -17,7 +17,7 @@ from ..bilm.formats import FORMATS, load, read_origin, round_to_half, unpacked
 from ..component import Elmo
 from ..files import atomic_folder, remove_folder, sha256
 from ..layers.encoder import set_bilm
-from ..pretraining.export import HEAD_FILES, Head, find_head, head_folder, write_head
+from ..pretraining.head import HEAD_FILES, Head, find_head, head_folder, write_head
 from ..weights import find_weights, source_language
 from .util import exit_on_error, lock_folder
 

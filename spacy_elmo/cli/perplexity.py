@@ -13,7 +13,7 @@ from wasabi import msg
 from ..bilm.formats import unpacked
 from ..files import atomic_file
 from ..pretraining.corpus import Sentences
-from ..pretraining.export import load_language_model
+from ..pretraining.head import load_language_model
 from ..pretraining.perplexity import finite, perplexity
 from ..pretraining.tokenize import tokenize
 from ..tools.texts import find_files, read_texts

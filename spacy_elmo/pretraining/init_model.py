@@ -8,7 +8,7 @@ from ..bilm import BiLM, BiLMConfig
 from ..weights import find_source, load_bilm
 from .config import RunConfig
 from .corpus import Corpus
-from .export import Head, find_head
+from .head import Head, find_head
 from .language_model import LanguageModel
 from .losses import Softmax
 

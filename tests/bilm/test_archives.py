@@ -20,7 +20,7 @@ from torch.torch_version import TorchVersion
 
 from spacy_elmo import Embedder
 from spacy_elmo.bilm.formats import load, native, unpacked
-from spacy_elmo.pretraining.export import find_head
+from spacy_elmo.pretraining.head import find_head
 from spacy_elmo.weights import load_bilm, source_language
 
 from ..cli.conftest import fail, succeed

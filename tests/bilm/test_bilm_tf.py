@@ -11,7 +11,7 @@ from spacy_elmo.bilm.formats import bilm_tf, find_format, load
 from spacy_elmo.bilm.formats import crc32c as checksums
 from spacy_elmo.bilm.formats import tensor_bundle as reader
 from spacy_elmo.pretraining.corpus import Sentences
-from spacy_elmo.pretraining.export import find_head, load_language_model
+from spacy_elmo.pretraining.head import find_head, load_language_model
 from spacy_elmo.pretraining.perplexity import perplexity
 
 from ..conftest import max_difference

@@ -25,7 +25,7 @@ import torch
 
 from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig, formats
 from spacy_elmo.bilm.formats import (
-    allennlp,
+    hdf5,
     load,
     native,
     read_options,
@@ -38,7 +38,7 @@ from ..reference import reference_layers
 
 SENTENCES = [["the", "bank", "<S>"], ["money"], []]
 # Those that are written, by the suffix of their weights.
-FORMATS = {"hdf5": allennlp, "safetensors": native}
+FORMATS = {"hdf5": hdf5, "safetensors": native}
 CONFIGS = {
     "characters": TINY,
     "words": TINY_WORDS,
@@ -136,8 +136,8 @@ def test_reading_gives_what_the_reference_computes(hdf5_folder):
 
 
 def test_from_hdf5_to_hdf5(any_bilm, tmp_path):
-    allennlp.write(any_bilm, tmp_path / "first")
-    allennlp.write(load(tmp_path / "first"), tmp_path / "second")
+    hdf5.write(any_bilm, tmp_path / "first")
+    hdf5.write(load(tmp_path / "first"), tmp_path / "second")
     first, second = (datasets(tmp_path / name / "weights.hdf5") for name in ("first", "second"))
     assert first.keys() == second.keys()
     for name, array in first.items():
@@ -146,7 +146,7 @@ def test_from_hdf5_to_hdf5(any_bilm, tmp_path):
 
 
 def test_from_published_hdf5_to_hdf5(published, tmp_path):
-    allennlp.write(load(published / "lm_weights.hdf5"), tmp_path / "again")
+    hdf5.write(load(published / "lm_weights.hdf5"), tmp_path / "again")
     first = datasets(published / "lm_weights.hdf5")
     second = datasets(tmp_path / "again" / "weights.hdf5")
     assert first.keys() == second.keys()
@@ -156,7 +156,7 @@ def test_from_published_hdf5_to_hdf5(published, tmp_path):
 
 
 def test_published_options_survive(published, tmp_path):
-    allennlp.write(load(published / "lm_weights.hdf5"), tmp_path / "again")
+    hdf5.write(load(published / "lm_weights.hdf5"), tmp_path / "again")
     written = json.loads((tmp_path / "again" / "options.json").read_text(encoding="utf8"))
     assert written == json.loads((published / "options.json").read_text(encoding="utf8"))
 
@@ -257,7 +257,7 @@ def test_values_at_the_edges_of_float16(value, is_exact):
 @pytest.mark.parametrize("is_rounded", [False, True])
 def test_hdf5_is_float16_only_if_that_is_asked_for(is_rounded, half, tmp_path):
     bilm = rounded_bilm() if is_rounded else random_bilm()
-    allennlp.write(bilm, tmp_path / "weights", half=half)
+    hdf5.write(bilm, tmp_path / "weights", half=half)
     stored = datasets(tmp_path / "weights" / "weights.hdf5")
     assert {array.dtype for array in stored.values()} == {numpy.dtype("f2" if half else "f4")}
     assert_same(load(tmp_path / "weights"), rounded_bilm() if half else bilm)
@@ -270,9 +270,9 @@ def test_weights_too_large_for_float16(tmp_path):
     with pytest.raises(ValueError, match=rf"{name} holds .* not finite in float16"):
         round_to_half(bilm)
     with pytest.raises(ValueError, match=rf"{name} holds .* not finite in float16"):
-        allennlp.write(bilm, tmp_path / "half", half=True)
+        hdf5.write(bilm, tmp_path / "half", half=True)
     assert not (tmp_path / "half").exists()
-    allennlp.write(bilm, tmp_path / "full")
+    hdf5.write(bilm, tmp_path / "full")
     assert_same(load(tmp_path / "full"), bilm)
 
 
@@ -303,7 +303,7 @@ def test_a_projection_between_equal_widths_is_there_if_it_is_stored(stored, tmp_
     """AllenNLP always stores one, bilm-tf does not. The options do not say which."""
     char_cnn = CharCNNConfig(((1, 2), (2, 4)), projection=stored)
     bilm = random_bilm(BiLMConfig(LSTMConfig(12, 6), char_cnn))
-    allennlp.write(bilm, tmp_path / "weights")
+    hdf5.write(bilm, tmp_path / "weights")
     change_options(tmp_path / "weights", lambda options: options["char_cnn"].pop("projection"))
     again = load(tmp_path / "weights")
     assert ("CNN_proj/W_proj" in datasets(tmp_path / "weights/weights.hdf5")) is stored
@@ -447,7 +447,7 @@ def test_published_names(hdf5_folder, bilm):
 def test_of_several_models_in_a_folder_each_finds_its_options(tmp_path):
     for seed, dim in ((1, 12), (2, 14)):
         config = BiLMConfig(LSTMConfig(dim, 6), TINY.char_cnn)
-        allennlp.write(random_bilm(config, seed), tmp_path / "new")
+        hdf5.write(random_bilm(config, seed), tmp_path / "new")
         for name in ("weights.hdf5", "options.json"):
             (tmp_path / "new" / name).rename(tmp_path / f"m{dim}_{name}")
     for dim in (12, 14):
@@ -720,7 +720,7 @@ def test_a_huge_dataset_of_another_shape_is_not_read(hdf5_folder):
 def test_datasets_that_are_larger_than_their_file(settings, tmp_path):
     """As large as the options say, but never written: the file has a few kilobytes."""
     config = BiLMConfig(LSTMConfig(2048, 2048, 1), TINY.char_cnn)
-    allennlp.write(random_bilm(replace(config, lstm=LSTMConfig(12, 12, 1))), tmp_path / "big")
+    hdf5.write(random_bilm(replace(config, lstm=LSTMConfig(12, 12, 1))), tmp_path / "big")
     change_options(
         tmp_path / "big", lambda options: options["lstm"].update(dim=2048, projection_dim=2048)
     )
@@ -935,7 +935,7 @@ def test_weights_that_do_not_fit_into_the_memory(tmp_path):
     """A sparse file: what it declares is there, and is zeros."""
     import resource
 
-    allennlp.write(random_bilm(BiLMConfig(LSTMConfig(12, 12, 1), TINY.char_cnn)), tmp_path / "big")
+    hdf5.write(random_bilm(BiLMConfig(LSTMConfig(12, 12, 1), TINY.char_cnn)), tmp_path / "big")
     size = 2**13
     change_options(
         tmp_path / "big", lambda options: options["lstm"].update(dim=size, projection_dim=size)
@@ -967,7 +967,7 @@ def test_weights_that_do_not_fit_into_the_memory(tmp_path):
 def test_random_damage_gives_an_error_or_a_model(target, tmp_path, bilm):
     """Bytes that change or are cut off: a ValueError that names the folder, or a model."""
     folder = tmp_path / "weights"
-    FORMATS.get(Path(target).suffix[1:], allennlp).write(bilm, folder)
+    FORMATS.get(Path(target).suffix[1:], hdf5).write(bilm, folder)
     if target == "weights.safetensors":
         (folder / "options.json").unlink()
     data = (folder / target).read_bytes()
@@ -1098,7 +1098,7 @@ def test_weights_go_before_a_checkpoint_beside_them(hdf5_folder, bilm):
 
 def test_hdf5_of_one_layer_as_bilm_tf_dumps_it(tmp_path):
     bilm = random_bilm(BiLMConfig(LSTMConfig(12, 6, 1), TINY.char_cnn))
-    allennlp.write(bilm, tmp_path / "one")
+    hdf5.write(bilm, tmp_path / "one")
     path = tmp_path / "one" / "weights.hdf5"
     with h5py.File(path, "r+") as file:
         for i in (0, 1):

@@ -13,9 +13,9 @@ import torch
 
 from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
 from spacy_elmo.bilm.formats import (
-    allennlp,
     fits_half,
     fits_int8,
+    hdf5,
     load,
     native,
     round_to_half,
@@ -127,7 +127,7 @@ def test_rounded_weights_run_in_int8_as_the_exact_ones_do(name: str):
 def test_round_trips(name: str, tmp_path: Path):
     low = rounded(CONFIGS[name])
     native.write(low, tmp_path / "native")
-    allennlp.write(low, tmp_path / "hdf5")
+    hdf5.write(low, tmp_path / "hdf5")
     assert_same(low, load(tmp_path / "native"))
     assert_same(low, load(tmp_path / "hdf5"))
     assert_same(low, native.from_bytes(native.to_bytes(low)))

@@ -10,7 +10,7 @@ import pytest
 
 from spacy_elmo.bilm.formats import load
 from spacy_elmo.pretraining.corpus import open_corpus
-from spacy_elmo.pretraining.export import find_head
+from spacy_elmo.pretraining.head import find_head
 from spacy_elmo.weights import load_bilm
 
 from ..conftest import max_difference

@@ -15,7 +15,7 @@ import torch
 
 from spacy_elmo.bilm import BiLM
 from spacy_elmo.bilm.formats import load
-from spacy_elmo.pretraining.export import HEAD_FILES
+from spacy_elmo.pretraining.head import HEAD_FILES
 from spacy_elmo.weights import load_bilm
 
 from ..conftest import max_difference, shared_path

@@ -15,7 +15,7 @@ import numpy
 import pytest
 import spacy
 
-from spacy_elmo.bilm.formats import allennlp
+from spacy_elmo.bilm.formats import hdf5
 from spacy_elmo.pretraining.corpus import open_corpus, prepare
 from spacy_elmo.pretraining.tokenize import TokenizationConfig, make_pipeline, tokenize
 from spacy_elmo.tools.texts import find_files
@@ -314,7 +314,7 @@ def test_what_was_made_of_texts_is_not_read_as_text(tmp_path, corpus):
     train(run_config(corpus, WORDS, max_steps=10), tmp_path / "data" / "run", export=True)
     shutil.copytree(tmp_path / "data/run/model-best", tmp_path / "data/model")
     shutil.copytree(tmp_path / "data/run/model-best.head", tmp_path / "data/model.head")
-    allennlp.write(spacy.load(tmp_path / "data/model").get_pipe("elmo").bilm, tmp_path / "data/w")
+    hdf5.write(spacy.load(tmp_path / "data/model").get_pipe("elmo").bilm, tmp_path / "data/w")
     for argument in (tmp_path / "data", tmp_path / "**" / "*.txt", tmp_path / "*" / "**" / "*.t*"):
         skipped = []
         names = [path.name for path in find_files([argument], skipped.append)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from spacy_elmo.pretraining.config import read_config
 from spacy_elmo.pretraining.corpus import open_corpus
-from spacy_elmo.pretraining.export import load_head
+from spacy_elmo.pretraining.head import load_head
 from spacy_elmo.pretraining.tokenize import TokenizationConfig
 
 from ..conftest import max_difference

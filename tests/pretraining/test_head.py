@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from spacy_elmo.pretraining.config import LossConfig
-from spacy_elmo.pretraining.export import Head, load_head, load_language_model, write_head
+from spacy_elmo.pretraining.head import Head, load_head, load_language_model, write_head
 from spacy_elmo.pretraining.language_model import LanguageModel
 from spacy_elmo.pretraining.tokenize import TokenizationConfig
 

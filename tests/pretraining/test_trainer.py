@@ -17,18 +17,14 @@ import torch
 from safetensors.torch import load_file
 
 import spacy_elmo
-from spacy_elmo.bilm.formats import allennlp, load
+from spacy_elmo.bilm.formats import hdf5, load
 from spacy_elmo.files import atomic_folder
 from spacy_elmo.pretraining import checkpoint as checkpoints
 from spacy_elmo.pretraining.batches import ContiguousBatches, SentenceBatches, make_epoch, pack
 from spacy_elmo.pretraining.config import LossConfig, OptimizerConfig, SystemConfig, read_config
 from spacy_elmo.pretraining.corpus import Sentences, open_corpus, prepare
-from spacy_elmo.pretraining.export import (
-    head_folder,
-    load_head,
-    load_language_model,
-    write_model,
-)
+from spacy_elmo.pretraining.export import write_model
+from spacy_elmo.pretraining.head import head_folder, load_head, load_language_model
 from spacy_elmo.pretraining.init_model import build_model
 from spacy_elmo.pretraining.language_model import LanguageModel
 from spacy_elmo.pretraining.optimizer import set_learn_rate
@@ -801,7 +797,7 @@ def test_the_result_is_a_pipeline(tmp_path, corpus, bilm):
 @both_inputs
 def test_export_to_the_published_format(tmp_path, corpus, bilm):
     trainer = train(run_config(corpus, bilm), tmp_path / "run")
-    allennlp.write(trainer.model.bilm, tmp_path / "hdf5")
+    hdf5.write(trainer.model.bilm, tmp_path / "hdf5")
     again = load(tmp_path / "hdf5")
     texts = [line.split() for line in sentences(5)]
     for first, second in zip(trainer.model.bilm.embed(texts), again.embed(texts)):
@@ -811,7 +807,7 @@ def test_export_to_the_published_format(tmp_path, corpus, bilm):
 def test_further_pretraining(tmp_path, corpus):
     """On other text with another vocabulary, from a model without an output layer."""
     first = train(run_config(corpus), tmp_path / "first")
-    allennlp.write(first.model.bilm, tmp_path / "published")
+    hdf5.write(first.model.bilm, tmp_path / "published")
     lines = [line.replace("the river", "this lake") for line in sentences(seed=1)]
     prepare(lines, tmp_path / "corpus", SENTENCE_PER_LINE, dev_fraction=0.1)
     other = open_corpus(tmp_path / "corpus")
@@ -865,7 +861,7 @@ def test_starting_with_tied_weights(tmp_path, corpus):
 
 
 def test_weights_in_half_precision_are_trained_in_float32(tmp_path, corpus):
-    allennlp.write(new_model(run_config(corpus), corpus).bilm, tmp_path / "half", half=True)
+    hdf5.write(new_model(run_config(corpus), corpus).bilm, tmp_path / "half", half=True)
     config = start_from(run_config(corpus, None), tmp_path / "half")
     second = train(config, tmp_path / "second", export=True)
     again = spacy.load(tmp_path / "second" / "model-last").get_pipe("elmo").bilm
@@ -978,7 +974,7 @@ def test_resuming_with_another_setting_of_another_optimizer(tmp_path, corpus):
 def test_resuming_without_the_model_to_begin_with(tmp_path, corpus, bilm):
     """All that came from it is in the checkpoint."""
     model, _ = build_model(run_config(corpus, bilm), corpus)
-    allennlp.write(model.bilm, tmp_path / "model")
+    hdf5.write(model.bilm, tmp_path / "model")
     config = start_from(run_config(corpus, None), tmp_path / "model")
     whole = train(config, tmp_path / "whole")
     train(change(config, max_steps=7), tmp_path / "run")
@@ -1176,7 +1172,7 @@ def test_nothing_to_train(corpus):
 
 
 def test_words_of_another_vocabulary(tmp_path, corpus):
-    allennlp.write(new_model(run_config(corpus, WORDS), corpus).bilm, tmp_path / "words")
+    hdf5.write(new_model(run_config(corpus, WORDS), corpus).bilm, tmp_path / "words")
     prepare(
         sentences(), tmp_path / "c", SENTENCE_PER_LINE, vocab_size=5,
         dev_fraction=0.1,

@@ -33,7 +33,7 @@ from typing import Optional, Union
 import torch
 
 from ..model import BiLM
-from . import allennlp, allennlp_model, bilm_tf, manylangs, native
+from . import allennlp, bilm_tf, hdf5, manylangs, native
 from .archives import unpacked
 from .foreign import describe_foreign
 from .nlpl import read_origin
@@ -49,6 +49,7 @@ __all__ = [
     "find_format",
     "fits_half",
     "fits_int8",
+    "hdf5",
     "load",
     "native",
     "read_origin",
@@ -62,10 +63,10 @@ __all__ = [
 
 FORMATS: tuple[ModuleType, ...] = (
     native,
-    allennlp,
+    hdf5,
     manylangs,
     bilm_tf,
-    allennlp_model,
+    allennlp,
 )
 
 

@@ -1,7 +1,7 @@
 """TensorFlow checkpoints of bilm-tf, with the output layer.
 
 The variables are those of its `bilm/training.py`: what `bin/dump_weights.py` writes as HDF5 (see
-`allennlp`) under other names, the output layer, and the optimizer's, which are not read.
+`hdf5`) under other names, the output layer, and the optimizer's, which are not read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..model import BiLM
-from .allennlp import GROUPS, build, name_map, with_stored_projection
+from .hdf5 import GROUPS, build, name_map, with_stored_projection
 from .options import OPTIONS, VOCABULARY, read_files_beside, read_vocabulary
 from .parameters import check_tensors, to_float32
 from .tensor_bundle import StoredTensor, read_index, read_tensor

@@ -6,7 +6,7 @@
 | the architecture   | JSON; often missing: that of the published models is built in     |
 | char.dic, word.dic | per line an entry, a tab and the row of its embedding             |
 | token_embedder.pkl | the state dict of `ConvTokenEmbedder`                             |
-| encoder.pkl        | the state dict of `ElmobiLm`: see `modules`                       |
+| encoder.pkl        | the state dict of `ElmobiLm`: see `allennlp_modules`                       |
 
 Begin and end of a word are swapped there (`elmoformanylangs/elmo.py`): the entry `<eow>` comes
 first. The reader gives each its right name.
@@ -26,7 +26,7 @@ from torch import Tensor
 from ..config import DICTIONARY_SPECIALS, BiLMConfig
 from ..model import BiLM
 from ..token_encoder import UNKNOWN
-from .modules import highway_parameters, highway_shapes, lstm_parameters, lstm_shapes
+from .allennlp_modules import highway_parameters, highway_shapes, lstm_parameters, lstm_shapes
 from .options import read_json
 from .parameters import check_tensors, empty_model, to_float32
 from .pickles import read_tensors
