@@ -1,4 +1,4 @@
-"""A callback for `spacy train`."""
+"""Gradual unfreezing of the biLM: a callback for `spacy train`."""
 
 from __future__ import annotations
 

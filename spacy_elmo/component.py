@@ -45,10 +45,6 @@ optimizer = null
 """
 DEFAULT_CONFIG = Config().from_str(DEFAULT_CONFIG_STR)
 
-# `pipe` collects this many batches of tokens before it runs: the more docs, the more sequences of
-# similar length.
-_BATCHES_PER_BUFFER = 3
-
 
 @Language.factory(
     "elmo",
@@ -245,63 +241,3 @@ class Elmo(Upstream):
             self.load_weights(weights)
         self.model.initialize()
         self.bilm.unfreeze()
-
-    def pipe(
-        self,
-        stream: Iterable[Doc],
-        *,
-        batch_size: Optional[int] = None,
-        keep_layers: Optional[bool] = None,
-    ) -> Iterator[Doc]:
-        """Process a stream, sequences of similar length together.
-
-        If a batch fails, its docs are processed one by one, so that the error handler gets only the
-        docs that fail.
-
-        stream (Iterable[Doc]): The docs.
-        batch_size (Optional[int]): Docs in a batch, if less than the component's setting.
-        keep_layers (Optional[bool]): Overrides the component's setting.
-        YIELDS (Doc): The docs in order, without those that the error handler got.
-        """
-        for docs in self.batch_docs(stream, batch_size):
-            yield from self._annotate(docs, keep_layers)
-
-    def batch_docs(
-        self,
-        docs: Iterable[Doc],
-        batch_size: Optional[int] = None,
-        n_batches: int = _BATCHES_PER_BUFFER,
-    ) -> Iterator[list[Doc]]:
-        """Cut a stream into batches of docs: at most `batch_size` docs, and enough tokens for a few
-        batches of the LSTMs.
-
-        batch_size (Optional[int]): Docs in a batch, if less than the component's setting.
-        n_batches (int): How many batches of the LSTMs.
-        YIELDS (list[Doc]): The batches, none of them empty.
-        """
-        max_docs = min(batch_size or self.batch_size, self.batch_size)
-        shim = get_shim(self.model)
-        max_tokens = n_batches * shim.settings.max_tokens(shim.device)
-        batch: list[Doc] = []
-        n_tokens = 0
-        for doc in docs:
-            batch.append(doc)
-            n_tokens += len(doc)
-            if len(batch) >= max_docs or n_tokens >= max_tokens:
-                yield batch
-                batch, n_tokens = [], 0
-        if batch:
-            yield batch
-
-    def _annotate(self, docs: list[Doc], keep_layers: Optional[bool]) -> Iterator[Doc]:
-        try:
-            self.set_annotations(docs, self.predict(docs, keep_layers=keep_layers))
-        except Exception as error:
-            if len(docs) == 1:
-                self.get_error_handler()(self.name, self, docs, error)
-                return
-        else:
-            yield from docs
-            return
-        for doc in docs:
-            yield from self._annotate([doc], keep_layers)

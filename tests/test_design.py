@@ -17,12 +17,12 @@ def names(cell: str) -> list[str]:
     return re.findall(r"`(\w+)`", cell)
 
 
-# The rows of the table of rooms: the files and folders of a room, and the rooms it may import.
+# The rows of the table of parts: the files and folders of a part, and the parts it may import.
 ROWS = [line.split("|")[1:-1] for line in PAGE.splitlines() if line.startswith("| **")]
-ROOMS = {room.strip(" *"): names(files) for room, files, _, _ in ROWS}
+PARTS = {part.strip(" *"): names(files) for part, files, _, _ in ROWS}
 ALLOWED = {
-    room.strip(" *"): set(ROOMS) if allowed.strip() == "all" else set(names(allowed))
-    for room, _, _, allowed in ROWS
+    part.strip(" *"): set(PARTS) if allowed.strip() == "all" else set(names(allowed))
+    for part, _, _, allowed in ROWS
 }
 # `BiLM.embed` runs a session. It imports it when it is called.
 EXCEPTION = ("bilm/model", "inference")
@@ -31,10 +31,10 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 PURE, FOREIGN = ("bilm", "inference"), (":spacy", ":thinc")
 
 
-def room_of(path: str) -> str:
-    """RETURNS (str): The room of a path below the package, without suffix."""
-    (room,) = [room for room, entries in ROOMS.items() if path.split("/")[0] in entries]
-    return room
+def part_of(path: str) -> str:
+    """RETURNS (str): The part of a path below the package, without suffix."""
+    (part,) = [part for part, entries in PARTS.items() if path.split("/")[0] in entries]
+    return part
 
 
 def imports(path: Path) -> set[str]:
@@ -62,10 +62,10 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(PACKAGE).with_suffix("")).removesuffix("/__init__")
 
 
-def test_every_file_is_in_one_room():
-    assert len(ROOMS) > 5
+def test_every_file_is_in_one_part():
+    assert len(PARTS) > 5
     for path in FILES:
-        assert name_of(path) == "__init__" or room_of(name_of(path))
+        assert name_of(path) == "__init__" or part_of(name_of(path))
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
@@ -73,9 +73,9 @@ def test_imports(path: Path):
     name = name_of(path)
     if name == "__init__":  # The public names.
         return
-    room = room_of(name)
+    part = part_of(name)
     for module in imports(path):
         if module.startswith(":"):
-            assert room not in PURE or module not in FOREIGN, f"{room} must not import {module}"
-        elif module and (name, module) != EXCEPTION and room_of(module) != room:
-            assert room_of(module) in ALLOWED[room], f"{room} must not import {module}"
+            assert part not in PURE or module not in FOREIGN, f"{part} must not import {module}"
+        elif module and (name, module) != EXCEPTION and part_of(module) != part:
+            assert part_of(module) in ALLOWED[part], f"{part} must not import {module}"

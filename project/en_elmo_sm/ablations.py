@@ -97,9 +97,12 @@ def make(
     prepared = corpus / "prepared"
     key = {"config": read_config(CONFIG, settings).to_dict(), "corpus": corpus_key(prepared)}
     path = folder / "result.json"
-    if path.exists() and (result := srsly.read_json(path))["key"] == json.loads(json.dumps(key)):
-        return result
-    path.unlink(missing_ok=True)
+    if path.exists():
+        result = srsly.read_json(path)
+        if result["key"] == json.loads(json.dumps(key)):
+            return result
+        remove_folder(folder / "run")  # Of other settings, without checkpoints.
+        path.unlink()
     options = [x for k, v in settings.items() for x in (f"--{k}", json.dumps(v))]
     command = [sys.executable, "-m", "spacy", "elmo", "pretrain", str(CONFIG), str(folder / "run")]
     command += ["--resume", "--gpu-id", str(gpu_id), "--paths.corpus", str(prepared), *options]

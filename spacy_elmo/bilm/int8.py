@@ -16,8 +16,9 @@ _MIN_WEIGHT = 1e-30
 
 
 class Int8Weight(NamedTuple):
-    """The weights of one or more products with inputs side by side. Those of a number and a scale
-    are `values * scale`. Quantising that again gives the same numbers and scales.
+    """An int8 weight matrix. The float32 weights are `values * scales`. The matrix may hold several
+    products side by side, such as a gate weight, whose first columns are for inputs and the others
+    for recurrent outputs. Quantising the float32 weights again gives the same values and scales.
 
     values (Tensor): int8, shape (out, in).
     scales (Tensor): float32, shape (products, out).

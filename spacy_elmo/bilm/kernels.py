@@ -20,7 +20,7 @@ Kernel = Literal["auto", "torch", "triton"]
 
 # How much results may differ. In bfloat16, rounding decides for some values on which side of a clip
 # they are, and there the gradient jumps.
-_MAX_ERROR = {torch.float32: 0.005, torch.bfloat16: 0.1}
+_TOLERANCE = {torch.float32: 0.005, torch.bfloat16: 0.1}
 
 
 @cache
@@ -30,7 +30,7 @@ def load_kernels(
     device: torch.device,
     dtype: torch.dtype,
     *settings: Hashable,
-    weights: torch.dtype = torch.float32,
+    weight_dtype: torch.dtype = torch.float32,
 ) -> Any:
     """Import a module of kernels, if they are to run. The answer is kept.
 
@@ -39,9 +39,9 @@ def load_kernels(
     kernel (str): "auto": on a CPU, if they were built, or on a CUDA device, if Triton is installed;
         and if the results agree. If they do not, a warning says so. "triton": on any device but a
         CPU, where it means "auto". "torch": never.
-    dtype (dtype): Of products.
-    weights (dtype): Of weights, and so of cells and losses. Compiled kernels are for float32: they
-        get addresses, and would read and write past the end of anything narrower.
+    dtype (dtype): The type of products.
+    weight_dtype (dtype): The type of weights, cells and losses. Compiled kernels are for float32:
+        they get addresses, and would read and write past the end of anything narrower.
     RETURNS (Optional[module]): None for the plain path.
     """
     on_cpu = device.type == "cpu"
@@ -54,14 +54,14 @@ def load_kernels(
                 'kernel = "auto"'
             )
         return import_module(name)
-    fits = weights == torch.float32 if on_cpu else device.type == "cuda"
+    fits = weight_dtype == torch.float32 if on_cpu else device.type == "cuda"
     required = f"{__package__}._kernels" if on_cpu else "triton"
-    if not fits or dtype not in _MAX_ERROR or find_spec(required) is None:
+    if not fits or dtype not in _TOLERANCE or find_spec(required) is None:
         return None
     try:
         kernels = import_module(name)
         error = kernels.max_error(device, dtype, *settings)
-        if error <= _MAX_ERROR[dtype]:
+        if error <= _TOLERANCE[dtype]:
             return kernels
         reason = f"a result differs by {100 * error:.3g}%"
     except torch.OutOfMemoryError:
@@ -76,8 +76,9 @@ def load_kernels(
     return None
 
 
-def mean_error(pairs: Any) -> float:
-    """RETURNS (float): Of pairs of tensors, the expected one first, the largest mean difference in
-    relation to the mean absolute value; infinite for NaN."""
+def relative_error(pairs: Any) -> float:
+    """RETURNS (float): The largest error of some pairs of tensors (expected, actual): their mean
+    absolute difference, divided by the mean absolute value of the expected one; infinite for NaN.
+    """
     errors = [(b - a).abs().mean() / a.abs().mean() for a, b in pairs]
     return float(torch.stack(errors).nan_to_num(torch.inf).max())

@@ -51,7 +51,8 @@ class LSTMFunction(torch.autograd.Function):
         kernel: Kernel = "auto",
         *second: Optional[Tensor],
     ) -> Tensor:
-        """Run it. Both directions run in batched products, or side by side (see `threads`).
+        """Run one direction, if x has 2 dimensions; both in batched products, if it has 3; or both
+        side by side, each in a thread (see `threads`), if `second` is given.
 
         x (Tensor): Packed inputs, shape (..., rows, in).
         gate_weight (Tensor): Shape (..., 4H, in + P), gates in the order i, j (candidate), f, o.
@@ -62,16 +63,16 @@ class LSTMFunction(torch.autograd.Function):
         state (Optional[LayerState]): Before the first step, changed in place to that after the last
             one: then all sequences must be of one length. No gradient flows into it. None: zeros.
         kernel (str): "torch": without a compiled cell. Batched products always are.
-        second (Optional[Tensor]): The three weights of the second direction, to run it beside the
-            first, whose weights the others are then. Thus neither weights nor their gradients are
-            copied.
+        second (Optional[Tensor]): Gate weight, gate bias and projection weight of the backward
+            direction. Then the three above are those of the forward direction, and x has shape
+            (2, rows, in). This avoids copies of the weights and of their gradients.
         RETURNS (Tensor): The outputs, packed like x, shape (..., rows, P).
         """
         dtype = product_dtype(x)
         ctx.batch_sizes, ctx.config, ctx.dtype = batch_sizes, config, dtype
         ctx.cell = None
         if second or x.dim() == 2:
-            ctx.cell = load_kernels(COMPILED_CELL, kernel, x.device, dtype, weights=x.dtype)
+            ctx.cell = load_kernels(COMPILED_CELL, kernel, x.device, dtype, weight_dtype=x.dtype)
         y = x.new_empty(*x.shape[:-1], config.projection_dim)
         weights = gate_weight, gate_bias, projection_weight
         runs: Any = [(x, y, *(state or (None, None)), *weights)]
@@ -117,17 +118,17 @@ def _forward(
     bias = gate_bias.clone()
     bias[..., 2 * dim : 3 * dim] += FORGET_BIAS
     transposed = weight[..., :width].transpose(-1, -2)
-    low_x = operand(x, dtype)
+    x_cast = operand(x, dtype)
     if ctx.cell is not None:
-        gates = torch.addmm(bias.to(dtype), low_x, transposed)
+        gates = torch.addmm(bias.to(dtype), x_cast, transposed)
     else:
-        gates = torch.matmul(low_x, transposed)[..., :n_rows, :].to(x.dtype)
+        gates = torch.matmul(x_cast, transposed)[..., :n_rows, :].to(x.dtype)
         gates += bias.unsqueeze(-2)
     recurrent = weight[..., width:].transpose(-1, -2).contiguous()
     projection: Any = None
     if projection_weight is not None:
-        low_projection = projection_weight.to(dtype).transpose(-1, -2).contiguous()
-        projection = partial(step_product, weight=low_projection, dtype=gates.dtype)
+        projection_cast = projection_weight.to(dtype).transpose(-1, -2).contiguous()
+        projection = partial(step_product, weight=projection_cast, dtype=gates.dtype)
     cell = lstm_step if ctx.cell is None else ctx.cell.forward
     products = LayerProducts(
         lambda x: gates, partial(step_product, weight=recurrent), projection, n_rows, cell
@@ -162,25 +163,25 @@ def _backward(
     previous = to_device(previous_rows(batch_sizes), x.device)
     d_out = dy.clone(memory_format=torch.contiguous_format)
     if ctx.cell is not None:
-        low, hidden = torch.empty_like(gates), gates.new_empty(len(gates), ctx.config.dim)
-        outputs = low, hidden, d_out
+        d_gates_cast, hidden = torch.empty_like(gates), gates.new_empty(len(gates), ctx.config.dim)
+        outputs = d_gates_cast, hidden, d_out
         d_bias = _compiled_steps(ctx, gates, cells, c0, *outputs, y, recurrent, projection)
-        for padded in (low, hidden):
+        for padded in (d_gates_cast, hidden):
             padded[n_rows:] = 0
     else:
         factors = _derivatives(gates, cells, c0, previous, ctx.config.cell_clip)
-        low = _backward_steps(ctx, factors, d_out, y, recurrent, projection)
+        d_gates_cast = _backward_steps(ctx, factors, d_out, y, recurrent, projection)
         d_bias, hidden = factors.gates.sum(-2), factors.hidden
     h_previous = torch.empty_like(y)
     h_previous[..., : batch_sizes[0], :] = 0 if h0 is None else h0
     h_previous[..., batch_sizes[0] :, :] = y[..., previous, :]
     inputs = operand(torch.cat((x, h_previous), dim=-1), dtype)
-    d_gates = low[..., : inputs.shape[-2], :]
+    d_gates = d_gates_cast[..., : inputs.shape[-2], :]
     d_weight = torch.matmul(d_gates.transpose(-1, -2), inputs).to(gate_weight.dtype)
     d_projection = None
     if projection is not None:
-        d_low = operand(d_out, dtype).transpose(-1, -2)
-        d_projection = torch.matmul(d_low, operand(hidden, dtype)).to(x.dtype)
+        d_out_cast = operand(d_out, dtype).transpose(-1, -2)
+        d_projection = torch.matmul(d_out_cast, operand(hidden, dtype)).to(x.dtype)
     d_x = None
     if ctx.needs_input_grad[0]:
         d_x = torch.matmul(d_gates, weight[..., :width])[..., :n_rows, :].to(x.dtype)
@@ -231,13 +232,14 @@ def _compiled_steps(
 
 
 class _Derivatives(NamedTuple):
-    """What does not depend on later steps, for all rows at once.
+    """What does not depend on later steps, for all rows at once. c is the cell, h the output before
+    the projection, z a gate before its activation.
 
-    gates (Tensor): Of i, j and f with respect to the cell, and of o with respect to the output,
-        through the activations. `_backward_steps` makes them the gradients of the gates.
-    forget (Tensor): The forget gates.
-    hidden (Tensor): The outputs before the projection.
-    cell (Tensor): Of the output with respect to the cell.
+    gates (Tensor): dc/dz of the gates i, j and f, and dh/dz of o, shape (..., rows, 4H).
+        `_backward_steps` replaces them by the gradients of the gates.
+    forget (Tensor): The forget gates, shape (..., rows, H), as the following.
+    hidden (Tensor): h.
+    cell (Tensor): dh/dc = o (1 - tanh(c)^2).
     inside (Optional[Tensor]): 1 where a cell is not clipped, else 0.
     """
 
@@ -281,16 +283,18 @@ def _backward_steps(
     """Go back through time. Turns `factors.gates` into the gradients of the gates, and `d_out` into
     those of the outputs before the clipping.
 
-    RETURNS (Tensor): The gradients of the gates in `dtype`, as operands of products: in a type that
-        rounds the number of rows up, with rows of zeros behind them.
+    RETURNS (Tensor): The gradients of the gates in the type of products. If that is not the type of
+        y, rows of zeros are appended, for `mixed_precision.product_rows`.
     """
     batch_sizes, config, dtype = ctx.batch_sizes, ctx.config, ctx.dtype
-    d_gates = low = factors.gates
+    d_gates = d_gates_cast = factors.gates
     device, n_rows, first = y.device, y.shape[-2], batch_sizes[0]
     if dtype != y.dtype:
-        most = product_rows(n_rows, device, dtype) + product_rows(first, device, dtype)
-        low = d_gates.new_empty(*y.shape[:-2], most, d_gates.shape[-1], dtype=dtype)
-        low[..., n_rows:, :] = 0
+        n_rows_padded = product_rows(n_rows, device, dtype) + product_rows(first, device, dtype)
+        d_gates_cast = d_gates.new_empty(
+            *y.shape[:-2], n_rows_padded, d_gates.shape[-1], dtype=dtype
+        )
+        d_gates_cast[..., n_rows:, :] = 0
     d_cells = y.new_zeros(*y.shape[:-2], first, factors.cell.shape[-1])
     d_h_next: Optional[Tensor] = None
     start = n_rows
@@ -312,10 +316,10 @@ def _backward_steps(
         by_gate[..., :3, :] *= d_c.unsqueeze(-2)
         by_gate[..., 3, :] *= d_h
         d_c *= factors.forget[..., rows, :]
-        if low is not d_gates:
-            low[..., rows, :] = d_gates[..., rows, :]
+        if d_gates_cast is not d_gates:
+            d_gates_cast[..., rows, :] = d_gates[..., rows, :]
         if start:
-            n_operands = n if low is d_gates else product_rows(n, device, dtype)
-            operands = low[..., start : start + n_operands, :]
+            n_operands = n if d_gates_cast is d_gates else product_rows(n, device, dtype)
+            operands = d_gates_cast[..., start : start + n_operands, :]
             d_h_next = torch.matmul(operands, recurrent)[..., :n, :]
-    return low
+    return d_gates_cast

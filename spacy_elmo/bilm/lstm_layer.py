@@ -23,7 +23,7 @@ FORGET_BIAS = 1.0
 LayerState = tuple[Tensor, Tensor]
 
 # Computes `x @ weight.T + bias`. The result may be overwritten.
-Linear = Callable[[Tensor], Tensor]
+Product = Callable[[Tensor], Tensor]
 
 
 def lstm_step(
@@ -64,15 +64,15 @@ class LayerProducts(NamedTuple):
     """The matrix products of one layer, as `run_layer` uses them: packed for inference, or of plain
     tensors inside the autograd function.
 
-    input, recurrent (Linear): From inputs and from outputs to gates, width 4H.
-    projection (Optional[Linear]): From width H to P.
+    input, recurrent (Product): From inputs and from outputs to gates, width 4H.
+    projection (Optional[Product]): From width H to P.
     max_rows (int): Rows of gates to compute from inputs at once.
     cell (Callable): What runs the rest of a step: `lstm_step`, or `compiled_cell.forward`.
     """
 
-    input: Linear
-    recurrent: Linear
-    projection: Optional[Linear]
+    input: Product
+    recurrent: Product
+    projection: Optional[Product]
     max_rows: int
     cell: Callable[..., object] = lstm_step
 
@@ -132,13 +132,13 @@ def run_layer(
 
 
 def input_gates(
-    x: Tensor, batch_sizes: Sequence[int], product: Linear, max_rows: int
+    x: Tensor, batch_sizes: Sequence[int], product: Product, max_rows: int
 ) -> Iterator[Tensor]:
     """Compute what inputs contribute to gates, for some steps at once.
 
     x (Tensor): Packed inputs, shape (..., rows, in).
     batch_sizes (Sequence[int]): Sequences that are active at each step.
-    product (Linear): From inputs to gates.
+    product (Product): From inputs to gates.
     max_rows (int): Rows to compute at once; but at least one step.
     YIELDS (Tensor): For each step, shape (..., n, 4H). Free it before the next one, which may be
         computed then.

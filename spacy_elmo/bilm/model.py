@@ -107,10 +107,7 @@ class BiLSTM(nn.Module):
         RETURNS (list): The layers' outputs, each packed like x.
         """
         run: Callable[..., Tensor] = LSTMFunction.apply
-        kernels = None
-        if x.device.type != "cpu":
-            dtype = product_dtype(x)
-            kernels = load_kernels(TRITON_LSTM, self.kernel, x.device, dtype, self.config)
+        kernels = load_kernels(TRITON_LSTM, self.kernel, x.device, product_dtype(x), self.config)
         outputs = []
         for number, pair in enumerate(zip(self.forward_layers, self.backward_layers)):
             x = F.dropout(x, dropout) if dropout else x
@@ -202,7 +199,7 @@ class BiLM(nn.Module):
         weight = next(self.parameters())
         with no_fork(), autocast(weight.device, mixed_precision):
             if torch.is_grad_enabled():  # Whoever computes gradients is about to change weights.
-                self.n_invalidations += 1
+                self.invalidate()
             vectors = self.token_encoder([*types, *self.token_encoder.boundaries])
             vectors = vectors.to(weight.dtype)
             sizes = numpy.asarray(lengths, dtype=int)
@@ -227,9 +224,10 @@ class BiLM(nn.Module):
         return current_session(self).embed(sentences)
 
     def invalidate(self) -> None:
-        """Let sessions read the weights anew. Needed only after writing to them behind PyTorch's
-        back, if anything was computed without gradients since the last computation with them:
-        through `parameter.data`, or by an optimizer with `fused=True`. Other changes are noticed.
+        """Make sessions read the weights again. PyTorch does not count changes through
+        `parameter.data`, or by an optimizer with `fused=True`. `forward` with gradients calls this,
+        too, because a change usually follows: a call is needed only if a session has run between
+        that and a change that is not counted.
         """
         self.n_invalidations += 1
 

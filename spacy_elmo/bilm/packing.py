@@ -102,11 +102,11 @@ def previous_rows(batch_sizes: Sequence[int]) -> numpy.ndarray:
 
 
 def split_sentences(lengths: numpy.ndarray, max_tokens: int) -> Iterator[numpy.ndarray]:
-    """Group sentences of similar length, at most `max_tokens` tokens at a time (boundaries
-    included; a longer sentence is a batch of its own). Empty sentences are left out.
+    """Group sentences of similar length. A sentence of more than `max_tokens` is a batch by itself.
+    Empty sentences are left out.
 
     lengths (ndarray): Tokens per sentence, shape (sentences,).
-    max_tokens (int): The budget. 0: all sentences in one batch.
+    max_tokens (int): The most tokens of a batch, boundaries included. 0: all in one batch.
     YIELDS (ndarray): The numbers of the sentences of a batch, longest sentences first.
     """
     order = numpy.argsort(-lengths, kind="stable")

@@ -103,7 +103,9 @@ def _submit(
     task: Callable[[], T], device: torch.device, pool: Literal["tasks", "parts"]
 ) -> Optional[Future[T]]:
     """RETURNS (Optional[Future]): None if the task is to run in this thread."""
-    with _STARTING:  # A thread's first question takes over the number of the process.
+    # A thread's first call copies the number of the process, which `_use_one_thread` changes for a
+    # moment.
+    with _STARTING:
         n_threads = torch.get_num_threads()
     if device.type != "cpu" or n_threads == 1:
         return None

@@ -6,7 +6,7 @@ bilm-tf numbers the bytes of UTF-8, ELMoForManyLangs has a dictionary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Optional, cast
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .config import DICTIONARY_SPECIALS, N_CHARACTERS, BiLMConfig, CharCNNConfig
+from .lstm_layer import Product
 from .mixed_precision import COMPILED_PER_SIZE, product_dtype
 from .packing import to_device
 
@@ -29,9 +30,6 @@ _DICTIONARY_BOS, _DICTIONARY_EOS, UNKNOWN, _PAD, _BEGIN, _END = DICTIONARY_SPECI
 
 # Word types per run of the convolutions: their windows should stay in the processor's cache.
 _TYPES_PER_CHUNK = {"cpu": 128, "cuda": 8192}
-
-# Computes `x @ weight.T + bias`. The result may be overwritten.
-Product = Callable[[Tensor], Tensor]
 
 
 def character_ids(
@@ -180,8 +178,8 @@ class CharCNN(nn.Module):
         n_types = len(types)
         if few_sizes:  # Full chunks only, with empty texts.
             types = [*types, *[""] * (-n_types % size)]
-        most = self.config.max_characters_per_token
-        ids, lengths = character_ids(types, most, self.dictionary)
+        max_characters = self.config.max_characters_per_token
+        ids, lengths = character_ids(types, max_characters, self.dictionary)
         # In order of length, so that each chunk is as narrow as it can be.
         order = numpy.argsort(lengths, kind="stable")
         pooled = []
@@ -193,7 +191,7 @@ class CharCNN(nn.Module):
             if few_sizes:
                 step = 4 if width <= 16 else 16
                 width = -(-width // step) * step
-            width = min(width, most)
+            width = min(width, max_characters)
             padded = numpy.full((len(chunk), width), self.padding)
             padded[:, : ids.shape[1]] = ids[chunk, :width]
             pooled.append(self._pool(to_device(padded, weight.device), products))
@@ -238,8 +236,8 @@ class CharCNN(nn.Module):
             # in the backward pass.
             windows = embedded.unfold(1, width, 1).transpose(2, 3).reshape(-1, width * dim)
             scores = product(windows).view(n_types, length - width + 1, conv.out_channels)
-            most = scores.amax(1)
-            pooled.append(most + cast(Tensor, conv.bias).to(most.dtype))
+            maximum = scores.amax(1)
+            pooled.append(maximum + cast(Tensor, conv.bias).to(maximum.dtype))
         y = torch.cat(pooled, dim=1)
         return torch.relu_(y) if self.config.activation == "relu" else torch.tanh_(y)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .config import LSTMConfig
-from .kernels import mean_error
+from .kernels import relative_error
 from .lstm_function import LSTMFunction
 from .lstm_layer import FORGET_BIAS, LayerState, input_gates, projection_clip
 from .mixed_precision import product_dtype
@@ -250,7 +250,7 @@ class _LSTMFunction(torch.autograd.Function):
 
 def max_error(device: torch.device, dtype: torch.dtype, config: LSTMConfig) -> float:
     """RETURNS (float): How much the results for a small batch differ from those of the plain path,
-    forward, backward and in inference; see `mean_error`."""
+    forward, backward and in inference; see `relative_error`."""
     generator = torch.Generator().manual_seed(0)
     sizes, p, dim = [5, 5, 5], config.projection_dim, config.dim
 
@@ -283,7 +283,7 @@ def max_error(device: torch.device, dtype: torch.dtype, config: LSTMConfig) -> f
         y = torch.empty_like(dy)
         weights = Weights.cast(_by_direction([*leaves[1:], None][:3]), dtype)
         run_layer(x, sizes, weights, 2 * sizes[0], config, y, after)
-    return mean_error(zip([*expected, expected[0], *expected[-2:]], [*results, y, *after]))
+    return relative_error(zip([*expected, expected[0], *expected[-2:]], [*results, y, *after]))
 
 
 def _by_direction(weights: Sequence[Any]) -> list[list[Any]]:

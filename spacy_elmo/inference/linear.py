@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..bilm.int8 import Int8Weight
-from ..bilm.lstm_layer import Linear
+from ..bilm.lstm_layer import Product
 from ..bilm.packing import add_rows
 from ..bilm.threads import no_fork
 from .settings import Precision
@@ -34,7 +34,7 @@ def pack_linear(
     *,
     many_rows: bool = False,
     keep_type: bool = False,
-) -> Linear:
+) -> Product:
     """Prepare a weight for many products `x @ weight.T + bias`.
 
     weight (Tensor | Int8Weight): Shape (out, in), or (directions, out, in) for a batched product
@@ -67,7 +67,7 @@ def pack_linear(
     return _dense(weight, bias, dtype)
 
 
-def _dense(weight: Tensor, bias: Optional[Tensor], dtype: torch.dtype) -> Linear:
+def _dense(weight: Tensor, bias: Optional[Tensor], dtype: torch.dtype) -> Product:
     transposed = weight.to(dtype).transpose(-1, -2).contiguous()
     row = None if bias is None else bias.unsqueeze(-2)
 
@@ -80,7 +80,7 @@ def _dense(weight: Tensor, bias: Optional[Tensor], dtype: torch.dtype) -> Linear
 
 def _onednn(
     weight: Tensor, bias: Optional[Tensor], dtype: torch.dtype, out: torch.dtype, pack: bool
-) -> Linear:
+) -> Product:
     low = weight.to(dtype).contiguous()
     if pack:
         low = torch.ops.mkldnn._reorder_linear_weight(low, _PACKING_ROWS)
@@ -94,7 +94,7 @@ def _onednn(
     return product
 
 
-def _int8(weight: Int8Weight, bias: Optional[Tensor]) -> Linear:
+def _int8(weight: Int8Weight, bias: Optional[Tensor]) -> Product:
     values, [scales] = weight.values.contiguous(), weight.scales
     zeros = torch.zeros_like(scales, dtype=torch.int64)
     with warnings.catch_warnings():

@@ -15,7 +15,7 @@ from ..bilm.lstm_layer import (
     COMPILED_CELL,
     FORGET_BIAS,
     LayerProducts,
-    Linear,
+    Product,
     lstm_step,
     run_layer,
 )
@@ -43,7 +43,7 @@ class PackedBiLM(NamedTuple):
         arguments `products` and `config`.
     """
 
-    token_encoder: list[Linear]
+    token_encoder: list[Product]
     lstm: list[list[Callable[..., None]]]
 
 
@@ -74,7 +74,7 @@ def pack_bilm(
             # On a GPU, both directions in one batched product.
             groups = zip(pair) if bias.device.type == "cpu" else [pair]
             cell = load_kernels(
-                COMPILED_CELL, settings.kernel, bias.device, dtype, weights=bias.dtype
+                COMPILED_CELL, settings.kernel, bias.device, dtype, weight_dtype=bias.dtype
             )
             products = [_pack_layer(group, precision, cell) for group in groups]
             layers.append([partial(run_layer, products=one, config=config) for one in products])

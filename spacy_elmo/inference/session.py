@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.utils.weak import WeakIdRef
 
 from ..bilm.int8 import Int8Weight, named_weights
-from ..bilm.lstm_layer import LayerState, Linear
+from ..bilm.lstm_layer import LayerState, Product
 from ..bilm.packing import PackedBatch, pack_sentences, split_sentences, to_device
 from ..bilm.threads import no_fork, start
 from .auto import choose_precision
@@ -167,20 +167,18 @@ class Session:
                 checksum.update(shape.encode() + sample.numpy().tobytes())
         return checksum.hexdigest()
 
-    def _encode(self, products: list[Linear], types: Sequence[str]) -> Tensor:
+    def _encode(self, products: list[Product], types: Sequence[str]) -> Tensor:
         """RETURNS (Tensor): Shape (types, P)."""
         forward: Callable[..., Tensor] = self._token_encoder.forward
         encode = inference(self.settings.precision, self.device)(forward)
         if not products:
             return encode(types)
         size = _TYPES_PER_TASK.get(self.device.type, 2048)
-        # The shorter all types of a chunk are, the fewer windows it has.
-        order = sorted(range(len(types)), key=lambda number: len(types[number]))
-        chunks = ([types[n] for n in order[i : i + size]] for i in range(0, len(types), size))
+        # The type cache passes shorter types first: a chunk of short types has fewer windows.
+        chunks = (types[i : i + size] for i in range(0, len(types), size))
         parts = [start(partial(encode, chunk, products), self.device) for chunk in chunks]
         with torch.inference_mode():
-            result = torch.cat([wait() for wait in parts])
-            return result[to_device(numpy.argsort(order), self.device)]
+            return torch.cat([wait() for wait in parts])
 
     def _run(
         self,

@@ -73,9 +73,10 @@ class ElmoShim(PyTorchShim):
         float32. A processor without instructions for them fine-tunes in float32, with a warning.
     language (Optional[str]): The language of the text that it was trained on, if known.
 
-    Weights that a pipeline stores as int8 stay in 8 bits while the precision is int8 and nothing
-    else needs them (`BiLM.is_int8`): `load_bilm` makes float32 weights of them.
+    Weights that a pipeline stores as int8 stay so while the precision is int8 and nothing
+    else needs them (`BiLM.is_int8`): `float32_bilm` makes float32 weights of them.
 
+    The attribute `pending` is `load`, until `set_bilm` gives the shim its biLM; then it is None.
     The attribute `usable_settings` has a precision that the device has: that of the settings, or
     float32. The attribute `warning` is shown when the biLM is loaded.
     """
@@ -92,7 +93,7 @@ class ElmoShim(PyTorchShim):
         with _ordinary_tensors():
             empty = torch.nn.Parameter(torch.empty(0), requires_grad=False)
             super().__init__(torch.nn.ParameterList([empty]))
-        self.load = load
+        self.pending = load
         self.settings = self.usable_settings = settings
         self.mixed_precision = mixed_precision
         self.language = language
@@ -101,20 +102,21 @@ class ElmoShim(PyTorchShim):
     @property
     def has_weights(self) -> bool:
         """Whether there is a biLM, or something to load."""
-        return self.load is not None or isinstance(self._model, BiLM)
+        return self.pending is not None or isinstance(self._model, BiLM)
 
-    def load_bilm(self) -> BiLM:
-        """RETURNS (BiLM): Always the same, loaded if it was not needed yet.
+    def float32_bilm(self) -> BiLM:
+        """RETURNS (BiLM): The biLM with float32 weights, read at the first call. int8 weights are
+        dequantised.
         RAISES (ValueError): If there are no weights."""
-        # In other precisions there are no weights in 8 bits.
+        # Only the precision int8 leaves int8 weights as they are.
         if not isinstance(self._model, BiLM) or self.usable_settings.precision == "int8":
             with no_fork(), _LOADING, _ordinary_tensors():
-                self.bilm_for_session().dequantize()
+                self.stored_bilm().dequantize()
         return self._model
 
-    def bilm_for_session(self) -> BiLM:
-        """RETURNS (BiLM): The same one. Its weights may be in 8 bits, which are all that a session
-        of the present settings needs.
+    def stored_bilm(self) -> BiLM:
+        """RETURNS (BiLM): The biLM, read at the first call. With the precision int8, weights that
+        were stored as int8 stay so (`BiLM.is_int8`).
         RAISES (ValueError): If there are no weights."""
         if isinstance(self._model, BiLM):
             return self._model
@@ -124,22 +126,23 @@ class ElmoShim(PyTorchShim):
             return self._model
 
     def _read(self) -> BiLM:
-        """RETURNS (BiLM): The biLM before it moves to the encoder's device: always the same,
-        because its weights may be random.
+        """Make the biLM that is pending, and keep it, because its weights may be random.
+
+        RETURNS (BiLM): The biLM, on the CPU.
         RAISES (ValueError): If there are no weights."""
-        if self.load is None:
+        if self.pending is None:
             raise ValueError(
                 "the elmo component has no weights yet: name some in its config "
                 '(nlp.add_pipe("elmo", config={"model": {"weights": "path/to/folder"}})), '
                 "call load_weights() on the component, or load a pipeline that holds them"
             )
-        if not isinstance(self.load, BiLM):
+        if not isinstance(self.pending, BiLM):
             with _ordinary_tensors():
                 # Random weights are of the default dtype, which may be float64.
-                self.load = self.load().float()
+                self.pending = self.pending().float()
             if self.warning is not None:
                 warnings.warn(self.warning, stacklevel=2)
-        return self.load
+        return self.pending
 
     def set_bilm(self, bilm: BiLM) -> None:
         """Take another biLM, which moves to the encoder's device. A precision that the device does
@@ -158,7 +161,7 @@ class ElmoShim(PyTorchShim):
             if not bilm.is_int8:  # Else it is on the CPU, as int8 is.
                 bilm = bilm.to(device)
         bilm.lstm.kernel = self.settings.kernel
-        self._model, self.load = bilm, None
+        self._model, self.pending = bilm, None
 
     def copy(self) -> ElmoShim:
         """RETURNS (ElmoShim): A copy with an id of its own, by which optimizers keep the moments of
@@ -172,7 +175,7 @@ class ElmoShim(PyTorchShim):
     def finish_update(self, optimizer: Optimizer) -> None:
         super().finish_update(optimizer)
         if isinstance(self._model, BiLM):
-            self._model.n_invalidations += 1  # PyTorch does not count the changes that thinc makes.
+            self._model.invalidate()  # PyTorch does not count the changes that thinc makes.
 
     def to_device(self, device_type: str, device_id: int) -> None:
         with _ordinary_tensors():
@@ -237,7 +240,7 @@ def ElmoEncoder(
 def _run_shim(model: Model, inputs: tuple, is_train: bool) -> tuple[Any, Callable]:
     shim = cast(ElmoShim, model.shims[0])
     # Not when the biLM is set: a pipeline that only predicts must not warn.
-    mixed_precision = usable_mixed_precision(shim.mixed_precision, shim.load_bilm().device)
+    mixed_precision = usable_mixed_precision(shim.mixed_precision, shim.float32_bilm().device)
     return shim(ArgsKwargs(inputs, {"mixed_precision": mixed_precision}), is_train)
 
 
@@ -332,7 +335,7 @@ def get_shim(model: Encoder) -> ElmoShim:
 def get_bilm(model: Encoder) -> BiLM:
     """RETURNS (BiLM): The encoder's biLM, loaded if it was not needed yet.
     RAISES (ValueError): If there are no weights."""
-    return get_shim(model).load_bilm()
+    return get_shim(model).float32_bilm()
 
 
 def set_bilm(model: Encoder, bilm: BiLM) -> None:
@@ -343,7 +346,7 @@ def set_bilm(model: Encoder, bilm: BiLM) -> None:
 def get_session(model: Encoder) -> Session:
     """RETURNS (Session): What runs the encoder's biLM with its present weights."""
     shim = get_shim(model)
-    return current_session(shim.bilm_for_session(), shim.usable_settings)
+    return current_session(shim.stored_bilm(), shim.usable_settings)
 
 
 def set_precision(model: Encoder, precision: Precision) -> None:

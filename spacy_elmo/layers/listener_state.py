@@ -1,4 +1,4 @@
-"""What a listener keeps between two calls, and why it may have no layers."""
+"""What a listener keeps between two calls, and the messages for docs without layers it may read."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Callable, NamedTuple, Optional, cast
 
 import numpy
@@ -37,6 +37,9 @@ from .mixes import Mix, use_trained
 
 # A doc with more tokens is rarely a single sentence.
 _LONG_SENTENCE = 100
+# `pipe` collects this many batches of tokens before it runs: the more docs, the more sequences of
+# similar length.
+_BATCHES_PER_BUFFER = 3
 
 
 class DocVectors(NamedTuple):
@@ -84,6 +87,7 @@ class Upstream(Tok2Vec):
     mix: Mix
     keep_layers: bool
     set_vectors: bool
+    batch_size: int
     frozen: bool
     optimizer: Optional[Optimizer]
     activation_cache: Optional[ActivationCache]
@@ -103,7 +107,7 @@ class Upstream(Tok2Vec):
     @property
     def layer_shape(self) -> tuple[int, int]:
         """L+1 and 2P. RAISES (ValueError): If there are no weights yet."""
-        config = get_shim(self.model).bilm_for_session().config
+        config = get_shim(self.model).stored_bilm().config
         return config.n_activations, config.output_dim
 
     @property
@@ -132,8 +136,7 @@ class Upstream(Tok2Vec):
         RETURNS (list): The vectors of each doc, as arrays of the model's ops.
         """
         docs = list(docs)
-        if any(len(doc) > _LONG_SENTENCE for doc in docs):
-            self._warn_of_long_sentences(docs)
+        self._warn_of_long_sentences(docs)
         # Evaluations during training use the cache, too. One that rounds (half_precision) is only
         # for the docs of updates: the vectors of other docs must be exact.
         cache = self.activation_cache if self.frozen and self._run.docs else None
@@ -143,6 +146,66 @@ class Upstream(Tok2Vec):
                 cache = None
         keeps = self.keep_layers if keep_layers is None else keep_layers
         return encode(self.model, docs, self.mix, keep_layers=keeps, cache=cache)
+
+    def pipe(
+        self,
+        stream: Iterable[Doc],
+        *,
+        batch_size: Optional[int] = None,
+        keep_layers: Optional[bool] = None,
+    ) -> Iterator[Doc]:
+        """Process a stream, sequences of similar length together.
+
+        If a batch fails, its docs are processed one by one, so that the error handler gets only the
+        docs that fail.
+
+        stream (Iterable[Doc]): The docs.
+        batch_size (Optional[int]): Docs in a batch, if less than the component's setting.
+        keep_layers (Optional[bool]): Overrides the component's setting.
+        YIELDS (Doc): The docs in order, without those that the error handler got.
+        """
+        for docs in self.batch_docs(stream, batch_size):
+            yield from self._annotate(docs, keep_layers)
+
+    def batch_docs(
+        self,
+        docs: Iterable[Doc],
+        batch_size: Optional[int] = None,
+        n_batches: int = _BATCHES_PER_BUFFER,
+    ) -> Iterator[list[Doc]]:
+        """Cut a stream into batches of docs: at most `batch_size` docs, and enough tokens for a few
+        batches of the LSTMs.
+
+        batch_size (Optional[int]): Docs in a batch, if less than the component's setting.
+        n_batches (int): How many batches of the LSTMs.
+        YIELDS (list[Doc]): The batches, none of them empty.
+        """
+        max_docs = min(batch_size or self.batch_size, self.batch_size)
+        shim = get_shim(self.model)
+        max_tokens = n_batches * shim.settings.max_tokens(shim.device)
+        batch: list[Doc] = []
+        n_tokens = 0
+        for doc in docs:
+            batch.append(doc)
+            n_tokens += len(doc)
+            if len(batch) >= max_docs or n_tokens >= max_tokens:
+                yield batch
+                batch, n_tokens = [], 0
+        if batch:
+            yield batch
+
+    def _annotate(self, docs: list[Doc], keep_layers: Optional[bool]) -> Iterator[Doc]:
+        try:
+            self.set_annotations(docs, self.predict(docs, keep_layers=keep_layers))
+        except Exception as error:
+            if len(docs) == 1:
+                self.get_error_handler()(self.name, self, docs, error)
+                return
+        else:
+            yield from docs
+            return
+        for doc in docs:
+            yield from self._annotate([doc], keep_layers)
 
     def set_annotations(self, docs: Iterable[Doc], scores: Sequence[DocVectors]) -> None:
         """Write vectors to the docs."""
@@ -223,8 +286,7 @@ class Upstream(Tok2Vec):
         states: set[ListenerState] = {listener.attrs["link"] for listener in self.listeners}
         if not states:
             return losses
-        if any(len(doc) > _LONG_SENTENCE for doc in docs):
-            self._warn_of_long_sentences(docs)
+        self._warn_of_long_sentences(docs)
         if self.frozen:
             layers, backprop = encode_layers(self.model, docs, self.activation_cache), None
         else:

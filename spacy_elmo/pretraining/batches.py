@@ -180,11 +180,11 @@ def plan_epoch(
     filled = numpy.cumsum(lengths[order]) // (batch_words * _BATCHES_PER_BUCKET)
     batches: list[numpy.ndarray] = []
     for bucket in numpy.split(order, numpy.flatnonzero(numpy.diff(filled)) + 1):
-        batches += plan_evaluation(lengths, bucket, batch_words)
+        batches += group_by_length(lengths, bucket, batch_words)
     return [batches[i] for i in random.permutation(len(batches))]
 
 
-def plan_evaluation(
+def group_by_length(
     lengths: numpy.ndarray, numbers: numpy.ndarray, batch_words: int
 ) -> list[numpy.ndarray]:
     """Put sentences of similar length together.

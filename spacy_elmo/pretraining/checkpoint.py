@@ -28,14 +28,14 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..bilm.lstm_layer import LayerState
-from ..files import atomic_folder, clear_temporary, save_tensors, sha256
+from ..files import atomic_folder, clear_temporary, remove_folder, save_tensors, sha256
 from .config import RunConfig, diff_configs
 from .corpus import Corpus
 
 _STATE, _CHECKSUMS = "state.json", "checksums.json"
 _NAME = re.compile(r"step-\d{8,}")
-# Leftovers of killed processes in the folder of a run: temporary files and folders, checkpoints
-# that were being removed, and temporary folders of earlier versions.
+# Leftovers of killed processes in the folder of a run: temporary files and folders, and those of
+# earlier versions.
 _LEFTOVER = re.compile(
     r"\.((?P<name>step-\d{8,}|model-(best|last)(\.head)?|log\.jsonl|curves\.png)"
     r"\.[0-9a-f]{12}\.tmp"
@@ -137,10 +137,7 @@ def remove_old(output: Path, keep: int, step: int) -> None:
     kept = [path for path in paths if _get_step(path) <= step][-keep:]
     for path in paths:
         if path not in kept:
-            # Renamed first: a folder with the name of a checkpoint must be complete, even if this
-            # process is killed while it removes the files.
-            path.rename(path.with_name(f".{path.name}.old"))
-    clear(output)
+            remove_folder(path)
 
 
 def clear(output: Path) -> None:

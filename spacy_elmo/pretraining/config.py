@@ -177,9 +177,10 @@ class SystemConfig:
     """The machine.
 
     seed (int): Decides weights, order and dropout.
-    kernel (str): What runs the LSTMs. "auto": on a CPU the compiled kernels, if there was a C
-        compiler at installation; on a GPU Triton, if it is installed; if they give the results of
-        PyTorch. "torch": PyTorch alone. "triton": Triton on any GPU, without a comparison.
+    kernel (str): What computes LSTMs, losses and Adagrad. "auto": on a CPU the compiled kernels, if
+        there was a C compiler at installation; on a GPU Triton, if it is installed; if they give
+        the results of PyTorch. "torch": PyTorch alone. "triton": Triton on any GPU, without a
+        comparison.
     """
 
     seed: Count = 0

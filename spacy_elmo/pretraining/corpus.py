@@ -32,9 +32,10 @@ from typing import Any, Optional
 import numpy
 from pydantic import ValidationError
 
+from ..bilm.token_encoder import SPECIAL_WORDS
 from ..files import atomic_folder, sha256
 from .tokenize import TokenizationConfig, tokenize
-from .vocabulary import BOS_ID, EOS_ID, SPECIALS, UNK_ID, order_types
+from .vocabulary import BOS_ID, EOS_ID, UNK_ID, order_types
 
 VERSION = 2
 MANIFEST = "manifest.json"
@@ -157,7 +158,7 @@ def prepare(
         counts_by_type = numpy.zeros(len(types), dtype="int64")
         counts_by_type[final_ids] = counts
         counts_by_type.tofile(new / "counts.bin")
-        _warn_if_unsorted(counts_by_type[len(SPECIALS) : n_vocabulary])
+        _warn_if_unsorted(counts_by_type[len(SPECIAL_WORDS) : n_vocabulary])
         with (new / "types.txt").open("w", encoding="utf8", errors="replace", newline="\n") as file:
             file.writelines(f"{word}\n" for word in types)
         manifest = {
@@ -195,8 +196,8 @@ def _write_tokens(
     RETURNS (tuple): The types, the lengths of the sentences of each split, and the number of texts.
     RAISES (ValueError): If a split has no sentence.
     """
-    next_id = itertools.count(len(SPECIALS)).__next__
-    ids = defaultdict(next_id, {word: i for i, word in enumerate(SPECIALS)})
+    next_id = itertools.count(len(SPECIAL_WORDS)).__next__
+    ids = defaultdict(next_id, {word: i for i, word in enumerate(SPECIAL_WORDS)})
     lengths = {split: array("q") for split in SPLITS}
     n_texts = 0
     with (folder / "train.ids.bin").open("wb") as train, (folder / "dev.ids.bin").open("wb") as dev:
@@ -280,7 +281,7 @@ def _open(folder: Path, manifest: dict[str, Any]) -> Corpus:
     with path.open(encoding="utf8", newline="\n") as file:
         types = [line.rstrip("\n") for line in file]
     n_types, n_vocabulary = manifest["n_types"], manifest["n_vocabulary"]
-    is_right = tuple(types[:3]) == SPECIALS and 3 <= n_vocabulary <= len(types) == n_types
+    is_right = tuple(types[:3]) == SPECIAL_WORDS and 3 <= n_vocabulary <= len(types) == n_types
     _check(is_right, path, f"it should have {n_types} types")
     counts = numpy.fromfile(folder / "counts.bin", dtype="int64")
     is_right = len(counts) == n_types and counts[n_vocabulary:].sum() == manifest["n_unknown"]

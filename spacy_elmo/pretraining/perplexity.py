@@ -10,7 +10,7 @@ import numpy
 import torch
 
 from ..bilm.lstm_layer import LayerState
-from .batches import Batch, ContiguousBatches, SentenceBatches, plan_evaluation
+from .batches import Batch, ContiguousBatches, SentenceBatches, group_by_length
 from .corpus import Sentences
 from .distributed import all_reduce_sum, rank, world_size
 from .language_model import LanguageModel
@@ -114,7 +114,7 @@ def _whole_sentences(
     sentences: Sentences, chosen: numpy.ndarray, batch_words: int
 ) -> Iterator[Optional[Batch]]:
     """YIELDS (Optional[Batch]): Each process reads other batches; None if none is left for it."""
-    epoch = SentenceBatches(sentences, plan_evaluation(sentences.lengths, chosen, batch_words))
+    epoch = SentenceBatches(sentences, group_by_length(sentences.lengths, chosen, batch_words))
     for number in range(rank(), len(epoch) + rank(), world_size()):
         yield epoch.read(number) if number < len(epoch) else None
 

@@ -130,7 +130,6 @@ class Trainer:
         self.interrupted = False
         self._unigram = corpus.unigram_log_probabilities()
         self._stop_requested = False
-        self._data_ends = False
         self._carried: list[LayerState] = []
         saved = {} if checkpoint is None else checkpoints.read_state(checkpoint)
         if saved:
@@ -204,7 +203,7 @@ class Trainer:
         """Train until a limit or a signal; `interrupted` is set if something is left to do."""
         state = self.state
         start = time.monotonic() - state.seconds
-        for epoch, numbers in self._remaining_steps():
+        for epoch, numbers, is_last in self._remaining_steps():
             share, n_words = self.updater.update(epoch, numbers, state.step, self._carried)
             state.step += 1
             state.n_words += n_words
@@ -215,7 +214,7 @@ class Trainer:
             if syncs or world_size() == 1:
                 state.seconds = broadcast(time.monotonic() - start, self.device)
                 stop = self._must_stop()
-            limit = self._data_ends or state.is_at_limit(self.settings)
+            limit = is_last or state.is_at_limit(self.settings)
             loss = None
             if syncs or limit or stop:
                 loss = float(all_reduce_sum(share))
@@ -235,8 +234,8 @@ class Trainer:
                 self.interrupted = stop and (state.pending is not None or not limit)
                 break
 
-    def _remaining_steps(self) -> Iterator[tuple[EpochBatches, range]]:
-        """YIELDS (tuple): An epoch, and the batches of one step."""
+    def _remaining_steps(self) -> Iterator[tuple[EpochBatches, range, bool]]:
+        """YIELDS (tuple): An epoch, the batches of one step, and whether the data ends with it."""
         settings, state = self.settings, self.state
         if state.is_at_limit(settings) or state.is_out_of_patience(settings):
             return  # A run that has ended is resumed.
@@ -248,8 +247,8 @@ class Trainer:
                 first = state.batch
                 state.batch = min(first + settings.accumulate_gradient, len(epoch))
                 is_last_epoch = state.epoch + 1 == settings.max_epochs
-                self._data_ends = is_last_epoch and state.batch == len(epoch)
-                yield epoch, range(first, state.batch)
+                is_last = is_last_epoch and state.batch == len(epoch)
+                yield epoch, range(first, state.batch), is_last
             state.epoch += 1
             state.batch = 0
 

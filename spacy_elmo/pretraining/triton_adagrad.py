@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-from ..bilm.kernels import mean_error
+from ..bilm.kernels import relative_error
 from ..bilm.triton_cell import operator
 
 # Numbers of one program, by 4 warps.
@@ -104,7 +104,7 @@ def clip_and_step(
 
 def max_error(device: torch.device, dtype: torch.dtype) -> float:
     """RETURNS (float): How much a step differs from PyTorch's own, of all rows and of some; see
-    `mean_error`."""
+    `relative_error`."""
     pairs: list[tuple[Tensor, Tensor]] = []
     for limit in (0.5, torch.inf):
         generator = torch.Generator().manual_seed(0)
@@ -129,4 +129,4 @@ def max_error(device: torch.device, dtype: torch.dtype) -> float:
             sums = [optimizer.state[parameter]["sum"] for parameter in parameters]
             results.append([norm, *(parameter.detach() for parameter in parameters), *sums])
         pairs += zip(*results)
-    return mean_error(pairs)
+    return relative_error(pairs)

@@ -11,9 +11,8 @@ from typing import Optional
 
 import numpy
 
-from ..bilm.token_encoder import BOS, EOS, UNK
+from ..bilm.token_encoder import SPECIAL_WORDS
 
-SPECIALS = (BOS, EOS, UNK)
 BOS_ID, EOS_ID, UNK_ID = range(3)
 
 
@@ -34,10 +33,10 @@ def order_types(
     RAISES (ValueError): If a vocabulary does not begin with the special words, or has one twice.
     """
     # Ties by spelling, so that the order does not depend on the order of the texts.
-    order = sorted(range(len(SPECIALS), len(words)), key=lambda i: (-counts[i], words[i]))
+    order = sorted(range(len(SPECIAL_WORDS), len(words)), key=lambda i: (-counts[i], words[i]))
     if vocabulary is None:
         n_frequent = sum(counts[i] >= min_count for i in order)
-        vocabulary = [*SPECIALS, *(words[i] for i in order[:n_frequent][:size])]
+        vocabulary = [*SPECIAL_WORDS, *(words[i] for i in order[:n_frequent][:size])]
     else:
         check_vocabulary(vocabulary)
     inside = set(vocabulary)
@@ -48,10 +47,10 @@ def order_types(
 
 def check_vocabulary(words: Sequence[str]) -> None:
     """RAISES (ValueError): If words do not begin with the special ones, or one is there twice."""
-    if tuple(words[:3]) != SPECIALS:
+    if tuple(words[:3]) != SPECIAL_WORDS:
         raise ValueError(
             f"the vocabulary begins with {', '.join(words[:3])}: its first words must be "
-            f"{', '.join(SPECIALS)}, one per line"
+            f"{', '.join(SPECIAL_WORDS)}, one per line"
         )
     [(word, count)] = Counter(words).most_common(1)
     if count > 1:

@@ -123,7 +123,8 @@ class Downloader:
                 requests.ConnectionError,
                 requests.Timeout,
             ) as error:
-                # More than ever: a download that starts afresh each time would never end.
+                # Only bytes beyond the most so far are progress. Else a download that begins anew
+                # each time would never give up.
                 failures = 1 if progress() > most else failures + 1
                 most = max(most, progress())
                 if failures >= self.attempts:

@@ -124,7 +124,7 @@ def _measure(elmo: Elmo, sequences: Sequences, bilm: BiLM, settings: Settings) -
     shim = get_shim(elmo.model)
     exact = current_session(bilm, replace(settings, precision="float32"))
     before = current_session(bilm, settings)
-    after = current_session(shim.load_bilm(), shim.usable_settings)
+    after = current_session(shim.float32_bilm(), shim.usable_settings)
     smallest, total = torch.ones(exact.n_layers), torch.zeros(exact.n_layers)
     # Batches depend on lengths alone: both sessions have the same tokens in each.
     batches = (run_sequences(sequences, x, elmo.model.ops) for x in (exact, after))

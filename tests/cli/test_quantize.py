@@ -64,7 +64,7 @@ def precision_of(path: Path) -> str:
 
 def is_int8(nlp: Language) -> bool:
     """Whether the LSTMs are in memory in 8 bits alone."""
-    bilm = get_shim(nlp.get_pipe("elmo").model).bilm_for_session()
+    bilm = get_shim(nlp.get_pipe("elmo").model).stored_bilm()
     return bilm.is_int8
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from spacy_elmo.pretraining.batches import (
     ContiguousBatches,
     SentenceBatches,
+    group_by_length,
     pack,
     plan_epoch,
-    plan_evaluation,
 )
 from spacy_elmo.pretraining.corpus import Sentences
 
@@ -85,7 +85,7 @@ def test_batches_are_of_similar_length():
 @given(lengths_of)
 def test_an_evaluation_reads_everything(lengths):
     sentences = make_sentences(lengths)
-    plan = plan_evaluation(sentences.lengths, numpy.arange(len(sentences)), 20)
+    plan = group_by_length(sentences.lengths, numpy.arange(len(sentences)), 20)
     epoch = SentenceBatches(sentences, plan)
     batches = [epoch.read(number) for number in range(len(epoch))]
     assert sum(batch.n_words for batch in batches) == sum(lengths)

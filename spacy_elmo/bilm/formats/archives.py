@@ -48,8 +48,9 @@ class _Member(NamedTuple):
     open: Callable[[], IO[bytes]]
 
 
-class Pieces:
-    """A file for zipfile and tarfile, of which headers cannot fill the memory.
+class BoundedFile:
+    """A file that refuses to read more than 1 MiB at once, or beyond a limit. zipfile and tarfile
+    trust the sizes in headers, so that a damaged header could fill the memory.
 
     file (IO[bytes]): The file.
     limit (int): The last position that may be read.
@@ -144,7 +145,7 @@ def _find_reader(path: Path) -> Optional[Reader]:
 
 
 def _read_zip(file: IO[bytes], limit: int) -> Iterator[_Member]:
-    pieces: Any = Pieces(file, limit)
+    pieces: Any = BoundedFile(file, limit)
     with zipfile.ZipFile(pieces) as archive:
         for info in archive.infolist():
             kind = stat.S_IFMT(info.external_attr >> 16)
@@ -162,7 +163,7 @@ def _read_zip(file: IO[bytes], limit: int) -> Iterator[_Member]:
 def _read_tar(
     opener: Optional[Callable[[IO[bytes]], Any]], file: IO[bytes], limit: int
 ) -> Iterator[_Member]:
-    pieces: Any = Pieces(file if opener is None else opener(file), limit)
+    pieces: Any = BoundedFile(file if opener is None else opener(file), limit)
     pieces.budget = _MAX_PIECE  # For a header.
     with tarfile.open(fileobj=pieces, mode="r:") as archive:
         for info in archive:

@@ -22,7 +22,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from .archives import Pieces
+from .archives import BoundedFile
 
 # PyTorch's magic number, pickled.
 LEGACY_START = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e"
@@ -93,7 +93,7 @@ def _check_programs(path: Path, size: int) -> None:
                 # The first three hold the magic number, the version and sizes of C types.
                 _check_program(programs, size if number == 3 else None)
         elif start.startswith(b"PK\x03\x04"):
-            pieces: Any = Pieces(file, size)
+            pieces: Any = BoundedFile(file, size)
             with zipfile.ZipFile(pieces) as archive:
                 _check_program(io.BytesIO(_read_program(archive, size)), size)
         else:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from ...bilm.kernels import Kernel, load_kernels, mean_error
+from ...bilm.kernels import Kernel, load_kernels, relative_error
 from ...bilm.mixed_precision import autocast, operand, product_dtype
 from ...bilm.packing import to_device
 from ...bilm.threads import run_side_by_side
@@ -164,7 +164,7 @@ def cross_entropy(
     """
     dtype = product_dtype(h)
     name = "compiled_softmax" if h.device.type == "cpu" else "triton_softmax"
-    kernels = load_kernels(f"{__package__}.{name}", kernel, h.device, dtype, weights=h.dtype)
+    kernels = load_kernels(f"{__package__}.{name}", kernel, h.device, dtype, weight_dtype=h.dtype)
     with autocast(h.device, False):
         return _CrossEntropy.apply(h, weight, bias, targets, target_logit, dtype, kernels)
 
@@ -267,7 +267,7 @@ def softmax_error(
     softmax_gradient: Callable[..., None], device: torch.device, dtype: torch.dtype, block: int
 ) -> float:
     """RETURNS (float): How much the results of a kernel for a few rows differ from PyTorch's own;
-    see `mean_error`. The last of its blocks of words is not full."""
+    see `relative_error`. The last of its blocks of words is not full."""
     generator = torch.Generator().manual_seed(0)
     n_rows, n_words = 5, block + 40
     shapes = (n_rows, n_words), (n_words,), (n_rows,)
@@ -290,7 +290,7 @@ def softmax_error(
         pairs.append((F.cross_entropy(x, target, reduction="none"), loss))
         pairs.append((gradient[:, :n_words], ours.float()))
         pairs.append((gradient[:, :n_words].sum(0), d_bias))
-    return mean_error(pairs)
+    return relative_error(pairs)
 
 
 def rows_per_chunk(h: Tensor, n_words: int) -> int:
