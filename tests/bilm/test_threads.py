@@ -70,6 +70,11 @@ def test_so_does_an_interrupt():
         time.sleep(0.4)
         ended.append(True)
 
-    with pytest.raises(KeyboardInterrupt):
-        run_side_by_side([work, interrupt], CPU)
+    # A shell starts jobs in the background with interrupts ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_side_by_side([work, interrupt], CPU)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert ended
