@@ -111,10 +111,11 @@ def with_output_layer(name: str, corpus: Corpus, out: Path, n_words: int, device
         "mixed_precision": updater.settings.mixed_precision,
         "corpus": corpus.manifest["sha256"],
     }
-    if record_path.is_file() and srsly.read_json(record_path) == record:
+    is_made = has_output_layer(made, corpus) and record_path.is_file()
+    if is_made and srsly.read_json(record_path) == record:
         weights = load_bilm(str(made)).state_dict()
         same = weights.keys() == bilm.state_dict().keys()
-        if same and all(v.equal(weights[k]) for k, v in bilm.state_dict().items()):
+        if same and all(v.cpu().equal(weights[k]) for k, v in bilm.state_dict().items()):
             return made
     msg.info(f"{name}: training an output layer for the vocabulary of {corpus.folder}")
     model.bilm.requires_grad_(False)
@@ -123,6 +124,7 @@ def with_output_layer(name: str, corpus: Corpus, out: Path, n_words: int, device
     with locked_output(made):
         for number in tqdm(range(n_steps), disable=None):
             updater.update(epoch, [number % len(epoch)], number)
+        record_path.unlink(missing_ok=True)  # It is not of what is written now.
         write_model(made, model, settings.loss, corpus, None)
         with atomic_file(record_path) as new:
             srsly.write_json(new, record)
