@@ -21,10 +21,9 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ..bilm.validation import SETTINGS, Bool, Text, Whole
+from ..strings import bounded_strings
 
 CHUNK_CHARACTERS = 1 << 20
-# Strings that a process keeps, with what the tokenizer remembers of them: about 400 bytes each.
-MAX_STRINGS = 300_000
 
 
 @dataclass(frozen=True, config=SETTINGS)
@@ -138,10 +137,7 @@ def _tokenize_chunk(settings: TokenizationConfig, texts: list[str]) -> Iterable[
     if settings.whitespace and settings.one_per_line:
         # Not a list: Python's garbage collector would take longer for it than the splitting takes.
         return (_cut([text.split()], settings.max_length) for text in texts)
-    # A zone frees the strings of its texts, so that the vocabulary does not grow with the corpus.
-    # The tokenizer knows the words of before, but remembers none, which takes it twice as long.
-    is_full = len(nlp.vocab.strings) >= MAX_STRINGS
-    with nlp.memory_zone() if is_full else contextlib.nullcontext():
+    with bounded_strings(nlp):
         return [_cut(_split_sentences(nlp, settings, text), settings.max_length) for text in texts]
 
 

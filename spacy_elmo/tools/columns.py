@@ -3,7 +3,6 @@ Hugging Face datasets, Dask and Spark. None of them is imported."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
@@ -20,14 +19,13 @@ from thinc.api import to_numpy
 from ..component import Elmo, pipe_settings
 from ..inference.settings import Precision
 from ..layers.encoder import get_session, set_precision
+from ..strings import bounded_strings
 from ..weights import absolute_source, choose_component, load_pipeline
 from .arrow import vectors_to_arrow
 from .texts import replace_surrogates
 
 POOLS = ("mean", "tokens", "layers")
 DTYPES = ("float16", "float32")
-# Strings that a process keeps, with what the tokenizer remembers of them: about 400 bytes each.
-MAX_STRINGS = 300_000
 
 
 @dataclass
@@ -127,9 +125,7 @@ class Embed:
         settings = pipe_settings(nlp, elmo, keep_layers=keep_layers)
         # The last bits of a type's encoding depend on the types that it is computed with.
         get_session(elmo.model).type_cache.clear()
-        # A zone frees the strings of its texts, but the tokenizer remembers no word of them.
-        is_full = len(nlp.vocab.strings) >= MAX_STRINGS
-        with nlp.memory_zone() if is_full else contextlib.nullcontext():
+        with bounded_strings(nlp):
             rows = [self._pool(doc) for doc in nlp.pipe(self._make_docs(nlp, texts), **settings)]
         if self.pool != "mean":
             return rows

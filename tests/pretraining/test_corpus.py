@@ -84,7 +84,7 @@ def test_vocabulary_of_the_tokenizer_is_bounded(monkeypatch):
     strings = make_pipeline(settings).vocab.strings
     most = len(strings) + 300
     monkeypatch.setattr("spacy_elmo.pretraining.tokenize.CHUNK_CHARACTERS", 500)
-    monkeypatch.setattr("spacy_elmo.pretraining.tokenize.MAX_STRINGS", most)
+    monkeypatch.setattr("spacy_elmo.strings.MAX_STRINGS", most)
     texts = [f"L'homme{i} arrive. Qu'est-ce-qu'il voit, m{i}?" for i in range(1000)]
     results = list(tokenize(texts, settings))
     nlp = spacy.blank("fr")

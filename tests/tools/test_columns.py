@@ -108,7 +108,7 @@ def test_the_vocabulary_does_not_grow_without_end(pool: str, pipeline: Path, mon
     embed = Embed(pipeline, pool=pool)
     before = embed.embed(TEXTS)
     nlp, _ = embed.load()
-    monkeypatch.setattr("spacy_elmo.tools.columns.MAX_STRINGS", len(nlp.vocab.strings))
+    monkeypatch.setattr("spacy_elmo.strings.MAX_STRINGS", len(nlp.vocab.strings))
     n_strings = len(nlp.vocab.strings)
     embed.embed([f"word{i} of many" for i in range(100)])
     assert len(nlp.vocab.strings) == n_strings
