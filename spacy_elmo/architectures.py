@@ -20,8 +20,9 @@ from .bilm.validation import validate
 from .inference import Settings
 from .inference.settings import Precision
 from .layers.encoder import BatchLayers, ElmoEncoder
-from .layers.listener import make_source, mix_docs
+from .layers.listener import make_source
 from .layers.listener_state import ANY
+from .layers.mix_docs import mix_docs
 from .layers.mixes import Mix
 from .segmenters import Segmenter, sentences
 from .weights import DEFAULT, absolute_source, load_bilm, source_language

@@ -15,8 +15,8 @@ from tqdm import tqdm
 from .component import Elmo
 from .layers.encoder import NAME as ENCODER
 from .layers.encoder import get_bilm
-from .layers.listener import MIX_DOCS
 from .layers.listener import NAME as LISTENER
+from .layers.mix_docs import NAME as MIX_DOCS
 from .layers.mixes import MixState, mix_state
 
 Info = Optional[dict[str, Any]]

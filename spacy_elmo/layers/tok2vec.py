@@ -10,8 +10,9 @@ from thinc.api import Maxout, Model, with_array
 from thinc.types import Floats2d
 
 from .encoder import BatchLayers
-from .listener import make_source, mix_docs
+from .listener import make_source
 from .listener_state import ANY
+from .mix_docs import mix_docs
 from .mixes import Mix
 
 _MAXOUT_PIECES = 3

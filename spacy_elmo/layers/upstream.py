@@ -30,8 +30,9 @@ from .encoder import (
     run_sequences,
     split_tokens,
 )
+from .gradient_check import GradientCheck
 from .listener import NAME as LISTENER
-from .listener import GradientCheck, SharedBatch, join_layers
+from .listener import SharedBatch, join_layers
 from .listener_state import ANY, ListenerState
 from .mixes import Mix, use_trained
 

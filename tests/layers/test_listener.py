@@ -24,7 +24,8 @@ from spacy_elmo.bilm.formats import native
 from spacy_elmo.extensions import get_layers
 from spacy_elmo.inference import Session
 from spacy_elmo.layers.encoder import BatchLayers, get_bilm
-from spacy_elmo.layers.listener import NAME, mix_docs
+from spacy_elmo.layers.listener import NAME
+from spacy_elmo.layers.mix_docs import mix_docs
 from spacy_elmo.layers.mixes import ConcatLayers, FrozenMix, ScalarMix
 from spacy_elmo.mix_logger import find_mixes
 

@@ -12,7 +12,7 @@ from thinc.api import Model, Ops
 
 from spacy_elmo.bilm.mixes import ScalarMix as TorchScalarMix
 from spacy_elmo.layers.encoder import BatchLayers
-from spacy_elmo.layers.listener import mix_docs
+from spacy_elmo.layers.mix_docs import mix_docs
 from spacy_elmo.layers.mixes import (
     ConcatLayers,
     FrozenMix,
