@@ -9,7 +9,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from .packing import add_rows, round_up
+from .onednn import add_rows, round_up
 
 # The device and the type in which a product of training compiles and keeps a kernel for every
 # number of rows, as oneDNN does (see `round_up`).

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .config import BiLMConfig, LSTMConfig
+from .forking import no_fork
 from .int8 import Int8Weight
 from .kernels import Kernel, load_kernels
 from .lstm_function import LSTMFunction
@@ -25,7 +26,6 @@ from .lstm_layer import LayerState
 from .mixed_precision import autocast, product_dtype
 from .mixes import TrainedMix
 from .packing import pack_sentences, to_device
-from .threads import no_fork
 from .token_encoder import build_token_encoder
 
 TRITON_LSTM = f"{__package__}.triton_lstm"

@@ -1,61 +1,25 @@
-"""Threads that run parts of a call side by side, each with one thread inside PyTorch's operators;
-and processes that fork meanwhile (`nlp.pipe(n_process=2)`).
+"""Threads that run parts of a call side by side, each with one thread inside PyTorch's operators.
 
 Threads inside an operator wait for each other at its end. Where operators take microseconds, as
 those of an LSTM's steps do, little is gained by them, and much is lost as soon as another process
 takes one of the cores. Parts of a call have thousands of operators, and need not wait.
-
-Only the thread that forks exists in the child. Locks that other threads hold at that moment stay
-locked there for ever: those of this package, and those inside PyTorch, whose operators run without
-the global interpreter lock. So a fork waits until no other thread runs a biLM, and keeps other
-threads from beginning meanwhile.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from functools import cache
 from typing import Literal, Optional, TypeVar
 
 import torch
 
+from .forking import no_fork
+
 T = TypeVar("T")
 _STARTING = threading.Lock()  # Held to read or set the number of threads inside operators.
-
-_changed = threading.Condition()
-_inside: dict[int, int] = {}  # How many times each thread has entered `no_fork`.
-_forking: list[int] = []  # Threads that want to fork, the next one first.
-_in_child = False
-_limited = threading.local()  # `limited`: in a forked process, once this thread was inside.
-
-
-@contextmanager
-def no_fork() -> Iterator[None]:
-    """A context, or a decorator of functions, during which no other thread forks the process. A
-    thread may enter it again while it is inside. A thread that forks does not wait for itself."""
-    thread = threading.get_ident()
-    with _changed:
-        if thread not in _inside:
-            _changed.wait_for(lambda: not _forking or _forking[0] == thread)
-        _inside[thread] = _inside.get(thread, 0) + 1
-    try:
-        # GNU OpenMP would wait for ever for threads that a forked process does not have. The number
-        # is a setting of each thread. It is changed once: the user may choose another one later.
-        if _in_child and not hasattr(_limited, "limited"):
-            _limited.limited = True
-            if torch.get_num_threads() > 1:
-                torch.set_num_threads(1)
-        yield
-    finally:
-        with _changed:
-            _inside[thread] -= 1
-            if not _inside[thread]:
-                del _inside[thread]
-                _changed.notify_all()
 
 
 def start(task: Callable[[], T], device: torch.device) -> Callable[[], T]:
@@ -143,35 +107,12 @@ def _use_one_thread() -> None:
             torch.set_num_threads(number_of_new_threads)
 
 
-def _before_fork() -> None:
-    thread = threading.get_ident()
-    with _changed:
-        _forking.append(thread)
-        _changed.notify_all()
-        # A thread that wants to fork from inside does nothing else now.
-        _changed.wait_for(lambda: _forking[0] == thread and _inside.keys() <= set(_forking))
-
-
-def _after_fork_in_parent() -> None:
-    with _changed:
-        _forking.remove(threading.get_ident())
-        _changed.notify_all()
-
-
 def _after_fork_in_child() -> None:
-    """A child has none of the threads, and another thread may have held a lock."""
-    global _changed, _in_child, _limited, _STARTING
-    _changed, _STARTING = threading.Condition(), threading.Lock()
-    for thread in _inside.keys() - {threading.get_ident()}:
-        del _inside[thread]
-    _forking.clear()
-    _in_child, _limited = True, threading.local()
+    """A child has none of the threads, and another thread may have held the lock."""
+    global _STARTING
+    _STARTING = threading.Lock()
     _pool.cache_clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork,
-        after_in_parent=_after_fork_in_parent,
-        after_in_child=_after_fork_in_child,
-    )
+    os.register_at_fork(after_in_child=_after_fork_in_child)

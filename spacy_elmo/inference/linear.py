@@ -16,10 +16,10 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
+from ..bilm.forking import no_fork
 from ..bilm.int8 import Int8Weight
 from ..bilm.lstm_layer import Product
-from ..bilm.packing import add_rows
-from ..bilm.threads import no_fork
+from ..bilm.onednn import add_rows
 from .settings import Precision
 
 # The number of rows oneDNN arranges the weights for. A layout made for 64 rows is within a few

@@ -16,10 +16,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.weak import WeakIdRef
 
+from ..bilm.forking import no_fork
 from ..bilm.int8 import Int8Weight, named_weights
 from ..bilm.lstm_layer import LayerState, Product
 from ..bilm.packing import PackedBatch, pack_sentences, split_sentences, to_device
-from ..bilm.threads import no_fork, start
+from ..bilm.threads import start
 from .auto import choose_precision
 from .linear import inference
 from .packed import PackedBiLM, pack_bilm

@@ -10,8 +10,8 @@ import numpy
 import torch
 from torch import Tensor
 
+from ..bilm.forking import no_fork
 from ..bilm.packing import to_device
-from ..bilm.threads import no_fork
 
 # Guards type caches and the list of sessions. Held within `no_fork`, and only for microseconds.
 LOCK = threading.RLock()

@@ -16,7 +16,7 @@ from typing import IO, Any, Optional, Union
 import numpy
 from spacy.util import registry
 
-from ..bilm.threads import no_fork
+from ..bilm.forking import no_fork
 
 
 @registry.misc("spacy-elmo.ActivationCache.v1")

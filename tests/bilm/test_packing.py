@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.utils.rnn import pack_sequence
 
-from spacy_elmo.bilm.packing import pack_sentences, pack_sequences, round_up, split_sentences
+from spacy_elmo.bilm.onednn import round_up
+from spacy_elmo.bilm.packing import pack_sentences, pack_sequences, split_sentences
 
 many_lengths = st.lists(st.integers(0, 12), max_size=20)
 budgets = st.integers(0, 40)

@@ -7,8 +7,9 @@ import time
 
 import torch
 
-from spacy_elmo.bilm import threads as package_threads
-from spacy_elmo.bilm.threads import no_fork, run_side_by_side, start
+from spacy_elmo.bilm import forking
+from spacy_elmo.bilm.forking import no_fork
+from spacy_elmo.bilm.threads import run_side_by_side, start
 
 CPU = torch.device("cpu")
 torch.set_num_threads(2)
@@ -46,7 +47,7 @@ threads[0].start()
 beginning.wait()
 threads.append(threading.Thread(target=fork))
 threads[1].start()
-while not package_threads._forking:
+while not forking._forking:
     time.sleep(0.01)
 fork_waits.set()
 for thread in threads:

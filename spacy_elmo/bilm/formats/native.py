@@ -25,10 +25,10 @@ from torch import Tensor
 
 from ...files import atomic_folder, save_tensors
 from ..config import BiLMConfig
+from ..forking import no_fork
 from ..int8 import Int8Weight, named_weights
 from ..mixes import TrainedMix
 from ..model import BiLM, LSTMLayer
-from ..threads import no_fork
 from .options import read_files_beside, write_options
 from .parameters import (
     as_half_if_exact,

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..config import BiLMConfig
+from ..forking import no_fork
 from ..int8 import Int8Weight
 from ..model import BiLM, LSTMLayer
-from ..threads import no_fork
 
 # Types that are read, as float32. Others (integers, 8 or 80 bits) are not of weights.
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
