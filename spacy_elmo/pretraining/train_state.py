@@ -81,6 +81,19 @@ class TrainState:
         epoch_words (int): Words per epoch.
         """
         names = ("forward", "backward", "average", "unigram", "unknown")
+        # Earlier runs may be of another machine; only they have a rate before the first step.
+        since = start if self.step > start.step else TrainState()
+        seconds = max(self.seconds - since.seconds, 1e-9)
+        steps_per_second = (self.step - since.step) / seconds
+        words_per_second = (self.n_words - since.n_words) / seconds
+        estimates = []
+        if settings.max_steps:
+            estimates.append((settings.max_steps - self.step) / steps_per_second)
+        if settings.max_epochs:
+            n_words = settings.max_epochs * epoch_words
+            estimates.append((n_words - self.n_words) / words_per_second)
+        if settings.max_minutes:
+            estimates.append(60 * settings.max_minutes - self.seconds)
         return {
             "epoch": self.epoch,
             "step": self.step,
@@ -90,23 +103,10 @@ class TrainState:
             "score": scores["average"],
             "other_scores": {name: scores[name] for name in names},
             "checkpoints": [],
-            "words_per_second": (self.n_words - start.n_words)
-            / max(self.seconds - start.seconds, 1e-9),
-            "seconds_left": self._seconds_left(settings, epoch_words),
+            "words_per_second": words_per_second,
+            # Until the first limit.
+            "seconds_left": max(0.0, min(estimates)) if estimates else None,
         }
-
-    def _seconds_left(self, settings: PretrainingConfig, epoch_words: int) -> Optional[float]:
-        """RETURNS (Optional[float]): The estimated time until the first limit, if there is one."""
-        estimates = []
-        if settings.max_steps:
-            remaining = settings.max_steps - self.step
-            estimates.append(remaining * self.seconds / max(self.step, 1))
-        if settings.max_epochs:
-            remaining = max(0, settings.max_epochs * epoch_words - self.n_words)
-            estimates.append(remaining * self.seconds / max(self.n_words, 1))
-        if settings.max_minutes:
-            estimates.append(60 * settings.max_minutes - self.seconds)
-        return max(0.0, min(estimates)) if estimates else None
 
 
 def count_steps(settings: PretrainingConfig, n_batches: int) -> int:
