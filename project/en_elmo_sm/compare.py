@@ -1,6 +1,6 @@
 """The perplexity of several biLMs on the same texts, with the vocabulary of the corpus.
 
-    python project/en_elmo_sm/compare.py DATA CORPUS OUT en_elmo_sm CORPUS/cooldown/model-last
+    python project/en_elmo_sm/compare.py DATA CORPUS OUT en_elmo_sm CORPUS/en_elmo_sm
 
 DATA is `$SPACY_ELMO_SHARED/data`, CORPUS the output of corpus.py. So that all have the same chance,
 each model gets a new output layer for the vocabulary of the corpus. It is trained on the same words

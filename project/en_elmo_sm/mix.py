@@ -1,6 +1,6 @@
 """Which mix of the layers serves similarity, search and senses best?
 
-    python project/en_elmo_sm/mix.py CORPUS TREEBANK en_elmo_sm CORPUS/cooldown/model-last
+    python project/en_elmo_sm/mix.py CORPUS TREEBANK en_elmo_sm CORPUS/en_elmo_sm
 
 CORPUS is the output of corpus.py, TREEBANK that of ../scripts/convert_ud.py. For each of the models
 (names or paths), prints a table: a row per mix, a column per task of tasks.py, in per cent. A mix

@@ -1,6 +1,6 @@
 """Words with two senses: are vectors of one sense nearer to each other than to those of the other?
 
-    python project/en_elmo_sm/senses.py en_elmo_sm CORPUS/cooldown/model-last [--words]
+    python project/en_elmo_sm/senses.py en_elmo_sm CORPUS/en_elmo_sm [--words]
 
 Prints a table with a column per model (names or paths) for the words of tests/test_polysemy.py, and
 one for those of senses.jsonl, which were written by someone who had not seen a model. A line is
