@@ -6,9 +6,9 @@
 A sentence's vector is the mean over its tokens, `Span._.elmo`. All such means have much in common,
 so the mean of the corpus is subtracted. And they differ most in a few directions, which say little
 about meaning, so each principal component is divided by the square root of its standard deviation
-("half whitened"). The nearest of 3,600 AG News texts was of the same class in 54.2% of cases with
-the vectors as they are, in 56.0% without the mean, in 62.5% half whitened (1,200 texts: 47.2%,
-49.2%, 53.8%; fewer than the vectors are wide: no gain).
+("half whitened"). From the first sentence of a paragraph, the rest of it was found among 948 with a
+mean reciprocal rank of 34.0% with the vectors as they are, 33.6% without the mean, 38.1% half
+whitened; the nearest of 3,600 AG News texts was of the same class in 78.9%, 79.5% and 79.4%.
 """
 
 from __future__ import annotations

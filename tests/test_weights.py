@@ -180,7 +180,7 @@ def test_a_name_that_is_also_a_folder_gives_a_warning(namesake):
     for use in (load_bilm, load_pipeline, Embedder):
         with pytest.warns(UserWarning, match=f"'{DEFAULT}' is read as a name.*write './{DEFAULT}'"):
             loaded = use(DEFAULT)
-    assert loaded.bilm.config.lstm.dim == 512
+    assert loaded.bilm.config.lstm.projection_dim == 256
 
 
 def test_a_saved_pipeline_needs_no_name_anymore(namesake, recwarn):
@@ -274,7 +274,7 @@ def test_info_shows_the_origin_of_weights(saved, weights_folder):
     file = sources.FOLDER / DEFAULT / "weights.safetensors"
     assert facts["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
     assert facts["bytes on disk"] == file.stat().st_size
-    assert facts["language"] == "en" and "MIT" in facts["licence"] and "84.1" in facts["perplexity"]
+    assert facts["language"] == "en" and "MIT" in facts["licence"] and "91.4" in facts["perplexity"]
     [facts] = json.loads(succeed("info", weights_folder, "--json")).values()
     assert facts["language"] == "unknown"
     meta = json.loads((saved / "meta.json").read_text())
@@ -356,7 +356,7 @@ def test_a_pipeline_with_several(tmp_path, weights_folder, bilm):
         load_bilm(tmp_path / "two", "large")
     assert_is(load_bilm(tmp_path / "two", "elmo"), bilm)
     succeed("export", tmp_path / "two", tmp_path / "out", "--name", "small")
-    assert load_bilm(tmp_path / "out").config.lstm.dim == 512
+    assert load_bilm(tmp_path / "out").config.lstm.projection_dim == 256
 
 
 # Weights alone, where a pipeline is needed.
@@ -409,8 +409,8 @@ def test_one_line_gives_vectors(default):
 
 def test_the_default_fits_into_a_wheel(default):
     files = {path.name: path.stat().st_size for path in (sources.FOLDER / default).iterdir()}
-    assert set(files) == {"options.json", "weights.safetensors", "README.md"}
-    assert sum(files.values()) < 30e6
+    assert set(files) == {"options.json", "weights.safetensors", "README.md", "SOURCES.md"}
+    assert sum(files.values()) < 20e6
     card = (sources.FOLDER / default / "README.md").read_text(encoding="utf8")
     assert all(word in card for word in ("Licence", "Perplexity", "Limits"))
 

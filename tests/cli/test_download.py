@@ -198,7 +198,7 @@ def test_urls(get, refuse, web: Site, files, hdf5_folder: Path, bilm: BiLM):
         (TABLE.parent / "weights" / "en_elmo_sm" / "weights.safetensors").read_bytes(),
     )
     get(native, "--name", "native")
-    assert load_bilm("native").config.lstm.dim == 512
+    assert load_bilm("native").config.lstm.projection_dim == 256
 
 
 def test_a_password_is_not_passed_on(get, web: Site, files, cache: Path):
