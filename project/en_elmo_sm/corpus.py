@@ -147,6 +147,7 @@ def write_source(data: Path, out: Path, source: Source, key: str, select: Filter
     comes last.
 
     RETURNS (dict): The record.
+    RAISES (ValueError): If a source has no text.
     """
     counts: Counter[str] = Counter()
     text, held_out = (out / part / f"{source.name}.txt" for part in ("text", "held_out"))
@@ -160,6 +161,11 @@ def write_source(data: Path, out: Path, source: Source, key: str, select: Filter
             file = held_out_file if is_held_out else text_file
             file.write(form(paragraph) + "\n")
             counts["held_out" if is_held_out else "words"] += len(paragraph.split())
+        if not counts["words"]:
+            raise ValueError(
+                f"{data / source.path} has no text for {source.name!r}: complete the folder of all "
+                "texts, or take the source out of sources.py"
+            )
     _save(out / "state" / f"{source.name}.npy", numpy.array(sorted(select.own), dtype="uint64"))
     dropped = dict(select.dropped)
     record = {"key": key, "name": source.name, **dict(counts), "dropped": dropped}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import os
@@ -251,6 +252,13 @@ def test_no_kind_is_above_a_third(data, tmp_path):
 def test_a_missing_text_is_named(data, tmp_path):
     with pytest.raises(ValueError, match=r"mails.txt is missing: DATA is the folder"):
         corpus.build(data, tmp_path / "out", [*MIX, source("mails", "web", 1)])
+
+
+def test_a_source_without_text_is_named(data, tmp_path):
+    empty = dataclasses.replace(MIX[1], name="mails", read=lambda path: iter(()))
+    for _ in range(2):  # The first run leaves nothing behind that the second one takes for done.
+        with pytest.raises(ValueError, match="has no text for 'mails'"):
+            corpus.build(data, tmp_path / "out", [*MIX, empty])
 
 
 def test_the_mix_is_what_the_card_says():
