@@ -96,6 +96,7 @@ setup(
             "spacy-elmo.ElmoListener.v1 = spacy_elmo.architectures:ElmoListener",
             "spacy-elmo.BiLMObjective.v1 = spacy_elmo.layers.objective:BiLMObjective",
             "spacy-elmo.ElmoTok2Vec.v1 = spacy_elmo.layers.tok2vec:ElmoTok2Vec",
+            "spacy-elmo.TextCatSum.v1 = spacy_elmo.layers.textcat:TextCatSum",
         ],
         "thinc_layers": [
             "spacy-elmo.ScalarMix.v1 = spacy_elmo.layers.mixes.scalar:ScalarMix",

@@ -15,7 +15,7 @@ from thinc.api import Config, Model
 from spacy_elmo.layers.encoder import BatchLayers
 from spacy_elmo.layers.listener import NAME as LISTENER
 
-from .conftest import SCALAR_MIX, max_difference, tok2vec
+from .conftest import SCALAR_MIX, listener, max_difference, tok2vec
 
 ENTRY_POINTS = sorted(distribution("spacy-elmo").entry_points)
 # What has no default.
@@ -26,6 +26,7 @@ REQUIRED = {
         key: value for key, value in tok2vec(SCALAR_MIX, None).items() if key[0] != "@"
     },
     "spacy-elmo.LearnedMix.v1": {"width": 5},
+    "spacy-elmo.TextCatSum.v1": {"tok2vec": listener(), "exclusive_classes": True, "nO": 2},
     "spacy-elmo.TensorBoardLogger.v1": {"folder": "events"},
     "spacy-elmo.gradual_unfreezing.v1": {"every": 10},
 }

@@ -9,6 +9,7 @@ from thinc.api import Config
 
 ELMO_TOK2VEC = "spacy-elmo.ElmoTok2Vec.v1"
 LISTENER = "spacy-elmo.ElmoListener.v1"
+TEXTCAT_SUM = "spacy-elmo.TextCatSum.v1"
 
 # Replaces a listener: spaCy's convolutional layers, in their default size.
 CNN = {
@@ -26,8 +27,8 @@ CNN = {
 def without_elmo(config: Config) -> Config:
     """Take ELMo out of a config, and leave everything else as it is.
 
-    An ElmoTok2Vec keeps its own layers (spacy.Tok2Vec.v2 of the same embed and encode); a listener,
-    which has none, becomes a HashEmbedCNN.
+    An ElmoTok2Vec keeps its own layers (spacy.Tok2Vec.v2 of the same embed and encode); a
+    TextCatSum, its bag of words (spacy.TextCatBOW.v3); a listener elsewhere becomes a HashEmbedCNN.
 
     config (Config): The config of a pipeline with ELMo, not interpolated.
     RETURNS (Config): A new one.
@@ -50,6 +51,9 @@ def _replaced(block: dict[str, Any]) -> dict[str, Any]:
     if architecture == ELMO_TOK2VEC:
         own = {name: block[name] for name in ("embed", "encode")}
         return {"@architectures": "spacy.Tok2Vec.v2", **own}
+    if architecture == TEXTCAT_SUM:
+        own = {name: value for name, value in block.items() if name[0] != "@" and name != "tok2vec"}
+        return {"@architectures": "spacy.TextCatBOW.v3", "no_output_layer": False, **own}
     return {
         name: _replaced(value) if isinstance(value, dict) else value
         for name, value in block.items()
