@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import srsly
@@ -168,16 +169,20 @@ def evaluate(model: Path, held_out: Path) -> dict[str, float]:
 
 
 def print_results(results: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print the table in Markdown, the best of each column in bold."""
-    kinds = list(next(iter(results.values()))["perplexity"])
-    print("\n| run | words | minutes | " + " | ".join(kinds) + " |")
-    print("|---" * (3 + len(kinds)) + "|")
-    best = {kind: min(r["perplexity"][kind] for r in results.values()) for kind in kinds}
-    for name, result in results.items():
-        cells = [name, f"{result['words']:,}", f"{result['seconds'] / 60:.0f}"]
-        for kind in kinds:
-            value = result["perplexity"][kind]
-            cells.append(f"**{value:.1f}**" if value == best[kind] else f"{value:.1f}")
+    """Print the table in Markdown, the best of each column in bold. The last column is the
+    geometric mean of the others."""
+    scores = {
+        name: {**result["perplexity"], "mean": geometric_mean(result["perplexity"].values())}
+        for name, result in results.items()
+    }
+    columns = list(next(iter(scores.values())))
+    print("\n| run | words | minutes | " + " | ".join(columns) + " |")
+    print("|---|" + "---:|" * (2 + len(columns)))
+    best = {column: min(row[column] for row in scores.values()) for column in columns}
+    for name, row in scores.items():
+        cells = [name, f"{results[name]['words']:,}", f"{results[name]['seconds'] / 60:.0f}"]
+        for column, value in row.items():
+            cells.append(f"**{value:.1f}**" if value == best[column] else f"{value:.1f}")
         print("| " + " | ".join(cells) + " |")
 
 

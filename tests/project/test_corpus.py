@@ -303,8 +303,13 @@ def test_ablations(built, tmp_path, capfd):
     assert (folder / "result.json").stat().st_mtime_ns == written
     changed = ablations.make(folder, {**TINY, "pretraining.dropout": 0.5}, built, 1024, -1)
     assert changed["words"] == pytest.approx(1024, rel=0.1)
+    capfd.readouterr()
     ablations.print_results({"base": base, "changed": changed})
-    assert "| run | words | minutes | news | conversation |" in capfd.readouterr().out
+    head, _, *rows = [line.split(" | ") for line in capfd.readouterr().out.strip().splitlines()]
+    assert head == ["| run", "words", "minutes", "news", "conversation", "mean |"]
+    assert [row[0] for row in rows] == ["| base", "| changed"]
+    news, conversation, mean = (float(cell.strip(" |*")) for cell in rows[0][3:])
+    assert mean**2 == pytest.approx(news * conversation, rel=0.01)
 
 
 def test_ablations_are_configs():
