@@ -88,7 +88,8 @@ def test_mixes():
     torch.testing.assert_close(result, centred / plain.std(0))
     result = mix.make_mix(weights, True, "half whitened", rows)(background)
     variances, whitened = (torch.linalg.eigvalsh(torch.cov(x.T)) for x in (plain, result))
-    torch.testing.assert_close(whitened, variances.sqrt())
+    # The smallest variance is a thousandth of the largest: float32 leaves it four digits.
+    torch.testing.assert_close(whitened, variances.sqrt(), rtol=1e-3, atol=0)
 
 
 def test_weights_of_mixes():
