@@ -106,7 +106,7 @@ def make_mix(
     """RETURNS (Callable): A mix, see `tasks.score`."""
 
     def mixed(rows: Tensor) -> Tensor:
-        return torch.tensordot(rows[:, int(normed)], torch.tensor(weights), ([1], [0]))
+        return torch.tensordot(rows[:, int(normed)], rows.new_tensor(weights), ([1], [0]))
 
     if not scaling:
         return mixed
