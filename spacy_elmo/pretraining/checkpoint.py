@@ -166,8 +166,9 @@ def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) ->
     parameters = dict(model.named_parameters())
     for full, value in load_file(folder / "optimizer.safetensors").items():
         name, key = full.rsplit("/", 1)
-        # The step counts of torch's optimizers stay on the CPU.
-        device = "cpu" if key == "step" else parameters[name].device
+        # The step counts of torch's optimizers stay on the CPU, unless these are fused.
+        on_cpu = key == "step" and not any(g.get("fused") for g in optimizer.param_groups)
+        device = "cpu" if on_cpu else parameters[name].device
         # A copy: `value` is a map of the file.
         optimizer.state[parameters[name]][key] = value.to(device, copy=True)
     carried = load_file(folder / "carried.safetensors")

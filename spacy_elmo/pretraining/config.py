@@ -34,12 +34,15 @@ RESUMABLE_SETTINGS = {
     "pretraining.eval_frequency",
     "pretraining.checkpoint_frequency",
 }
-# Settings that only one optimizer uses.
+# Schedules that need to know where they end.
+ENDING_SCHEDULES = ("cosine", "wsd")
+# Settings that only some optimizers use.
 _OPTIMIZER_SETTINGS = {
-    "pretraining.optimizer.weight_decay": "adamw",
-    "pretraining.optimizer.beta1": "adamw",
-    "pretraining.optimizer.beta2": "adamw",
-    "pretraining.optimizer.initial_accumulator": "adagrad",
+    "pretraining.optimizer.weight_decay": ("adamw", "muon"),
+    "pretraining.optimizer.beta1": ("adamw", "muon"),
+    "pretraining.optimizer.beta2": ("adamw", "muon"),
+    "pretraining.optimizer.muon_rate": ("muon",),
+    "pretraining.optimizer.initial_accumulator": ("adagrad",),
 }
 
 
@@ -78,24 +81,32 @@ class OptimizerConfig:
     """The optimizer and its learning rates. The defaults are the paper's.
 
     name (str): "adagrad" (the paper's), which updates only the rows of a sampled softmax that a
-        step reads, or "adamw", whose moments and decay change every row in every step.
-    learn_rate (float): The highest rate.
-    schedule (str): "constant", "cosine" or "inverse_sqrt", after the warm-up.
+        step reads; "adamw", whose moments and decay change every row in every step; or "muon":
+        Muon (Jordan et al. 2024) for the matrices of LSTMs, highways and projections, AdamW for the
+        rest. It learns most from a word, for a fifth more time per step.
+    learn_rate (float): The highest rate; with Muon, that of AdamW.
+    muon_rate (float): The highest rate of Muon.
+    schedule (str): After the warm-up: "constant", "inverse_sqrt", "cosine" (to a hundredth of the
+        rate at total_steps) or "wsd" (constant, then to zero over the last decay_steps).
     warmup_steps (int): Steps in which the rate rises from 0.
-    total_steps (int): Where a cosine schedule ends, at a hundredth of the rate; 0 for the end of
-        the training, by max_steps or max_epochs as they were when it began. One of them must then
-        be set: max_minutes does not tell the number of steps.
+    total_steps (int): Where a cosine or wsd schedule ends; 0 for the end of the training, by
+        max_steps or max_epochs as they were when it began. One of them must then be set:
+        max_minutes does not tell the number of steps.
+    decay_steps (int): Steps in which the rate of a wsd schedule falls; 0 for a fifth of the steps.
     grad_clip (float): Bound of the global norm of the gradient; 0 for none.
-    weight_decay, beta1, beta2 (float): Of AdamW.
+    weight_decay (float): Of AdamW and Muon, for all but biases and embeddings.
+    beta1, beta2 (float): Of AdamW.
     initial_accumulator (float): Of Adagrad. bilm-tf has 1.0 and a clip of 10.0, but for a loss that
         is multiplied by unroll_steps = 20. For the mean loss, 1 / 20**2 and 10 / 20 are the same.
     """
 
-    name: Literal["adagrad", "adamw"] = "adagrad"
+    name: Literal["adagrad", "adamw", "muon"] = "adagrad"
     learn_rate: Annotated[Number, Field(gt=0)] = 0.2
-    schedule: Literal["constant", "cosine", "inverse_sqrt"] = "constant"
+    muon_rate: Annotated[Number, Field(gt=0)] = 0.014
+    schedule: Literal["constant", "cosine", "inverse_sqrt", "wsd"] = "constant"
     warmup_steps: Count = 0
     total_steps: Count = 100_000
+    decay_steps: Count = 0
     grad_clip: NotNegative = 0.5
     weight_decay: NotNegative = 0.01
     beta1: Number = 0.9
@@ -103,9 +114,13 @@ class OptimizerConfig:
     initial_accumulator: Number = 0.0025
 
     def __post_init__(self) -> None:
-        if self.schedule == "cosine" and 0 < self.total_steps < self.warmup_steps:
+        if not self.total_steps or self.schedule not in ENDING_SCHEDULES:
+            return
+        decay_steps = self.decay_steps if self.schedule == "wsd" else 0
+        if self.warmup_steps + decay_steps > self.total_steps:
+            also = f" and decay_steps ({decay_steps})" if decay_steps else ""
             raise ValueError(
-                f"warmup_steps ({self.warmup_steps}) must be at most "
+                f"warmup_steps ({self.warmup_steps}){also} must be at most "
                 f"total_steps ({self.total_steps}), where the schedule ends"
             )
 
@@ -241,7 +256,7 @@ def diff_configs(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "
         full = prefix + name
         if full in RESUMABLE_SETTINGS:
             continue
-        if _OPTIMIZER_SETTINGS.get(full, new.get("name")) != new.get("name"):
+        if new.get("name") not in _OPTIMIZER_SETTINGS.get(full, (new.get("name"),)):
             continue
         first, second = old.get(name), new.get(name)
         if isinstance(first, Mapping) and isinstance(second, Mapping):

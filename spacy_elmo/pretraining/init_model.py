@@ -6,11 +6,12 @@ import torch
 
 from ..bilm import BiLM, BiLMConfig
 from ..weights import find_source, load_bilm
-from .config import RunConfig
+from .config import PretrainingConfig, RunConfig
 from .corpus import Corpus
 from .head import Head, find_head
 from .language_model import LanguageModel
 from .losses import Softmax
+from .vocabulary import BOS_ID, EOS_ID
 
 
 def build_model(config: RunConfig, corpus: Corpus) -> tuple[LanguageModel, str]:
@@ -26,7 +27,7 @@ def build_model(config: RunConfig, corpus: Corpus) -> tuple[LanguageModel, str]:
         if architecture is None:
             raise ValueError("no [bilm] section, and no --paths.init_from to take it from")
         bilm = BiLM(architecture, None if architecture.char_cnn else words)
-        return LanguageModel(bilm, len(words), settings.loss, settings.dropout), "new weights"
+        return _new_model(bilm, corpus, settings), "new weights"
     bilm = load_bilm(source)
     bilm.trained_mix = None  # It is for the weights as they were.
     if architecture not in (None, bilm.config):
@@ -38,10 +39,19 @@ def build_model(config: RunConfig, corpus: Corpus) -> tuple[LanguageModel, str]:
             f"{source} reads words, and the corpus has another vocabulary: prepare it with the "
             "model's vocab.txt"
         )
-    model = LanguageModel(bilm, len(words), settings.loss, settings.dropout)
+    model = _new_model(bilm, corpus, settings)
     head = find_head(find_source(source))
     output = "" if head is None else _load_matching_rows(head, model, words)
     return model, f"weights of {source}, {output or 'a new output layer'}"
+
+
+def _new_model(bilm: BiLM, corpus: Corpus, settings: PretrainingConfig) -> LanguageModel:
+    model = LanguageModel(bilm, len(corpus.words), settings.loss, settings.dropout)
+    log_probabilities = torch.from_numpy(corpus.unigram_log_probabilities())
+    # Backward, the beginning of a sentence is predicted where forward its end is.
+    log_probabilities[BOS_ID] = log_probabilities[EOS_ID]
+    model.output.start_from(log_probabilities)
+    return model
 
 
 def _load_matching_rows(head: Head, model: LanguageModel, words: list[str]) -> str:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from .config import PretrainingConfig
+from .config import ENDING_SCHEDULES, PretrainingConfig
 
 
 @dataclass
@@ -111,13 +111,14 @@ class TrainState:
 
 def count_steps(settings: PretrainingConfig, n_batches: int) -> int:
     """RETURNS (int): The number of steps of a training, about, with so many batches per epoch.
-    RAISES (ValueError): If a cosine schedule needs the number, and there is no limit."""
+    RAISES (ValueError): If the schedule needs the number, and there is no limit."""
     per_epoch = -(-n_batches // settings.accumulate_gradient)
     limits = [n for n in (settings.max_steps, settings.max_epochs * per_epoch) if n]
-    if not limits and settings.optimizer.schedule == "cosine":
+    schedule = settings.optimizer.schedule
+    if not limits and schedule in ENDING_SCHEDULES:
         raise ValueError(
             "pretraining.optimizer.total_steps = 0 needs max_steps or max_epochs: max_minutes does "
-            "not tell at which step the cosine schedule ends. Set one of the three"
+            "not tell at which step the schedule ends. Set one of the three"
         )
     # A training that is shorter than its warm-up ends within it.
     return max(min(limits), settings.optimizer.warmup_steps) if limits else 0

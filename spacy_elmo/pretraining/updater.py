@@ -43,7 +43,7 @@ class Updater:
         self.settings = replace(settings, mixed_precision=mixed_precision)
         self.seed = seed
         self.schedule: OptimizerConfig = settings.optimizer
-        self.optimizer = build_optimizer(model, settings.optimizer)
+        self.optimizer = build_optimizer(model, settings.optimizer, mixed_precision)
         self.first_bad_step = torch.full((), -1, device=model.bilm.device)
         # Whether a step reads and updates only some rows of the output layer.
         self._has_rows = model.output.reads_rows and settings.optimizer.name == "adagrad"

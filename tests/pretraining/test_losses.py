@@ -50,6 +50,23 @@ def pieces(request, monkeypatch):
     )
 
 
+def test_a_new_layer_predicts_the_frequencies():
+    """Of a row of zeros, whatever the weights are."""
+    log_p = torch.randn(N_WORDS, dtype=torch.float64).log_softmax(0)
+    h, words = torch.zeros(N_WORDS, WIDTH, dtype=torch.float64), torch.arange(N_WORDS)
+    for layer in (softmax(), softmax(8)):
+        layer.start_from(log_p)
+        assert_equal([layer.log_likelihood(h, words)], [log_p])
+    adaptive = AdaptiveSoftmax(N_WORDS, WIDTH, [10, 30]).double()
+    adaptive.start_from(log_p)
+    clusters = [slice(10, 30), slice(30, None)]
+    # Within a cluster, all words are equal.
+    expected = [
+        p.logsumexp(0).expand(len(p)) - math.log(len(p)) for p in map(log_p.__getitem__, clusters)
+    ]
+    assert_equal([adaptive.log_likelihood(h, words)], [torch.cat((log_p[:10], *expected))])
+
+
 def test_full_softmax(pieces):
     layer, (h, targets) = softmax(), problem()
     loss = layer(h, targets)

@@ -49,6 +49,7 @@ def folders(tmp_path_factory):
         ("adaptive", True, {"carry_state": False}),
         ("sampled", False, {"carry_state": False}),
         ("sampled", False, {"optimizer.name": "adamw"}),
+        ("sampled", True, {"optimizer.name": "muon"}),
         ("sampled", False, {"loss.tied": True}),
         ("adaptive", False, {}),
         ("full", False, {"carry_state": False}),

@@ -307,10 +307,11 @@ def test_it_learns_with_carried_states(tmp_path, corpus):
 # Resuming
 
 
-@both_ways
-def test_resuming_equals_one_run(tmp_path, corpus, carry_state):
+@pytest.mark.parametrize("carry_state, name", [(False, "adamw"), (True, "adamw"), (False, "muon")])
+def test_resuming_equals_one_run(tmp_path, corpus, carry_state, name):
     config = run_config(
         corpus,
+        optimizer=OptimizerConfig(name, learn_rate=0.02, schedule="wsd"),
         max_epochs=2,
         max_steps=0,
         accumulate_gradient=2,
@@ -360,9 +361,18 @@ learn_rate = 0.05
 
 
 @pytest.mark.parametrize(
-    "loss, carry_state", [("sampled", False), ("sampled", True), ("adaptive", False)]
+    "loss, carry_state, optimizer",
+    [
+        # Adam, Muon, or a small accumulator, make large steps of gradients that are nothing but
+        # rounding, unless their rate is low.
+        ("sampled", False, OptimizerConfig("adagrad", initial_accumulator=1.0)),
+        ("sampled", True, OptimizerConfig("adagrad", initial_accumulator=1.0)),
+        ("adaptive", False, OptimizerConfig("adagrad", initial_accumulator=1.0)),
+        ("adaptive", False, OptimizerConfig("muon", learn_rate=1e-7, muon_rate=1e-4)),
+    ],
+    ids=["sampled", "carried", "adaptive", "muon"],
 )
-def test_two_processes_equal_one(tmp_path, corpus, loss, carry_state):
+def test_two_processes_equal_one(tmp_path, corpus, loss, carry_state, optimizer):
     """With the same global batches; gloo on this machine. Of an adaptive softmax, some batches have
     words of every cluster in one process only."""
     config = run_config(
@@ -374,9 +384,7 @@ def test_two_processes_equal_one(tmp_path, corpus, loss, carry_state):
         dropout=0.0,
         batch_words=60,
         accumulate_gradient=2,
-        # Adam, or a small accumulator, would make large steps of gradients that are nothing but
-        # rounding.
-        optimizer=OptimizerConfig("adagrad", initial_accumulator=1.0),
+        optimizer=optimizer,
     )
     one = train(config, tmp_path / "one")
     train_in_two_processes(config, tmp_path / "two")
@@ -882,11 +890,13 @@ def test_schedules():
             rates_of_steps.append(optimizer.param_groups[0]["lr"])
         return rates_of_steps
 
-    for schedule in ("constant", "cosine", "inverse_sqrt"):
+    for schedule in ("constant", "cosine", "inverse_sqrt", "wsd"):
         assert rates(schedule, [0, 4, 9]) == pytest.approx([0.2, 1.0, 2.0])
     assert rates("constant", [500]) == [2.0]
     assert rates("cosine", [59, 109, 500]) == pytest.approx([1.01, 0.02, 0.02])
     assert rates("inverse_sqrt", [39]) == pytest.approx([1.0])
+    # Constant, and then 1 - sqrt(x) over the last fifth: 22 steps, a quarter of which is 5.5.
+    assert rates("wsd", [50, 87, 98, 109, 500]) == pytest.approx([2, 2, 2 - 2**0.5, 0, 0])
     set_learn_rate(optimizer, OptimizerConfig(schedule="inverse_sqrt", learn_rate=2.0), 0)
     assert optimizer.param_groups[0]["lr"] == 2.0
 
@@ -1100,8 +1110,11 @@ def test_bad_configs(tmp_path, text, message):
         read_config(tmp_path / "c.cfg")
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("size", ["small", "medium", "original"])
-def test_ready_made_configs_take_short_trainings_on_small_corpora(size, corpus, tmp_path):
+def test_ready_made_configs_take_short_trainings_on_small_corpora(
+    size, optimizer, corpus, tmp_path
+):
     """Shorter than their warm-up, and with fewer words than the first cutoff."""
     overrides = {
         "paths.corpus": str(corpus.folder),
@@ -1109,6 +1122,7 @@ def test_ready_made_configs_take_short_trainings_on_small_corpora(size, corpus, 
         "bilm.lstm.projection_dim": 4,
         "bilm.char_cnn.filters": [[1, 4], [2, 4]],
         "pretraining.max_steps": 2,
+        "pretraining.optimizer.name": optimizer,
     }
     config = read_config(CONFIGS / f"{size}.cfg", overrides)
     assert train(config, tmp_path / "run").state.step == 2
@@ -1133,7 +1147,7 @@ def test_all_errors_of_a_config_are_reported_at_once(tmp_path):
         "no setting 'pretraining.batch_wods': did you mean 'batch_words'?",
         "paths.corpus must be a path, found 5",
         "pretraining.dropout must be less than 1, found 2",
-        "pretraining.optimizer.name must be 'adagrad' or 'adamw', found 'sgd'",
+        "pretraining.optimizer.name must be 'adagrad', 'adamw' or 'muon', found 'sgd'",
         "system.seed must be a whole number, found '0'",
     ]
 

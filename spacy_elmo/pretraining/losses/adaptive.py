@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import cast
 
 import numpy
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -46,6 +47,14 @@ class AdaptiveSoftmax(nn.Module):
         self.reads_rows = False
         self.softmax = nn.AdaptiveLogSoftmaxWithLoss(width, n_words, inside, head_bias=True)
         self.kernel: Kernel = "auto"
+
+    @torch.no_grad()
+    def start_from(self, log_probabilities: Tensor) -> None:
+        """See `Softmax.start_from`. The words of a cluster have no biases of their own."""
+        n_head, *ends = self.softmax.cutoffs
+        words, *clusters = log_probabilities.tensor_split((n_head, *ends[:-1]))
+        sums = torch.stack([cluster.logsumexp(0) for cluster in clusters])
+        self.softmax.head.bias.copy_(torch.cat((words, sums)))
 
     def draw(self, random: numpy.random.Generator) -> None:
         """Nothing is sampled."""

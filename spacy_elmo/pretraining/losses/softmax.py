@@ -73,6 +73,14 @@ class Softmax(nn.Module):
         self.bias = nn.Parameter(torch.zeros(n_words))
         self.kernel: Kernel = "auto"
 
+    @torch.no_grad()
+    def start_from(self, log_probabilities: Tensor) -> None:
+        """Let a new layer begin with the words' frequencies, which it would learn first.
+
+        log_probabilities (Tensor): Shape (n_words,), in nats.
+        """
+        self.bias.copy_(log_probabilities)
+
     @property
     def reads_rows(self) -> bool:
         """Whether a step reads only some rows, and nothing else reads the weights."""
