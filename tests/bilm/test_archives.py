@@ -1,5 +1,6 @@
 """Archives: models that AllenNLP trained, those of NLPL, and hostile ones."""
 
+import contextlib
 import gzip
 import json
 import pickle
@@ -15,8 +16,6 @@ from pathlib import Path
 import numpy
 import pytest
 import spacy
-import torch
-from torch.torch_version import TorchVersion
 
 from spacy_elmo import Embedder
 from spacy_elmo.bilm.formats import load, native, unpacked
@@ -297,12 +296,6 @@ def test_pickles_that_execute_code(kind, container, tmp_path):
     assert not marker.exists()
 
 
-def test_pickles_need_a_safe_pytorch(tmp_path, monkeypatch):
-    torch.save({"a": torch.zeros(2)}, tmp_path / "weights.th")
-    monkeypatch.setattr(torch, "__version__", TorchVersion("2.5.1+cpu"))
-    refused(tmp_path / "weights.th", "2.5.1", "install torch 2.6 or later")
-
-
 @pytest.mark.parametrize("kind", malicious.STATE_DICTS)
 def test_state_dicts_that_are_no_weights(kind, tmp_path):
     refused(malicious.state_dict(tmp_path / "model", kind))
@@ -311,19 +304,29 @@ def test_state_dicts_that_are_no_weights(kind, tmp_path):
 @pytest.mark.parametrize("needed", [True, False])
 @pytest.mark.parametrize("kind", malicious.ZIP_SLIPS)
 def test_zip_archives_that_leave_their_folder(kind, needed, tmp_path):
+    """The file stays inside: it is missing, or one more."""
     outside = tmp_path / "temporary" / "outside"
-    refused(malicious.zip_slip(tmp_path / "x.zip", kind, outside, needed=needed), "refused")
+    path = malicious.zip_slip(tmp_path / "x.zip", kind, outside, needed=needed)
+    if needed:
+        refused(path)
+    else:
+        with contextlib.suppress(ValueError):
+            quiet_load(path)
     assert not outside.exists()
 
 
 def test_a_link_in_a_zip_archive(tmp_path):
-    refused(malicious.zip_symlink(tmp_path / "x.zip", tmp_path / "outside"), "link", "refused")
+    refused(malicious.zip_symlink(tmp_path / "x.zip", tmp_path / "outside"))
 
 
 @pytest.mark.parametrize("kind", malicious.TARS)
 def test_tar_archives_with_more_than_files(kind, tmp_path):
     outside = tmp_path / "temporary" / "outside" if "link" not in kind else tmp_path / "outside"
-    refused(malicious.tar(tmp_path / "model.tar.gz", kind, outside), "refused")
+    path = malicious.tar(tmp_path / "model.tar.gz", kind, outside)
+    if kind == "absolute":  # It is unpacked inside, as one more file.
+        quiet_load(path)
+    else:
+        refused(path)
     assert "link" in kind or not outside.exists()
 
 
@@ -342,15 +345,21 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
+def memory_of_loading(paths):
+    """RETURNS (int): The peak memory in KiB of a process in which each path is refused."""
+    arguments = [sys.executable, "-c", LIMIT, *map(str, paths)]
+    result = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    print("peak memory in KiB:", result.stdout)
+    return int(result.stdout)
+
+
 def test_bombs(tmp_path):
     kinds = [kind for kind in malicious.ZIP_BOMBS if kind != "vocab.txt.gz"]
     paths = [malicious.zip_bomb(tmp_path / f"{kind}.zip", kind) for kind in kinds]
     paths += [malicious.tar_bomb(tmp_path / f"{x}.tar.gz", x) for x in malicious.TAR_BOMBS]
     (tmp_path / "vocab.txt.gz").write_bytes(malicious.gzip_zeros(b"the\n", malicious.BOMB))
-    arguments = [sys.executable, "-c", LIMIT, *map(str, [*paths, tmp_path / "vocab.txt"])]
-    result = subprocess.run(arguments, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    assert int(result.stdout) < 1 << 20  # KiB
+    assert memory_of_loading([*paths, tmp_path / "vocab.txt"]) < 1 << 20
 
 
 @pytest.mark.parametrize("kind", ["sparse map", "extended header", "deep", "many"])
@@ -372,27 +381,23 @@ def test_headers_of_any_size(kind, tmp_path):
             file.write(tarfile.TarInfo(str(number)).tobuf())
     with path.open("ab") as file:  # So that the limit of all bytes is another one.
         file.write(gzip.compress(numpy.random.default_rng(0).bytes(1 << 20)))
-    words = {"deep": "deeper than", "many": "as no model does"}
-    refused(path, words.get(kind, "headers are larger"))
+    refused(path, "as no model" if kind == "many" else "")
 
 
-@pytest.mark.parametrize(
-    "program, words",
-    [
-        (b"}N" + b"\x85" * 49_000 + b"Ns.", "tensors by name"),
-        (b"}N" + b"\x85" * 60_000 + b"Ns.", "longer than"),
-        (b"ccollections\nOrderedDict\n]\x85R.", "copies of dictionaries"),
-        (b"cbuiltins\nbytearray\nJ\0\0\0\x70\x85R.", "builtins.bytearray"),
-        (b"}\x8a\x06\0\0\0\0\0\x01Ns.", "declares a size of 1,099,511,627,776"),
-    ],
-    ids=["nested", "long", "copies", "bytearray", "number"],
-)
-def test_pickles_that_fill_the_memory(program, words, tmp_path):
-    values = (0x1950A86A20F9469CFC6C, 1001, {})
-    programs = [*(pickle.dumps(x, 2) for x in values), b"\x80\x02" + program, pickle.dumps([], 2)]
-    path = tmp_path / "weights.th"
-    path.write_bytes(b"".join(programs))
-    refused(path, words)
+def test_pickles_that_fill_the_memory(tmp_path):
+    programs = {
+        "nested": b"}N" + b"\x85" * 60_000 + b"Ns.",
+        "copies": b"ccollections\nOrderedDict\n]\x85R.",
+        "bytearray": b"cbuiltins\nbytearray\nJ\0\0\0\x70\x85R.",
+        "number": b"}\x8a\x06\0\0\0\0\0\x01Ns.",
+        "storage": b"(X\x07\0\0\0storagectorch\nFloatStorage\n"
+        b"X\x01\0\0\0aX\x03\0\0\0cpuJ\0\0\0\x70NtQ.",
+    }
+    values = [pickle.dumps(x, 2) for x in (0x1950A86A20F9469CFC6C, 1001, {})]
+    for name, program in programs.items():
+        parts = [*values, b"\x80\x02" + program, pickle.dumps([], 2)]
+        (tmp_path / f"{name}.th").write_bytes(b"".join(parts))
+    assert memory_of_loading(tmp_path.iterdir()) < 1 << 20
 
 
 @pytest.mark.parametrize("kind", malicious.HDF5)
@@ -420,19 +425,14 @@ def test_what_nobody_reads_is_named(kind, tmp_path):
         refused(Path(shutil.make_archive(str(path), "zip", path)), words.get(kind, ""))
 
 
-@pytest.mark.parametrize("password", [True, False])
-def test_encrypted_and_duplicate_members(password, tmp_path):
+def test_encrypted_members(tmp_path):
     path = tmp_path / "x.zip"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("options.json", "{}")
-        if not password:
-            with pytest.warns(UserWarning, match="Duplicate"):
-                archive.writestr("options.json", "{}")
-    if password:
-        data = bytearray(path.read_bytes())
-        data[data.index(b"PK\x01\x02") + 8] |= 1
-        path.write_bytes(data)
-    refused(path, "encrypted" if password else "twice")
+    data = bytearray(path.read_bytes())
+    data[data.index(b"PK\x01\x02") + 8] |= 1
+    path.write_bytes(data)
+    refused(path, "encrypted")
 
 
 def test_damaged_archives(model, tmp_path):

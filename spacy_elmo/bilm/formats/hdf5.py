@@ -114,7 +114,7 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
         def values() -> Iterator[tuple[str, numpy.ndarray]]:
             check_storage(path, datasets)
             for name, item in datasets.items():
-                yield name, read_values(path, name, item)
+                yield name, read_values(path, item)
 
         return build(path, config, vocabulary, names, stored, values())
 
