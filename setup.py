@@ -94,7 +94,6 @@ setup(
             "spacy-elmo.PretrainedBiLM.v1 = spacy_elmo.architectures:PretrainedBiLM",
             "spacy-elmo.BiLM.v1 = spacy_elmo.architectures:build_bilm",
             "spacy-elmo.ElmoListener.v1 = spacy_elmo.architectures:ElmoListener",
-            "spacy-elmo.BiLMObjective.v1 = spacy_elmo.layers.objective:BiLMObjective",
             "spacy-elmo.ElmoTok2Vec.v1 = spacy_elmo.layers.tok2vec:ElmoTok2Vec",
             "spacy-elmo.TextCatSum.v1 = spacy_elmo.layers.textcat:TextCatSum",
         ],

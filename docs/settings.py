@@ -18,7 +18,6 @@ from spacy_elmo import architectures, callbacks, mix_logger, segmenters
 from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
 from spacy_elmo.component import DEFAULT_CONFIG, Elmo, make_elmo
 from spacy_elmo.layers import activation_cache
-from spacy_elmo.layers.objective import BiLMObjective
 from spacy_elmo.layers.textcat import TextCatSum
 from spacy_elmo.layers.tok2vec import ElmoTok2Vec
 from spacy_elmo.pretraining import loggers
@@ -192,7 +191,6 @@ def blocks() -> list[str]:
         section("`spacy-elmo.ElmoListener.v1`", architectures.ElmoListener, about=True),
         section("`spacy-elmo.ElmoTok2Vec.v1`", ElmoTok2Vec, about=True),
         section("`spacy-elmo.TextCatSum.v1`", TextCatSum, about=True),
-        section("`spacy-elmo.BiLMObjective.v1`", BiLMObjective, about=True),
         *(
             section(
                 f"`spacy-elmo.{function.__name__}.v1`", function, segmenters.Segmenter, about=True

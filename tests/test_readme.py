@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 import spacy
-import srsly
 from spacy.tokens import DocBin
 from spacy.util import load_config_from_str, registry
 
@@ -132,17 +131,6 @@ def test_pretraining_commands_run(folder: Path, run: Callable[[str], str]):
     output = run(code)
     assert "unknown words" in output
     assert spacy.load(folder / "run" / "model-best")("The bank")._.elmo is not None
-
-
-@both_ways
-def test_spacy_pretrain_runs(folder: Path, run: Callable[[str], str]):
-    (config,) = blocks("ini", "base config")
-    (code,) = blocks("bash", "needs sentences")
-    (folder / "base.cfg").write_text(config, encoding="utf8")
-    texts = [{"text": f"The bank number {i} flows."} for i in range(4)]
-    srsly.write_jsonl(folder / "sentences.jsonl", texts)
-    run(f"{code.strip()} --pretraining.max_epochs 1")
-    assert (folder / "pretrained" / "model-last.bin").is_file()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -29,7 +29,6 @@ app.command("export")(export_cli)
 app.command("info")(info_cli)
 app.command("init-config")(init_config_cli)
 app.command("mixes")(mixes_cli)
-app.command("weights", hidden=True)(mixes_cli)  # The former name.
 app.command("models")(models_cli)
 app.command("neighbors")(neighbors_cli)
 app.command("perplexity")(perplexity_cli)

@@ -32,7 +32,6 @@ def rows(output):
 
 def test_prints_every_mix(trained):
     table = rows(succeed("mixes", trained))
-    assert rows(succeed("weights", trained)) == table  # The former name.
     nlp = spacy.load(trained)
     [mix] = [node for node in nlp.get_pipe("both").model.walk() if node.name == "scalar_mix"]
     kind, *weights, gamma = table["both/input"]
