@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from functools import cache
+from functools import lru_cache
 from typing import Literal, Optional, TypeVar
 
 import torch
@@ -79,10 +79,11 @@ def _submit(
         return None
 
 
-@cache
+@lru_cache(maxsize=2)  # The threads of a pool end when nothing refers to it.
 def _pool(n_threads: int, name: str) -> ThreadPoolExecutor:
-    """There are two of them: while a thread waits to fork, those of `start` may all wait in
-    `no_fork`, until a thread inside it has the results of `run_side_by_side`."""
+    """There are two of them, for the last number of threads: while a thread waits to fork, those of
+    `start` may all wait in `no_fork`, until a thread inside it has the results of
+    `run_side_by_side`."""
     # Threads of Python: PyTorch's operators run without the global interpreter lock.
     pool = ThreadPoolExecutor(n_threads, f"spacy-elmo-{name}", initializer=_use_one_thread)
     # All threads begin here, so that later calls leave the number of new threads alone.

@@ -37,6 +37,19 @@ def test_results_are_in_order():
     assert run_side_by_side([slow, fast, fast], CPU) == [None, "fast", "fast"]
 
 
+def test_threads_of_an_earlier_number_end():
+    def run(n_threads):
+        torch.set_num_threads(n_threads)
+        run_side_by_side([lambda: None] * 2, CPU)
+        return {x for x in threading.enumerate() if x.name.startswith("spacy-elmo-parts")}
+
+    earlier = run(3)
+    run(4), run(5)
+    for thread in earlier:
+        thread.join(10)
+    assert len(earlier) >= 3 and not any(thread.is_alive() for thread in earlier)
+
+
 @pytest.mark.parametrize("failing", [0, 1])
 def test_an_error_waits_for_the_others(failing):
     """They still write to tensors, and a fork would find PyTorch's locks locked."""
