@@ -226,7 +226,7 @@ def _get_stored_tokens(doc: Doc) -> Optional[Floats2d]:
 
 def register() -> None:
     """Register the attributes. An attribute that the user has registered under the same name is
-    kept, with a warning."""
+    kept, with a warning. Those of this module are replaced: a notebook may have reloaded it."""
     attributes: list[tuple[Any, str, Callable, Optional[Callable]]] = [
         (Doc, "elmo_layers", _get_stored_layers, set_layers),
         (Doc, "elmo_tokens", _get_stored_tokens, set_tokens),
@@ -235,9 +235,10 @@ def register() -> None:
         (Token, "elmo", token_vector, None),
     ]
     for kind, name, getter, setter in attributes:
-        if not kind.has_extension(name):
-            kind.set_extension(name, getter=getter, setter=setter)
-        elif kind.get_extension(name)[2] is not getter:
+        known = kind.get_extension(name)[2] if kind.has_extension(name) else getter
+        if getattr(known, "__module__", None) == __name__:
+            kind.set_extension(name, getter=getter, setter=setter, force=True)
+        else:
             warnings.warn(
                 f"the extension attribute {kind.__name__}._.{name} exists already, so that it will "
                 "not give ELMo vectors: register yours under another name "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import warnings
 
 import numpy
 import pytest
@@ -77,6 +79,16 @@ def test_registering_again_changes_nothing(doc):
     before = [kind.get_extension("elmo") for kind in (Doc, Span, Token)]
     extensions.register()
     assert [kind.get_extension("elmo") for kind in (Doc, Span, Token)] == before
+
+
+def test_reloading_the_module(doc):
+    """As notebooks do (`%autoreload`): the attributes are those of the new code."""
+    vectors = give_vectors(doc)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        importlib.reload(extensions)
+    assert Token.get_extension("elmo")[2] is extensions.token_vector
+    assert numpy.array_equal(doc[1]._.elmo, vectors[1])
 
 
 def test_registering_leaves_an_attribute_of_the_user_alone():
