@@ -52,6 +52,8 @@ class ActivationCache:
     was in memory.
 
     memory_bytes, half_precision, folder, folder_bytes: See `make_activation_cache`.
+
+    The attribute `expected` is the set of keys whose activations are to be kept.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class ActivationCache:
         # The offset in the file, and the shape.
         self._on_disk: dict[Any, tuple[int, tuple[int, ...]]] = {}
         self._file: Optional[IO[bytes]] = None
+        self.expected: set[Any] = set()
         self._process = os.getpid()
         self._source: Callable[[], Any] = lambda: None
         self.bytes_in_memory = self.bytes_on_disk = 0

@@ -284,7 +284,7 @@ def encode_layers(
     model (Model): An `ElmoEncoder`.
     docs (Sequence[Doc]): The docs.
     cache (Optional[ActivationCache]): Activations of sequences seen before, and where to put those
-        of new ones.
+        of new ones that it expects.
     RETURNS (BatchLayers): The activations.
     """
     session, ops = get_session(model), model.ops
@@ -305,8 +305,10 @@ def encode_layers(
         for rows, values in run_sequences(sequences.select(missing), session, ops):
             layers[:, rows] = ops.to_numpy(values)
     for key, rows, activations in zip(keys, kept_rows, cached):
-        # `put` may round.
-        layers[:, rows] = cache.put(key, layers[:, rows]) if activations is None else activations
+        if activations is not None:
+            layers[:, rows] = activations
+        elif key in cache.expected:
+            layers[:, rows] = cache.put(key, layers[:, rows])  # It may round.
     return BatchLayers(ops.asarray3f(layers), lengths, frozen=True)
 
 

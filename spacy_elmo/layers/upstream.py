@@ -61,6 +61,8 @@ class RunState:
     followers (WeakSet[Upstream]): The elmo components after it in a pipeline.
     has_warned (bool): Whether the warning of long sentences was shown.
     docs (Sequence[Doc]): The docs of the last update. Empty: no training since `end_training`.
+    predicted (WeakKeyDictionary): For docs that were predicted during a training, the keys of the
+        sequences that were read. Later components may set other sentence boundaries.
     batch (Optional[SharedBatch]): The batch of the last update, if the biLM is not frozen.
     gradient_check (GradientCheck): For the gradients that reach the biLM.
     """
@@ -73,6 +75,7 @@ class RunState:
 
     def end_training(self) -> None:
         self.docs: Sequence[Doc] = ()
+        self.predicted: weakref.WeakKeyDictionary[Doc, list] = weakref.WeakKeyDictionary()
         self.batch: Optional[SharedBatch] = None
         self.gradient_check = GradientCheck()
 
@@ -145,8 +148,29 @@ class Upstream(Tok2Vec):
             training_docs = set(map(id, self._run.docs))
             if any(id(doc) not in training_docs for doc in docs):
                 cache = None
+        if cache is not None:
+            self._run.predicted.update((doc, self._keys(doc)) for doc in docs)
         keeps = self.keep_layers if keep_layers is None else keep_layers
         return encode(self.model, docs, self.mix, keep_layers=keeps, cache=cache)
+
+    def score(self, examples: Iterable[Example], **settings: Any) -> dict[str, Any]:
+        """There are no scores. `nlp.evaluate` comes here: what it reads during a training is read
+        again later, unlike what is predicted otherwise."""
+        if self.frozen and self._run.docs:
+            self._expect([example.predicted for example in examples])
+        return {}
+
+    def _expect(self, docs: Sequence[Doc]) -> None:
+        """Let the activation cache keep what is computed for these docs from now on."""
+        if self.activation_cache is not None:
+            self.activation_cache.bind(get_session(self.model))
+            for doc in docs:
+                keys = self._run.predicted.get(doc) or self._keys(doc)
+                self.activation_cache.expected.update(keys)
+
+    def _keys(self, doc: Doc) -> list[tuple[bytes, bytes]]:
+        """RETURNS (list): By which the activation cache knows the sequences of a doc."""
+        return Sequences.cut([doc], self.model.attrs["segmenter"]).keys()[0]
 
     def pipe(
         self,
@@ -289,6 +313,7 @@ class Upstream(Tok2Vec):
             return losses
         self._warn_of_long_sentences(docs)
         if self.frozen:
+            self._expect(docs)
             layers, backprop = encode_layers(self.model, docs, self.activation_cache), None
         else:
             layers, backprop = self._begin_fine_tuning(docs, losses)
@@ -325,6 +350,7 @@ class Upstream(Tok2Vec):
         """The layers for a listener that is trained without an update of this component, whose biLM
         is frozen. Those that the component has written to the docs are used."""
         self._run.docs = docs
+        self._expect(docs)
         checksums = [get_session(self.model).checksum]
         layers = [extensions.get_layers(doc, self.name, checksums) for doc in docs]
         if layers and all(array is not None for array in layers):

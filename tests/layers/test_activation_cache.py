@@ -12,6 +12,7 @@ import weakref
 import numpy
 import pytest
 import spacy
+from spacy.training import Example
 from spacy.util import registry
 from thinc.api import Adam, Model, NumpyOps, get_current_ops, set_current_ops
 
@@ -244,6 +245,34 @@ def test_predictions_between_updates_are_exact_and_not_kept(tmp_path):
         assert max_difference(doc._.elmo_layers, expected) < 1e-5
     nlp.evaluate(tagged(nlp))
     assert len(cache) == n_entries
+
+
+def test_other_predictions_are_not_kept(tmp_path):
+    """After a training that nobody has ended, they would fill the memory."""
+    nlp = training_pipeline(tmp_path)
+    nlp.update(tagged(nlp), sgd=Adam(0.01))
+    cache = nlp.get_pipe("elmo").activation_cache
+    before = cache.bytes_in_memory
+    for _ in range(3):
+        assert len(list(nlp.pipe(f"Money number {i}" for i in range(50)))) == 50
+    assert cache.bytes_in_memory == before > 0
+
+
+@pytest.mark.parametrize("where", ["first", "last"])
+def test_evaluations_while_training_are_kept(tmp_path, runs, where):
+    """From the second one on. Also if components after it set the boundaries of sentences."""
+    nlp = training_pipeline(tmp_path)
+    nlp.add_pipe("sentencizer", **{where: True})
+    unseen = [Example.from_dict(nlp.make_doc(text), {}) for text in ("A b . C d .", "E f")]
+    nlp.update(tagged(nlp), sgd=Adam(0.01))
+    runs.clear()
+    for _ in range(4):
+        nlp.evaluate(unseen)
+        nlp.update(tagged(nlp), sgd=Adam(0.01))
+    assert len(runs) == 2
+    nlp.get_pipe("elmo").end_training()
+    nlp.evaluate(unseen)
+    assert len(nlp.get_pipe("elmo").activation_cache) == 0
 
 
 def test_annotating_while_training_uses_the_cache(tmp_path, runs):
