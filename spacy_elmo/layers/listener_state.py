@@ -81,7 +81,8 @@ def describe_missing_layers(model: Model[list[Doc], BatchLayers], docs: Sequence
         )
     return (
         f"{listener} found no ELMo layers on a doc: the {name} must run before it (it is missing, "
-        "disabled or excluded, or its keep_layers is false)"
+        "disabled or excluded, its keep_layers is false, or it has another name, to which the "
+        "listener's `upstream` must be set)"
     )
 
 

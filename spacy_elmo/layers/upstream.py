@@ -263,7 +263,7 @@ class Upstream(Tok2Vec):
 
     def find_listeners(self, component: Any) -> None:
         """Connect the listeners in a component's model that listen to this component: by its name,
-        or because they did before it was renamed."""
+        or because they did before it was renamed, in this process or before they were saved."""
         if isinstance(component, Upstream):
             self._run.followers.add(component)
         model = getattr(component, "model", None)
@@ -273,7 +273,7 @@ class Upstream(Tok2Vec):
             listener = cast(Tok2VecListener, node)
             state: ListenerState = node.attrs["link"]
             name = node.attrs["settings"].upstream
-            if name not in (ANY, self.name) and state.upstream is not self:
+            if name not in (ANY, self.name) and not self._had_listener(state):
                 continue
             previous, state.upstream = state.upstream, self
             state.others.discard(self)
@@ -283,6 +283,12 @@ class Upstream(Tok2Vec):
             elif previous is not None and previous is not self:
                 state.others.add(previous)
             self.add_listener(listener, component.name)
+
+    def _had_listener(self, state: ListenerState) -> bool:
+        """Whether a listener that names no component, or another one, listened to this one."""
+        if state.upstream is not None:
+            return state.upstream is self
+        return state.saved_checksum is not None and state.saved_checksum == self.checksum
 
     def update(
         self,

@@ -599,7 +599,26 @@ def test_renaming_the_upstream(trained, tmp_path):
     assert losses["tagger"] > 0
     expected = tags(trained)
     trained.to_disk(tmp_path / "renamed")
-    assert tags(spacy.load(tmp_path / "renamed")) == expected
+    again = spacy.load(tmp_path / "renamed")
+    assert tags(again) == expected
+    assert again.update(tagged(again), sgd=again.resume_training())["tagger"] > 0
+    again.replace_listeners("renamed", "tagger", ["model.tok2vec"])
+    again.remove_pipe("renamed")
+    again.to_disk(tmp_path / "alone")
+    assert tags(spacy.load(tmp_path / "alone")) == tags(again)
+
+
+def test_another_name_and_other_weights(trained, other, tmp_path):
+    """Such a component is not the upstream that was renamed."""
+    trained.to_disk(tmp_path / "trained")
+    nlp = spacy.load(tmp_path / "trained", exclude=["elmo"])
+    nlp.add_pipe("elmo", name="another", source=other, first=True)
+    with pytest.raises(
+        ValueError, match=r"'elmo' must run before it .* another name, to which the listener"
+    ):
+        nlp.update(tagged(nlp), sgd=Adam(0.01))
+    with pytest.raises(ValueError, match="computed with other weights"):
+        nlp("The bank")
 
 
 @pytest.mark.parametrize("name", ["elmo", "another name"])
