@@ -27,7 +27,7 @@ had when the pipeline was saved. So docs that the same pipeline stored can be re
 another pipeline left on a doc are refused. If no checksum is known, the upstream's name decides.
 
 A copy of a thinc model loses its class, so a listener is a plain Model that keeps a `ListenerState`
-in its attributes. A copy and a pickle of a state have no upstream and no batch.
+in its attributes. A copy of a state has no batch, and a pickle has no upstream either.
 """
 
 from __future__ import annotations
@@ -189,7 +189,8 @@ def _layers_without_update(
         raise ValueError(
             f"{upstream.name!r} is to be fine-tuned (frozen = false), but gets no updates before "
             f"{describe_listener(model)}: put it earlier in the pipeline and take it out of "
-            "training.frozen_components, or set frozen = true"
+            "training.frozen_components, or set frozen = true. nlp.rehearse gives it no updates: "
+            "call nlp.replace_listeners before nlp.resume_training"
         )
     layers = upstream.predict_layers(docs)
     state.batch = SharedBatch(docs, layers)

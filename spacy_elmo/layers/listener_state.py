@@ -47,6 +47,11 @@ class ListenerState:
     def __reduce__(self) -> tuple:
         return ListenerState, tuple(self.checksums()[:1])
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> ListenerState:
+        """A task alone is copied for `nlp.rehearse`, where both copies read the same layers."""
+        upstream = memo.get(id(self.upstream), self.upstream)
+        return ListenerState(next(iter(self.checksums()), None), upstream)
+
 
 @serialize_attr.register(ListenerState)
 def _serialize_state(_: Any, state: ListenerState, name: str, model: Model) -> bytes:

@@ -14,6 +14,7 @@ import numpy
 import pytest
 import spacy
 import torch
+from spacy.language import Language
 from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 from spacy.util import registry
@@ -105,8 +106,8 @@ def test_no_docs(weights_folder, source):
     add_tagger(nlp, source)
     train(nlp, steps=1)
     model = nlp.get_pipe("tagger").model.get_ref("tok2vec")
-    # A copy has no upstream, which knows the number of layers.
-    for tok2vec_model in (model, model.copy()):
+    # A pickle has no upstream, which knows the number of layers.
+    for tok2vec_model in (model, model.copy(), pickle.loads(pickle.dumps(model))):
         assert tok2vec_model.predict([]) == []
         vectors, backprop = tok2vec_model.begin_update([])
         assert vectors == []
@@ -619,6 +620,42 @@ def test_another_name_and_other_weights(trained, other, tmp_path):
         nlp.update(tagged(nlp), sgd=Adam(0.01))
     with pytest.raises(ValueError, match="computed with other weights"):
         nlp("The bank")
+
+
+def test_rehearsal(weights_folder):
+    """On new docs and on those that elmo has annotated: the same."""
+    losses = []
+    for annotates in (False, True):
+        spacy.util.fix_random_seed(0)
+        nlp = trained_pipeline(weights_folder)
+        sgd = nlp.resume_training(sgd=Adam(0.01))
+        nlp.update(tagged(nlp), sgd=sgd)
+        examples = tagged(nlp)
+        if annotates:
+            list(nlp.get_pipe("elmo").pipe(example.predicted for example in examples))
+        losses.append(nlp.rehearse(examples, sgd=sgd)["tagger"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert losses[0] > 0
+
+
+@pytest.mark.parametrize("name", ["tagger", "ner"])
+def test_rehearsal_of_a_fine_tuned_bilm(weights_folder, name):
+    nlp = elmo_pipeline(weights_folder, frozen=False)
+    model = dict(Language.get_factory_meta(name).default_config["model"])
+    nlp.add_pipe(name, config={"model": {**model, "tok2vec": listener()}})
+    tags_of = {"tags": ["D", "N"], "entities": [(0, 3, "X")]}
+    examples = lambda: [Example.from_dict(nlp.make_doc("The bank"), tags_of)]  # noqa: E731
+    nlp.initialize(examples)
+    sgd = nlp.resume_training(sgd=Adam(0.01))
+    nlp.update(examples(), sgd=sgd)
+    with pytest.raises(
+        ValueError, match=r"'elmo' is to be fine-tuned .* nlp.rehearse .* nlp.replace"
+    ):
+        nlp.rehearse(examples(), sgd=sgd)
+    nlp.replace_listeners("elmo", name, ["model.tok2vec"])
+    nlp.resume_training()
+    nlp.update(examples(), sgd=sgd)
+    assert nlp.rehearse(examples(), sgd=sgd)[name] > 0
 
 
 @pytest.mark.parametrize("name", ["elmo", "another name"])
