@@ -199,7 +199,8 @@ def _layers_without_update(
 
 def _read_layers(model: Model[list[Doc], BatchLayers], docs: Sequence[Doc]) -> BatchLayers:
     """Read the layers from the docs. Docs of the last batch may have none: in training, a component
-    may annotate though its upstream does not. They get those of the batch."""
+    may annotate though its upstream does not. They get those of the batch. For docs that the
+    component itself makes, as the entity linker does of sentences, the upstream computes them."""
     state: ListenerState = model.attrs["link"]
     upstream = state.upstream
     name = model.attrs["settings"].upstream if upstream is None else upstream.name
@@ -210,8 +211,13 @@ def _read_layers(model: Model[list[Doc], BatchLayers], docs: Sequence[Doc]) -> B
         given = dict(zip(ids, state.batch.layers.split()))
         ids = zip(map(id, docs), doc_keys(docs))
         layers = [given.get(key) if x is None else x for key, x in zip(ids, layers)]
-    if any(array is None for array in layers):
-        raise ValueError(describe_missing_layers(model, docs))
+    missing = [doc for doc, array in zip(docs, layers) if array is None]
+    if missing:
+        is_new = all(get_layers(doc) is None for doc in missing)
+        if not is_new or upstream is None or not (upstream.is_enabled and upstream.keep_layers):
+            raise ValueError(describe_missing_layers(model, missing))
+        computed = iter(upstream.predict(missing))
+        layers = [next(computed).layers if array is None else array for array in layers]
     if not layers:
         n_layers, width = (0, 0) if upstream is None else upstream.layer_shape
         return BatchLayers(model.ops.alloc3f(n_layers, 0, width), [], frozen=True)

@@ -21,7 +21,7 @@ def mix_docs(mix: Mix) -> Model[BatchLayers, list[Floats2d]]:
         _forward_mix,
         init=_init_mix,
         layers=[mix],
-        dims={"nO": None},
+        dims={"nO": mix.maybe_get_dim("nO")},
         attrs={"gradient_check": GradientCheck()},
     )
 

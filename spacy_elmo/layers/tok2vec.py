@@ -47,8 +47,8 @@ def ElmoTok2Vec(
     # The source runs once, also for two mixes.
     source = make_source(upstream, grad_factor)
     layers: dict[str, Model] = {"source": source, "embed": embed, "encode": encode}
+    width = encode.maybe_get_dim("nO")
     if elmo_input is not None:
-        width = encode.maybe_get_dim("nO")
         if width is None:
             raise ValueError(
                 f"spacy-elmo.ElmoTok2Vec.v1: the layer {encode.name} has no known width (nO): "
@@ -57,12 +57,14 @@ def ElmoTok2Vec(
         layers["input_mix"] = mix_docs(elmo_input)
         layers["reduce"] = with_array(Maxout(nO=width, nP=_MAXOUT_PIECES, normalize=True))
     if elmo_output is not None:
-        layers["output_mix"] = mix_docs(elmo_output)
+        output = layers["output_mix"] = mix_docs(elmo_output)
+        output_width = output.maybe_get_dim("nO")
+        width = width + output_width if width and output_width else None
     return Model(
         "elmo_tok2vec",
         forward,
         init=init,
-        dims={"nO": None},
+        dims={"nO": width},
         layers=list(layers.values()),
         refs={**layers},
     )

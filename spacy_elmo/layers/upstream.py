@@ -30,6 +30,7 @@ from .encoder import (
     run_sequences,
     split_tokens,
 )
+from .entity_linker import infer_width
 from .gradient_check import GradientCheck
 from .listener import NAME as LISTENER
 from .listener import SharedBatch, join_layers
@@ -123,6 +124,12 @@ class Upstream(Tok2Vec):
         """Whether the component was removed from its pipeline."""
         nlp = self._run.pipeline()
         return nlp is not None and all(component is not self for _, component in nlp.components)
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether the component runs in its pipeline."""
+        nlp = self._run.pipeline()
+        return nlp is None or any(component is self for _, component in nlp.pipeline)
 
     @property
     def checksum(self) -> Optional[str]:
@@ -283,6 +290,7 @@ class Upstream(Tok2Vec):
             elif previous is not None and previous is not self:
                 state.others.add(previous)
             self.add_listener(listener, component.name)
+            infer_width(component)
 
     def _had_listener(self, state: ListenerState) -> bool:
         """Whether a listener that names no component, or another one, listened to this one."""

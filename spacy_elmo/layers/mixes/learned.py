@@ -34,6 +34,7 @@ def LearnedMix(width: int, hidden_width: Optional[int] = None, dropout: float = 
         "learned_mix",
         forward,
         init=init,
+        dims={"nO": width},
         layers=[chain(ConcatLayers(), function)],
         attrs={"settings": settings, "state": state},
     )
