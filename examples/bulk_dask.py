@@ -31,7 +31,7 @@ def main() -> None:
         dask.delayed(write)(embed, partition, args.out / f"{number:05}.npy")
         for number, partition in enumerate(lines.to_delayed())
     ]
-    # Not threads: each would load the pipeline. A cluster's client takes its own workers.
+    # Threads would take turns. A cluster's client takes its own workers.
     counts = dask.compute(*tasks, scheduler="processes")
     print(f"{args.out}: {sum(counts):,} rows")
 

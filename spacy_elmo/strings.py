@@ -3,18 +3,48 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import threading
+from collections.abc import Iterator
 
 from spacy.language import Language
 
 # About 400 bytes each, with what the tokenizer remembers of them.
 MAX_STRINGS = 300_000
 
+# One for all pipelines: they may share a vocab.
+_turn = threading.RLock()
 
-def bounded_strings(nlp: Language) -> contextlib.AbstractContextManager[object]:
-    """RETURNS (ContextManager): For a batch of texts. Below `MAX_STRINGS` it does nothing: the
-    vocab keeps the strings, and the tokenizer what it found out about them. From then on it is a
-    memory zone: it frees the strings of the batch, and its docs must not be used after it. The
-    tokenizer remembers no word of a zone, so that tokenising takes twice as long."""
-    if len(nlp.vocab.strings) < MAX_STRINGS:
-        return contextlib.nullcontext()
-    return nlp.memory_zone()
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """A context, or a decorator of functions, for one thread at a time. A thread may enter it again
+    while it is inside. Enter `no_fork` within it, not around it."""
+    with _turn:
+        yield
+
+
+@contextlib.contextmanager
+def bounded_strings(nlp: Language) -> Iterator[None]:
+    """A context for a batch of texts, for one thread at a time. Below `MAX_STRINGS`, the vocab
+    keeps the strings, and the tokenizer what it found out about them. From then on it is a memory
+    zone: it frees the strings of the batch, and its docs must not be used after it. The tokenizer
+    remembers no word of a zone, so that tokenising takes twice as long.
+
+    At the end of a zone, the vocab frees the strings of all threads, and of the zones around it. So
+    threads take turns, and within a zone of the caller there is no other one."""
+    with one_thread(), contextlib.ExitStack() as stack:
+        is_zone = nlp.vocab.in_memory_zone  # type: ignore[attr-defined]
+        if len(nlp.vocab.strings) >= MAX_STRINGS and not is_zone:
+            stack.enter_context(nlp.memory_zone())
+        yield
+
+
+def _after_fork_in_child() -> None:
+    """Another thread may have had its turn."""
+    global _turn
+    _turn = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

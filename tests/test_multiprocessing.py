@@ -111,6 +111,11 @@ def test_forked_processes_use_one_thread_for_elmo_only(tmp_path, weights_folder)
     }
 
 
+@needs_fork
+def test_fork_while_a_thread_embeds_columns(tmp_path, weights_folder):
+    assert run(tmp_path, "fork_beside_embed.py", weights_folder, timeout=60) == 0
+
+
 def in_threads(function, n_threads=1):
     """Call a function in threads, all at once. A dead-lock fails the test."""
     results = []

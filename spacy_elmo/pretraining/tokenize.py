@@ -21,7 +21,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ..bilm.validation import SETTINGS, Bool, Text, Whole
-from ..strings import bounded_strings
+from ..strings import bounded_strings, one_thread
 
 CHUNK_CHARACTERS = 1 << 20
 
@@ -155,6 +155,7 @@ def _split_sentences(nlp: Language, settings: TokenizationConfig, text: str) -> 
         yield [token.text for token in sentence if not token.is_space]
 
 
+@one_thread()
 @functools.cache
 def make_pipeline(settings: TokenizationConfig) -> Language:
     """RETURNS (Language): A pipeline that tokenises, and splits sentences if the settings say so.

@@ -19,7 +19,7 @@ from thinc.api import to_numpy
 from ..component import Elmo, pipe_settings
 from ..inference.settings import Precision
 from ..layers.encoder import get_session, set_precision
-from ..strings import bounded_strings
+from ..strings import bounded_strings, one_thread
 from ..weights import absolute_source, choose_component, load_pipeline
 from .arrow import vectors_to_arrow
 from .texts import replace_surrogates
@@ -34,7 +34,7 @@ class Embed:
     pipeline is loaded by the first call, and once per process for all copies that were pickled.
 
     The vectors of a row depend on its text alone, apart from rounding to the last bit. The same
-    batch has the same bits, whatever was computed before.
+    batch has the same bits, whatever was computed before. Threads may share it: they take turns.
 
     pipeline (Union[str, Path]): A pipeline or weights, by name or path.
     text (str): The column of texts. A row is a string, or a list of tokens (one sentence).
@@ -118,6 +118,7 @@ class Embed:
             return columns.set_column(names.index(self.output), self.output, vectors)
         return columns.append_column(self.output, vectors)
 
+    @one_thread()
     def embed(self, texts: Sequence[Any]) -> Union[numpy.ndarray, list[numpy.ndarray]]:
         """Embed rows. RETURNS (Union[ndarray, list]): See `__call__`."""
         nlp, elmo = self.load()
@@ -131,12 +132,14 @@ class Embed:
             return rows
         return numpy.stack(rows) if rows else self.embed([""])[:0]  # Which has the width.
 
+    @one_thread()
     def load(self) -> tuple[Language, Elmo]:
-        """RETURNS (tuple): The pipeline and its component, loaded by the first call.
+        """RETURNS (tuple): The pipeline and its component, loaded by the first call. Nothing else
+            may use them while another thread embeds: spaCy's memory zones free docs of all threads.
         RAISES (ValueError): If they cannot be, or do not fit the settings."""
+        if self.gpu_id >= 0:  # The device is a setting of each thread.
+            spacy.require_gpu(self.gpu_id)
         if self._loaded is None:
-            if self.gpu_id >= 0:
-                spacy.require_gpu(self.gpu_id)
             if self.threads is not None:
                 torch.set_num_threads(self.threads)
             nlp = load_pipeline(self.pipeline)
@@ -204,6 +207,7 @@ class Embed:
             ) from error
 
 
+@one_thread()
 @lru_cache(maxsize=4)
 def _unpickle(kind: type[Embed], *settings: tuple[str, Any]) -> Embed:
     """Engines unpickle an `Embed` for every task. In a process, all are the same one."""

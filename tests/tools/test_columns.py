@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import get_ident
 
 import numpy
 import pytest
@@ -113,6 +116,74 @@ def test_the_vocabulary_does_not_grow_without_end(pool: str, pipeline: Path, mon
     embed.embed([f"word{i} of many" for i in range(100)])
     assert len(nlp.vocab.strings) == n_strings
     assert all(map(numpy.array_equal, embed.embed(TEXTS), before))
+
+
+# Threads.
+
+
+def rows_of_new_words(number: int) -> list[str]:
+    return [f"a{number} b{i} c{number * i}" for i in range(40)]
+
+
+@pytest.mark.parametrize("zone", ["own", "caller's"])
+def test_threads_share_a_full_vocabulary(zone: str, pipeline: Path, monkeypatch):
+    embed = Embed(pipeline, pool="tokens")
+    monkeypatch.setattr("spacy_elmo.strings.MAX_STRINGS", 0)
+    expected = [embed.embed(rows_of_new_words(i)) for i in range(8)]
+    nlp, _ = embed.load()
+    # Another pipeline may have the same vocab, and engines unpickle the object for each task.
+    nlp.to_disk(pipeline.parent / "other")
+    monkeypatch.setattr(
+        "spacy_elmo.tools.columns.load_pipeline", lambda path: spacy.load(path, vocab=nlp.vocab)
+    )
+    same = pickle.dumps(Embed(pipeline.parent / "other", pool="tokens"))
+
+    def is_right(call: int) -> bool:
+        number = call % 8
+        one = embed if call % 3 else pickle.loads(same)
+        return all(map(numpy.array_equal, one.embed(rows_of_new_words(number)), expected[number]))
+
+    around = nlp.memory_zone() if zone == "caller's" else contextlib.nullcontext()
+    with around, ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(is_right, range(100)))
+
+
+def test_a_zone_of_the_caller_ends_when_it_says(pipeline: Path, monkeypatch):
+    embed = Embed(pipeline)
+    expected = embed.embed(TEXTS)
+    nlp, _ = embed.load()
+    monkeypatch.setattr("spacy_elmo.strings.MAX_STRINGS", 0)
+    n_strings = len(nlp.vocab.strings)
+    with nlp.memory_zone():
+        doc = nlp("zzyzx qwerty")
+        embed.embed(["hello zzyzx"])
+        assert [token.text for token in doc] == ["zzyzx", "qwerty"]
+        assert numpy.array_equal(embed.embed(TEXTS), expected)
+    assert len(nlp.vocab.strings) == n_strings
+
+
+def test_threads_load_one_pipeline(pipeline: Path, monkeypatch):
+    loaded = []
+
+    def load(path: Path):
+        loaded.append(path)
+        return spacy.load(path)
+
+    monkeypatch.setattr("spacy_elmo.tools.columns.load_pipeline", load)
+    pickled = pickle.dumps(Embed(pipeline, layer=0))
+    with ThreadPoolExecutor(4) as threads:
+        copies = set(threads.map(lambda _: id(pickle.loads(pickled).load()[0]), range(8)))
+    assert len(copies) == len(loaded) == 1
+
+
+def test_the_device_is_that_of_each_thread(pipeline: Path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(spacy, "require_gpu", lambda gpu: calls.append((gpu, get_ident())))
+    embed = Embed(pipeline, gpu_id=1)
+    embed.embed(["a"])
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(embed.embed, ["b"]).result()
+    assert {gpu for gpu, _ in calls} == {1} and len({thread for _, thread in calls}) == 2
 
 
 def test_it_pickles_as_its_settings(pipeline: Path, monkeypatch):
