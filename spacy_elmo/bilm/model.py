@@ -217,7 +217,8 @@ class BiLM(nn.Module):
 
         sentences (Iterable[Iterable[str]]): Sentences as tokens; may be empty.
         RETURNS (list): For each sentence, shape (L+1, tokens, 2P). No two share memory.
-        RAISES (ValueError): If a sentence is a string: it must be cut into tokens first.
+        RAISES (ValueError): If there is one string in place of the sentences, or if a sentence is a
+            string: it must be cut into tokens first.
         """
         from ..inference import current_session  # It imports this package.
 

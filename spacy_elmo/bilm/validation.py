@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, is_dataclass
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
@@ -48,6 +49,21 @@ def validate(kind: type[T], values: Any, prefix: str = "") -> T:
     except ValidationError as error:
         message = "\n".join(_describe(kind, prefix, details) for details in error.errors())
         raise ValueError(message) from error
+
+
+def check_batch(batch: object, name: str, advice: str) -> None:
+    """Refuse a single thing in the place of several, such as a string, which is a sequence of
+    strings itself.
+
+    batch (object): What should be a list, or another iterable.
+    name (str): What it is.
+    advice (str): What to give instead.
+    RAISES (ValueError): If it is a string, a mapping, a table, or not iterable.
+    """
+    is_table = isinstance(batch, Mapping) or hasattr(batch, "columns")
+    if isinstance(batch, (str, bytes)) or is_table or not isinstance(batch, Iterable):
+        found = " ".join(repr(batch).split())[:60]
+        raise ValueError(f"{name}: {found} is a {type(batch).__name__}, not a batch: {advice}")
 
 
 def setting_names(kind: Any) -> list[str]:

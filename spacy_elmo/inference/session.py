@@ -21,6 +21,7 @@ from ..bilm.int8 import Int8Weight, named_weights
 from ..bilm.lstm_layer import LayerState, Product
 from ..bilm.packing import PackedBatch, pack_sentences, split_sentences, to_device
 from ..bilm.threads import start
+from ..bilm.validation import check_batch
 from .auto import choose_precision
 from .linear import inference
 from .packed import PackedBiLM, pack_bilm
@@ -116,8 +117,10 @@ class Session:
 
         sentences (Iterable[Iterable[str]]): Sentences as tokens; may be empty.
         RETURNS (list): For each sentence, shape (L+1, tokens, 2P). No two share memory.
-        RAISES (ValueError): If a sentence is a string: it must be cut into tokens first.
+        RAISES (ValueError): If there is one string in place of the sentences, or if a sentence is a
+            string: it must be cut into tokens first.
         """
+        check_batch(sentences, "sentences", "give a list of lists of tokens")
         types: dict[str, int] = {}
         index: list[int] = []
         lengths: list[int] = []

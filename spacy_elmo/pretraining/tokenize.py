@@ -20,7 +20,7 @@ from pydantic.dataclasses import dataclass
 from spacy.language import Language
 from spacy.tokens import Doc
 
-from ..bilm.validation import SETTINGS, Bool, Text, Whole
+from ..bilm.validation import SETTINGS, Bool, Text, Whole, check_batch
 from ..strings import bounded_strings, one_thread
 
 CHUNK_CHARACTERS = 1 << 20
@@ -50,6 +50,7 @@ def tokenize(
     YIELDS (tuple): A text and its sentences, in order.
     RAISES (ValueError): If spaCy does not know the language, or a process dies.
     """
+    check_batch(texts, "texts", "give a list of texts")
     if n_process == 1:
         for chunk in _chunks(texts):
             yield from zip(chunk, _tokenize_chunk(settings, chunk))

@@ -11,9 +11,13 @@ import torch
 from spacy.util import minibatch
 
 from ..bilm.formats import load
+from ..bilm.validation import check_batch
 from ..inference import Settings, current_session
 from ..inference.settings import Precision, check_precision
 from ..weights import DEFAULT, load_bilm
+
+# What to give in place of a batch that is none.
+_SENTENCES = "give a list of lists of tokens; embed_sentence takes one of them"
 
 
 class Embedder:
@@ -63,9 +67,10 @@ class Embedder:
 
         sentences (Iterable[Iterable[str]]): Lists of tokens; may be empty.
         RETURNS (list): All layers of each sentence, shape (L+1, tokens, 2P). No two share memory.
-        RAISES (ValueError): If a sentence is a string (split it into tokens first), or if a token
-            is not a string.
+        RAISES (ValueError): If there is one string in place of the sentences, if a sentence is a
+            string (split it into tokens first), or if a token is not a string.
         """
+        check_batch(sentences, "sentences", _SENTENCES)
         tokens = [s if isinstance(s, str) else list(s) for s in sentences]
         for number, token in ((i, token) for i, s in enumerate(tokens) for token in s):
             if not isinstance(token, str):
@@ -91,6 +96,7 @@ class Embedder:
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be 1 or more, found {batch_size}")
+        check_batch(sentences, "sentences", _SENTENCES)
         for batch in minibatch(sentences, batch_size):
             yield from self.embed_batch(batch)
 
@@ -130,11 +136,10 @@ class Embedder:
             default: The mean of `elmo` over the tokens, (sentences, 2P).
         RAISES (ValueError): If the input is a string, or if rows and lengths do not match.
         """
-        if isinstance(inputs, str):
-            raise ValueError(f"give a list of sentences, not one string: {inputs[:40]!r}")
         if isinstance(inputs, Mapping):
             tokens, longest = _cut_rows(inputs)
         else:
+            check_batch(inputs, "inputs", "give a list of strings, or of lists of tokens")
             tokens = [text.split() if isinstance(text, str) else list(text) for text in inputs]
             longest = max(map(len, tokens), default=0)
         config = self.bilm.config
@@ -159,7 +164,10 @@ def _cut_rows(inputs: Mapping[str, Any]) -> tuple[list[list[str]], int]:
         raise ValueError(
             f"a dict of inputs has the keys 'tokens' and 'sequence_len', found {list(inputs)}"
         )
-    rows = [list(row) for row in inputs["tokens"]]
+    for name, values in inputs.items():
+        check_batch(values, name, "give an item for each sentence")
+    # `embed_batch` refuses strings in place of rows.
+    rows: list[Any] = [row if isinstance(row, str) else list(row) for row in inputs["tokens"]]
     lengths = [int(length) for length in inputs["sequence_len"]]
     if len(rows) != len(lengths) or any(not 0 <= n <= len(row) for row, n in zip(rows, lengths)):
         raise ValueError(

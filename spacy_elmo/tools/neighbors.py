@@ -21,6 +21,7 @@ from spacy.language import Language
 from spacy.tokens import Doc, Span
 from thinc.api import to_numpy
 
+from ..bilm.validation import check_batch
 from ..component import Elmo, pipe_settings
 from .texts import read_docs
 
@@ -59,6 +60,7 @@ def read_corpus(
     """
     if max_tokens is not None and max_tokens < 1:
         raise ValueError(f"max_tokens must be 1 or more, found {max_tokens}")
+    check_batch(files, "files", "give a list of paths, such as that of find_files")
     n_tokens = 0
     for path in files:
         for doc in read_docs(nlp, [path], max_characters=_MAX_CHARACTERS):
@@ -130,6 +132,7 @@ def find_neighbors(
         raise ValueError(f"n must be 1 or more, window 0 or more, found {n} and {window}")
     if not queries:
         raise ValueError("there are no queries: give one or more")
+    check_batch(queries, "queries", "give a list of texts")
     n_layers = elmo.layer_shape[0]
     if layer is not None and not -n_layers <= layer < n_layers:
         raise ValueError(f"no layer {layer}: the model has layers 0 to {n_layers - 1}")

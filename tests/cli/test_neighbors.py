@@ -210,6 +210,14 @@ def test_no_queries(nlp: Language):
         find_neighbors(nlp, nlp.get_pipe("elmo"), [], with_source(nlp))
 
 
+def test_one_string_is_no_list(nlp: Language):
+    with pytest.raises(ValueError, match=r"queries: 'the .play.' is a str, not a batch: give a"):
+        find_neighbors(nlp, nlp.get_pipe("elmo"), "the [play]", with_source(nlp))
+    for files in ("texts.txt", Path("texts.txt")):
+        with pytest.raises(ValueError, match=r"files: .* is a .*, not a batch: give a list"):
+            list(read_corpus(nlp, files))
+
+
 def test_a_disabled_component(nlp: Language):
     nlp.disable_pipe("elmo")
     with pytest.raises(ValueError, match="'elmo' is disabled"):

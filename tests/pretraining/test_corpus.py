@@ -95,6 +95,11 @@ def test_vocabulary_of_the_tokenizer_is_bounded(monkeypatch):
     assert len(strings) < most + 100 < len(nlp.vocab.strings)
 
 
+def test_one_text_is_no_list_of_texts(tmp_path):
+    with pytest.raises(ValueError, match="texts: 'The bank' is a str, not a batch: give a list"):
+        prepare("The bank", tmp_path / "c", TokenizationConfig(), dev_fraction=0.1)
+
+
 def test_threads_tokenise_with_a_full_vocabulary(monkeypatch):
     settings = TokenizationConfig()
     monkeypatch.setattr("spacy_elmo.strings.MAX_STRINGS", 0)

@@ -86,9 +86,28 @@ def test_no_such_device(weights_folder, device):
         Embedder(weights_folder, device=device)
 
 
-def test_a_string_is_no_batch_either(embedder):
+@pytest.mark.parametrize("batch", ["The bank", b"The bank", None, 3])
+def test_one_thing_is_no_batch(embedder, batch):
+    calls = {
+        "sentences": [
+            embedder.embed_batch,
+            embedder.sents2elmo,
+            embedder.bilm.embed,
+            lambda batch: list(embedder.embed_sentences(batch)),
+        ],
+        "inputs": [embedder],
+        "tokens": [lambda batch: embedder({"tokens": batch, "sequence_len": [1]})],
+        "sequence_len": [lambda batch: embedder({"tokens": [["a"]], "sequence_len": batch})],
+    }
+    for name, functions in calls.items():
+        for call in functions:
+            with pytest.raises(ValueError, match=f"^{name}: .* is a .*, not a batch: give a"):
+                call(batch)
+
+
+def test_rows_of_strings_are_no_sentences(embedder):
     with pytest.raises(ValueError, match="sentence 0 is a string"):
-        embedder.embed_batch("The bank")
+        embedder({"tokens": ["The", "bank"], "sequence_len": [1, 1]})
 
 
 def test_sentences_and_their_tokens_may_be_generators(embedder):
