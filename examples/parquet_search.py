@@ -75,6 +75,9 @@ def build(vectors: Path, index: Path, pipeline: str, n_sample: int) -> tuple[int
     manifest = vectors / "_manifest.json"
     if not manifest.is_file() or srsly.read_json(manifest)["n_rows"] != n_rows:
         raise ValueError(f"{vectors} is not complete: run `spacy elmo embed` again (all shards)")
+    # Rows whose text is null have no vectors.
+    data = data.filter(pyarrow.dataset.field("vector").is_valid())
+    n_rows = data.count_rows()
     if not n_rows:
         raise ValueError(f"there are no rows in {vectors}")
     mean = sum(block.sum(axis=0, dtype=numpy.float64) for block in _blocks(data)) / n_rows

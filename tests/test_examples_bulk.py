@@ -142,7 +142,16 @@ def test_parquet_search(pipeline: Path, texts: Path, tmp_path: Path, monkeypatch
         return run_script(EXAMPLES / "parquet_search.py", *arguments, fails=fails)
 
     options = ("--pipeline", pipeline)
-    assert "60 rows, recall at 10: 1.000" in run("index", "mean.parquet", "index", *options)
+    Path("null.jsonl").write_text('{"text": null}\n')
+    nulls = ("--pool", "mean", "--id", "text", "--nulls", "empty")
+    result = run_spacy(
+        "elmo", "embed", "null.jsonl", texts, "nulls.parquet", "-m", pipeline, *nulls
+    )
+    assert result.exit_code == 0, result.output
+    for name in ("mean", "nulls"):  # The last one is searched.
+        shutil.rmtree("index", ignore_errors=True)
+        output = run("index", f"{name}.parquet", "index", *options)
+        assert "60 rows, recall at 10: 1.000" in output
     for number in (0, 31, 59):
         first, second = run("search", "index", LINES[number], "-n", 2).splitlines()
         similarity, text = first.split(maxsplit=1)

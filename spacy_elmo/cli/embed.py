@@ -16,7 +16,7 @@ from wasabi import msg
 
 from ..inference.settings import Precision
 from ..layers.encoder import set_precision
-from ..tools.columns import DTYPES, POOLS, Embed
+from ..tools.columns import DTYPES, NULLS, POOLS, Embed
 from ..tools.parquet_writer import DEFAULT_ROWS, ParquetJob
 from ..tools.ray_engine import run_on_ray
 from ..tools.rows import find_sources
@@ -29,6 +29,7 @@ from .util import check_overwrite, exit_on_error, get_component, require_gpu
 Layers = Enum("Layers", {name: name for name in LAYERS})  # type: ignore[misc]
 Pool = Enum("Pool", {name: name for name in POOLS})  # type: ignore[misc]
 Dtype = Enum("Dtype", {name: name for name in DTYPES})  # type: ignore[misc]
+Nulls = Enum("Nulls", {name: name for name in NULLS})  # type: ignore[misc]
 Engine = Enum("Engine", {name: name for name in ("local", "ray")})  # type: ignore[misc]
 
 
@@ -63,6 +64,9 @@ def embed_cli(
     whitespace: bool = _for_files(False, "--whitespace", "-w", help="spaces separate the tokens"),
     precision: Optional[str] = _PRECISION,
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for the CPU"),
+    nulls: Nulls = typer.Option(
+        "error", help="What a null text becomes; empty: null, or no tokens"
+    ),
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite OUT, start afresh"),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress bar"),
     text: str = _for_parquet("text", help="the column of texts or of lists of tokens"),
@@ -99,11 +103,14 @@ def embed_cli(
         if out.suffix != ".parquet":
             _check_options(ctx, _FILES)
             kind = layers.value
-            _embed_docs(sources, out, model, kind, name, whitespace, precision, force, quiet)
+            _embed_docs(
+                sources, out, model, kind, name, whitespace, nulls.value, precision, force, quiet
+            )
             return
         is_ray = engine.value == "ray"
         _check_options(ctx, _PARQUET, _RAY if is_ray else _LOCAL)
         others: dict[str, Any] = {"precision": precision, "name": name, "gpu_id": gpu_id}
+        others |= {"nulls": nulls.value}
         embed = Embed(model, text, "vector", pool.value, layer, dtype.value, threads, **others)
         n_rows = rows or DEFAULT_ROWS[pool.value]
         job = ParquetJob(out, find_sources(sources, out), embed, ids, n_rows)
@@ -131,6 +138,7 @@ def _embed_docs(
     layers: str,
     name: Optional[str],
     whitespace: bool,
+    nulls: str,
     precision: Optional[str],
     force: bool,
     quiet: bool,
@@ -151,8 +159,9 @@ def _embed_docs(
             )
         if writer.n_records:
             msg.info(f"Continuing after the {_records(writer.n_records)} that an earlier run wrote")
-        _write(writer, paths, whitespace, quiet)
+        n_nulls = _write(writer, paths, whitespace, nulls, quiet)
     msg.good(f"Wrote {_records(writer.n_records)} to {out}")
+    _report_nulls(n_nulls, "no tokens")
 
 
 def _embed_rows(
@@ -160,7 +169,7 @@ def _embed_rows(
     shard: str,
     force: bool,
     quiet: bool,
-    shards: Optional[Iterator[tuple[int, int]]] = None,
+    shards: Optional[Iterator[tuple[int, int, int]]] = None,
 ) -> None:
     """Write one shard of a folder of Parquet files, or what an engine gives."""
     match = re.fullmatch(r"(\d+)/(\d+)", shard)
@@ -171,15 +180,17 @@ def _embed_rows(
         raise ValueError(f"--force would remove what other shards have written: remove {job.out}")
     job.prepare(force=force)
     if shards is None:
-        shards = ((n, n * is_new) for n, is_new in job.run(number - 1, n_shards))
-    n_rows = n_new = 0
+        parts = job.run(number - 1, n_shards)
+        shards = ((n, n_nulls, n * is_new) for n, n_nulls, is_new in parts)
+    n_rows = n_nulls = n_new = 0
     with tqdm(unit=" rows", disable=quiet, file=sys.stderr) as bar:
-        for n, n_computed in shards:
-            n_rows, n_new = n_rows + n, n_new + n_computed
+        for n, nulls, n_computed in shards:
+            n_rows, n_nulls, n_new = n_rows + n, n_nulls + nulls, n_new + n_computed
             bar.update(n)
     of_shard = f" of shard {shard}" if n_shards > 1 else ""
     earlier = f", {n_rows - n_new:,} of them by an earlier run" if n_new < n_rows else ""
     msg.good(f"{job.out}: {n_rows:,} rows{of_shard}{earlier}")
+    _report_nulls(n_nulls, "null vectors")
 
 
 def _find_texts(sources: list[str], out: Path) -> list[Path]:
@@ -191,17 +202,33 @@ def _find_texts(sources: list[str], out: Path) -> list[Path]:
     return paths
 
 
-def _write(writer: VectorWriter, paths: list[Path], whitespace: bool, quiet: bool) -> None:
-    """Write the output with a progress bar."""
+def _write(
+    writer: VectorWriter, paths: list[Path], whitespace: bool, nulls: str, quiet: bool
+) -> int:
+    """Write the output with a progress bar. RETURNS (int): How many texts are null."""
     total = total_size(paths)
+    null_lines: list[str] = []
+    on_null = null_lines.append if nulls == "empty" else _refuse_null
     with tqdm(total=total, unit="B", unit_scale=True, disable=quiet, file=sys.stderr) as bar:
-        docs = read_docs(writer.nlp, paths, whitespace=whitespace, progress=bar.update)
+        docs = read_docs(
+            writer.nlp, paths, whitespace=whitespace, on_null=on_null, progress=bar.update
+        )
         n_tokens = 0
         for n_new_tokens in writer.write(docs):
             n_tokens += n_new_tokens
             if seconds := bar.format_dict["elapsed"]:
                 bar.set_postfix_str(f"{n_tokens / seconds:,.0f} tokens/s")
     writer.finish()
+    return len(null_lines)
+
+
+def _refuse_null(where: str) -> None:
+    raise ValueError(f"{where}: the text is null: remove it, or choose --nulls empty")
+
+
+def _report_nulls(n: int, result: str) -> None:
+    if n:
+        msg.warn(f"{n:,} of the texts {'is' if n == 1 else 'are'} null, with {result}")
 
 
 def _records(n: int) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Union
+from itertools import count
+from typing import Any, Optional
 
 import numpy
 
@@ -20,22 +21,28 @@ def import_arrow() -> Any:
     return pyarrow
 
 
-def vectors_to_arrow(vectors: Union[numpy.ndarray, Sequence[numpy.ndarray]]) -> Any:
+def vectors_to_arrow(vectors: Sequence[Optional[numpy.ndarray]]) -> Any:
     """Make a column of vectors.
 
-    vectors (Union[ndarray, Sequence]): Shape (rows, width); or for each row (tokens, width) or
-        (L+1, tokens, width), at least one.
+    vectors (Sequence): For each row shape (width,), (tokens, width) or (L+1, tokens, width), or
+        None for null; one at least is not None.
     RETURNS (Array): Lists of the fixed size `width`, inside lists for tokens and for layers.
     """
     arrow = import_arrow()
-    if isinstance(vectors, numpy.ndarray):
-        return arrow.FixedSizeListArray.from_arrays(vectors.reshape(-1), vectors.shape[1])
-    flat = numpy.concatenate([row.reshape(-1) for row in vectors])
-    column = arrow.FixedSizeListArray.from_arrays(flat, vectors[0].shape[-1])
+    rows = [row for row in vectors if row is not None]
+    flat = numpy.concatenate([row.reshape(-1) for row in rows])
+    column = arrow.FixedSizeListArray.from_arrays(flat, rows[0].shape[-1])
     # From the inside out: the lists of tokens, then those of layers.
-    if vectors[0].ndim == 3:
-        column = _lists(column, [row.shape[1] for row in vectors for _ in row])
-    return _lists(column, [len(row) for row in vectors])
+    if rows[0].ndim == 3:
+        column = _lists(column, [row.shape[1] for row in rows for _ in row])
+    if rows[0].ndim >= 2:
+        column = _lists(column, [len(row) for row in rows])
+    if len(rows) == len(vectors):
+        return column
+    numbers = count()
+    return column.take(
+        arrow.array([None if row is None else next(numbers) for row in vectors], arrow.int64())
+    )
 
 
 def _lists(values: Any, lengths: Sequence[int]) -> Any:

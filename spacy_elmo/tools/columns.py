@@ -3,9 +3,12 @@ Hugging Face datasets, Dask and Spark. None of them is imported."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
+from operator import length_hint
 from pathlib import Path
 from typing import Any, Optional, Union
 
@@ -16,6 +19,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 from thinc.api import to_numpy
 
+from ..bilm.validation import check_batch
 from ..component import Elmo, pipe_settings
 from ..inference.settings import Precision
 from ..layers.encoder import get_session, set_precision
@@ -26,6 +30,8 @@ from .texts import replace_surrogates
 
 POOLS = ("mean", "tokens", "layers")
 DTYPES = ("float16", "float32")
+NULLS = ("error", "empty")
+_BATCH = "give a list with an item for each row; Dataset.map does so with batched=True"
 
 
 @dataclass
@@ -50,6 +56,8 @@ class Embed:
         its values depend on the other rows of a batch.
     name (Optional[str]): The elmo component, if the pipeline has several.
     gpu_id (int): A GPU, or -1 for the device that spaCy uses.
+    nulls (str): What becomes of a row whose text is null (None or NaN): "error", or "empty", which
+        is null in Arrow, None in pandas and in lists, and a row of NaN in an array.
     RAISES (ValueError): If a setting is impossible.
     """
 
@@ -63,12 +71,13 @@ class Embed:
     precision: Optional[Precision] = field(default=None, kw_only=True)
     name: Optional[str] = field(default=None, kw_only=True)
     gpu_id: int = field(default=-1, kw_only=True)
+    nulls: str = field(default="error", kw_only=True)
     _loaded: Optional[tuple[Language, Elmo]] = field(
         default=None, init=False, repr=False, compare=False
     )
 
     def __post_init__(self) -> None:
-        for setting, allowed in (("pool", POOLS), ("dtype", DTYPES)):
+        for setting, allowed in (("pool", POOLS), ("dtype", DTYPES), ("nulls", NULLS)):
             value = getattr(self, setting)
             if value not in allowed:
                 raise ValueError(f"{setting} must be one of {', '.join(allowed)}, found {value!r}")
@@ -91,46 +100,70 @@ class Embed:
         settings = ((x.name, getattr(self, x.name)) for x in fields(self) if x.init)
         return _unpickle, (type(self), *settings)
 
-    def __call__(self, columns: Any) -> Any:
+    def __call__(self, columns: Any, *, first_row: int = 1) -> Any:
         """Embed a batch.
 
-        columns (Union[Mapping, Table, RecordBatch]): Columns by name, or Arrow's.
-        RETURNS (Union[dict, Table, RecordBatch]): All columns and the vectors. In a dict, these are
-            an array (rows, width) for "mean", else a list of arrays.
-        RAISES (ValueError): If the pipeline cannot be loaded, or a text is not one. The message
-            names the row, from 1.
+        columns (Union[Mapping, DataFrame, Table, RecordBatch]): Columns by name, those of pandas,
+            or Arrow's.
+        first_row (int): The number of the first row, for messages.
+        RETURNS (Union[dict, DataFrame, Table, RecordBatch]): All columns and the vectors. In a
+            dict, these are an array (rows, width) for "mean", else a list of arrays; in a data
+            frame an array (width,) for "mean", else lists of such arrays.
+        RAISES (ValueError): If the pipeline cannot be loaded, the columns are not those of a batch,
+            or a text is not one. The message names the row.
         """
-        is_mapping = isinstance(columns, Mapping)
-        if not (is_mapping or hasattr(columns, "append_column")):
+        is_frame = isinstance(columns, getattr(sys.modules.get("pandas"), "DataFrame", ()))
+        is_arrow = hasattr(columns, "append_column")
+        if not (is_frame or is_arrow or isinstance(columns, Mapping)):
+            kind = type(columns)
             raise ValueError(
-                f"cannot read columns of a {type(columns).__name__}: give a dict of columns, or an "
-                "Arrow table"
+                f"cannot read columns of {kind.__module__}.{kind.__qualname__}: give a dict of "
+                "columns, a data frame of pandas, or an Arrow table"
             )
-        names = list(columns) if is_mapping else columns.schema.names
-        if self.text not in names:
-            raise ValueError(f"there is no column {self.text!r} of texts, only {names}")
-        if is_mapping:
-            return {**columns, self.output: self.embed(columns[self.text])}
-        # The text of an empty batch gives the type.
-        texts = columns.column(self.text).to_pylist() or [""]
-        vectors = vectors_to_arrow(self.embed(texts))[: columns.num_rows]
+        names = columns.schema.names if is_arrow else list(columns)
+        if names.count(self.text) != 1:
+            raise ValueError(f"there must be one column {self.text!r} of texts, found {names}")
+        if not (is_frame or is_arrow):
+            _check_columns(columns, self.text)
+            return {**columns, self.output: self.embed(columns[self.text], first_row=first_row)}
+        if is_frame:
+            texts = columns[self.text]
+            rows, _ = self._embed(texts, first_row)
+            cells = [None if row is None else _nested_lists(row) for row in rows]
+            series = type(texts)(cells, index=columns.index, dtype=object)
+            return columns.assign(**{self.output: series})
+        rows, empty = self._embed(columns.column(self.text).to_pylist(), first_row)
+        vectors = vectors_to_arrow([*rows, empty])[:-1]  # Whose type is then known.
         if self.output in names:
             return columns.set_column(names.index(self.output), self.output, vectors)
         return columns.append_column(self.output, vectors)
 
-    @one_thread()
-    def embed(self, texts: Sequence[Any]) -> Union[numpy.ndarray, list[numpy.ndarray]]:
+    def embed(self, texts: Iterable[Any], *, first_row: int = 1) -> Any:
         """Embed rows. RETURNS (Union[ndarray, list]): See `__call__`."""
+        check_batch(texts, f"the column {self.text!r}", _BATCH)
+        rows, empty = self._embed(texts, first_row)
+        if self.pool != "mean":
+            return rows
+        null = numpy.full_like(empty, numpy.nan)
+        return numpy.stack([*(null if row is None else row for row in rows), empty])[:-1]
+
+    @one_thread()
+    def _embed(
+        self, texts: Iterable[Any], first_row: int
+    ) -> tuple[list[Optional[numpy.ndarray]], numpy.ndarray]:
+        """RETURNS (tuple): The vectors of each row, None for null; and those of an empty text."""
         nlp, elmo = self.load()
         keep_layers = self.pool == "layers" or self.layer is not None
         settings = pipe_settings(nlp, elmo, keep_layers=keep_layers)
         # The last bits of a type's encoding depend on the types that it is computed with.
         get_session(elmo.model).type_cache.clear()
+        rows = dict(enumerate(texts, first_row))
+        filled = {n: text for n, text in rows.items() if not self._is_null(text, n)}
+        filled[-1] = ""
         with bounded_strings(nlp):
-            rows = [self._pool(doc) for doc in nlp.pipe(self._make_docs(nlp, texts), **settings)]
-        if self.pool != "mean":
-            return rows
-        return numpy.stack(rows) if rows else self.embed([""])[:0]  # Which has the width.
+            docs = nlp.pipe(self._make_docs(nlp, filled), **settings)
+            vectors = {n: self._pool(doc) for doc, n in zip(docs, filled)}
+        return [vectors.get(n) for n in rows], vectors[-1]
 
     @one_thread()
     def load(self) -> tuple[Language, Elmo]:
@@ -170,8 +203,20 @@ class Embed:
                 f"{self.layer}"
             )
 
-    def _make_docs(self, nlp: Language, texts: Sequence[Any]) -> Iterator[Doc]:
-        for number, text in enumerate(texts, start=1):
+    def _is_null(self, text: Any, number: int) -> bool:
+        """RETURNS (bool): Whether a text is None, or what pandas makes of it.
+        RAISES (ValueError): If it is, and the settings do not say what then."""
+        is_nan = isinstance(text, float) and math.isnan(text)
+        is_null = text is None or is_nan or type(text).__name__ == "NAType"
+        if is_null and self.nulls == "error":
+            raise ValueError(
+                f"row {number} of the column {self.text!r} is null: remove it, or choose nulls "
+                "'empty'"
+            )
+        return is_null
+
+    def _make_docs(self, nlp: Language, texts: Mapping[int, Any]) -> Iterator[Doc]:
+        for number, text in texts.items():
             if isinstance(text, str):
                 # Not `nlp.make_doc`: it refuses long texts, because of parsers.
                 yield nlp.tokenizer(replace_surrogates(text))
@@ -205,6 +250,24 @@ class Embed:
                 f"a vector of {doc.text!r:.80} does not fit into {self.dtype}: choose dtype "
                 "'float32'"
             ) from error
+
+
+def _nested_lists(vectors: numpy.ndarray) -> Any:
+    """RETURNS (Union[ndarray, list]): Lists of vectors: pandas cannot store other arrays."""
+    return vectors if vectors.ndim == 1 else list(map(_nested_lists, vectors))
+
+
+def _check_columns(columns: Mapping[str, Any], text: str) -> None:
+    """RAISES (ValueError): If the columns of a dict are one row, or of different lengths."""
+    if type(columns).__name__ == "LazyRow":
+        raise ValueError(f"found one row of a dataset, not a batch: {_BATCH}")
+    n_rows = length_hint(columns[text], -1)
+    for name in (text, *columns):
+        check_batch(columns[name], f"the column {name!r}", _BATCH)
+        if (n := length_hint(columns[name], -1)) != n_rows or n < 0:
+            raise ValueError(
+                f"the column {name!r} has {n} rows, but {text!r} has {n_rows}: {_BATCH}"
+            )
 
 
 @one_thread()

@@ -34,7 +34,7 @@ from .vector_writer import describe_pipeline
 
 SETTINGS, MANIFEST = "_settings.json", "_manifest.json"
 _PART = re.compile(r"part-(\d{5,})-(\d{6,})\.parquet")
-_VERSION = 1
+_VERSION = 2
 # In the footer of a part: the checksum of the rows that it was made of.
 _INPUT = b"spacy-elmo.input"
 # Rows of a block: some tens of MB of vectors.
@@ -108,27 +108,28 @@ class ParquetJob:
 
     def run(
         self, shard: int = 0, n_shards: int = 1, *, patience: float = 0
-    ) -> Iterator[tuple[int, bool]]:
+    ) -> Iterator[tuple[int, int, bool]]:
         """Write the parts of a shard that are not there yet, and its manifest. Shards take whole
         files if there are as many, else every n-th block.
 
         shard, n_shards (int): The number of the shard, from 0, and how many there are.
         patience (float): Seconds to wait for another process that is writing the shard.
-        YIELDS (tuple): For each part, its number of rows, and whether it was computed now.
+        YIELDS (tuple): For each part, its number of rows, how many of them are null, and whether it
+            was computed now.
         RAISES (ValueError): If something cannot be read, or differs from what an earlier run read.
         """
         manifest = self.out / f"_manifest-{shard + 1}-of-{n_shards}.json"
         with self._locked(shard, n_shards, patience):
             done, times = self._read_manifest(manifest), self._times()
             if done is not None and done.get("times") == times:
-                yield done["n_rows"], False
+                yield done["n_rows"], done["n_nulls"], False
             else:
                 self._clear(shard, n_shards)
                 parts = {}
-                for path, n_rows, is_new in self._write_parts(shard, n_shards):
-                    size = path.stat().st_size
-                    parts[path.name] = {"rows": n_rows, "bytes": size, "sha256": sha256(path)}
-                    yield n_rows, is_new
+                for path, n_rows, n_nulls, is_new in self._write_parts(shard, n_shards):
+                    counts = {"rows": n_rows, "nulls": n_nulls, "bytes": path.stat().st_size}
+                    parts[path.name] = {**counts, "sha256": sha256(path)}
+                    yield n_rows, n_nulls, is_new
                 self._write_manifest(manifest, parts, times)
         self._merge(n_shards)
 
@@ -173,7 +174,7 @@ class ParquetJob:
         number = file if len(self.sources) >= n_shards else file + block
         return number % n_shards == shard
 
-    def _write_parts(self, shard: int, n_shards: int) -> Iterator[tuple[Path, int, bool]]:
+    def _write_parts(self, shard: int, n_shards: int) -> Iterator[tuple[Path, int, int, bool]]:
         by_file = len(self.sources) >= n_shards
         for number, source in enumerate(self.sources):
             if by_file and not self._owns(number, 0, shard, n_shards):
@@ -182,11 +183,14 @@ class ParquetJob:
             text, ids = self.embed.text, self.ids
             for block, table in read_blocks(source, text, ids, self.n_rows, is_wanted):
                 path = self.out / f"part-{number:05}-{block:06}.parquet"
-                where = f"{source}, after row {block * self.n_rows}"
-                yield path, len(table), self._write_part(path, table, where)
+                first_row = block * self.n_rows + 1
+                n_nulls = table.column(text).null_count
+                is_new = self._write_part(path, table, source, first_row)
+                yield path, len(table), n_nulls, is_new
 
-    def _write_part(self, path: Path, table: Any, where: str) -> bool:
+    def _write_part(self, path: Path, table: Any, source: Source, first_row: int) -> bool:
         """RETURNS (bool): Whether it was written, because it was not there."""
+        where = f"{source}, rows {first_row} to {first_row + len(table) - 1}"
         checksum = _checksum(table.to_pydict())
         previous = _read_checksum(path)
         if previous is not None:
@@ -197,7 +201,7 @@ class ParquetJob:
                 )
             return False
         try:
-            table = self.embed(table)
+            table = self.embed(table, first_row=first_row)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
         if self.embed.text not in self.ids:
@@ -232,6 +236,7 @@ class ParquetJob:
         content = {
             "times": times,
             "n_rows": sum(part["rows"] for part in parts.values()),
+            "n_nulls": sum(part["nulls"] for part in parts.values()),
             "n_parts": len(parts),
             "parts": dict(sorted(parts.items())),
         }

@@ -29,14 +29,15 @@ _OBJECT_STORE = 100 << 20
 
 def run_on_ray(
     job: ParquetJob, n_actors: Optional[int] = None, *, gpu: bool = False
-) -> Iterator[tuple[int, int]]:
+) -> Iterator[tuple[int, int, int]]:
     """Write all shards of a job. Ray is that of RAY_ADDRESS, or is started for the time of the run;
     its files are then in the output's folder ".ray", or where RAY_TMPDIR says.
 
     job (ParquetJob): The job, prepared. An actor takes as many CPUs as its `embed` has threads (1).
     n_actors (Optional[int]): How many; None for as many as there are CPUs (or GPUs) for.
     gpu (bool): Whether each actor takes a GPU.
-    YIELDS (tuple): The rows of each shard that is complete, and how many of them were computed now.
+    YIELDS (tuple): The rows of each shard that is complete, how many of them are null, and how many
+        were computed now.
     RAISES (ValueError): If Ray is not installed or cannot start, if another run with Ray writes the
         output, or if a shard cannot be written.
     """
@@ -49,7 +50,7 @@ def run_on_ray(
         yield from _run(job, n_actors, gpu)
 
 
-def _run(job: ParquetJob, n_actors: Optional[int], gpu: bool) -> Iterator[tuple[int, int]]:
+def _run(job: ParquetJob, n_actors: Optional[int], gpu: bool) -> Iterator[tuple[int, int, int]]:
     threads = job.embed.threads or 1
     ray = _start(job.out / ".ray")
     try:
@@ -75,7 +76,7 @@ def _run(job: ParquetJob, n_actors: Optional[int], gpu: bool) -> Iterator[tuple[
         for row in done.iter_rows():
             if row["error"]:
                 raise ValueError(row["error"])
-            yield row["rows"], row["new"]
+            yield row["rows"], row["nulls"], row["new"]
     except ray.exceptions.RayError as error:
         raise ValueError(f"Ray: {error}") from error
     finally:
@@ -97,15 +98,15 @@ class _Writer:
         self.n_shards = n_shards
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
-        n_rows = n_new = 0
+        n_rows = n_nulls = n_new = 0
         problem = ""
         try:
             for shard in batch["shard"].tolist():
-                for n, is_new in self.job.run(shard, self.n_shards, patience=_PATIENCE):
-                    n_rows, n_new = n_rows + n, n_new + n * is_new
+                for n, nulls, is_new in self.job.run(shard, self.n_shards, patience=_PATIENCE):
+                    n_rows, n_nulls, n_new = n_rows + n, n_nulls + nulls, n_new + n * is_new
         except (ValueError, OSError) as error:  # Ray would hide the message in its own.
             problem = str(error)
-        return {"rows": [n_rows], "new": [n_new], "error": [problem]}
+        return {"rows": [n_rows], "nulls": [n_nulls], "new": [n_new], "error": [problem]}
 
 
 def _start(folder: Path) -> Any:

@@ -159,11 +159,16 @@ def _read_rows(
             return
         columns = dict(zip(names, zip(*rows)))
         try:
-            table = arrow.table({name: arrow.array(values) for name, values in columns.items()})
+            # Without values, the type is that of other blocks.
+            arrays = [
+                arrow.array(x, None if any(value is not None for value in x) else arrow.string())
+                for x in columns.values()
+            ]
+            table = arrow.table(arrays, names)
         except (ValueError, TypeError) as error:
             raise ValueError(
-                f"{source}: cannot make columns of {names}: the texts must be all strings, or all "
-                f"lists of tokens ({error})"
+                f"{source}, after row {block * n_rows}: cannot make columns of {names}: the texts "
+                f"must be all strings, or all lists of tokens ({error})"
             ) from error
         yield block, table
 
@@ -175,9 +180,12 @@ def _read_docs(path: Source) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _value(where: str, row: dict[str, Any], name: str, text: str) -> Any:
-    """RETURNS (Union[str, list[str]]): A field, as it goes into its column.
+    """RETURNS (Union[str, list[str], None]): A field, as it goes into its column. `Embed` decides
+        about texts that are null.
     RAISES (ValueError): If there is none, or it does not fit."""
     value = row.get(name)
+    if value is None and name in row:
+        return None
     if isinstance(value, str):
         return replace_surrogates(value)
     if name == text:

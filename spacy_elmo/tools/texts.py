@@ -184,6 +184,7 @@ def read_docs(
     *,
     whitespace: bool = False,
     max_characters: Optional[int] = None,
+    on_null: Optional[Callable[[str], object]] = None,
     progress: Progress = None,
 ) -> Iterator[Doc]:
     """Read one doc per line, record or doc, tokenised but not processed. Files are UTF-8.
@@ -191,6 +192,8 @@ def read_docs(
     nlp (Language): The pipeline whose tokenizer and vocabulary are used.
     whitespace (bool): Texts are tokens separated by spaces.
     max_characters (Optional[int]): Cut longer texts at spaces before they are tokenised.
+    on_null (Optional[Callable]): Called with file and line of each object whose text is null, which
+        becomes an empty doc.
     progress (Optional[Callable]): Called with the number of bytes read since the last call.
     YIELDS (Doc): The docs. A list of tokens is one sentence, as in bilm-tf and AllenNLP.
     RAISES (ValueError): If something cannot be read. The message names file and line.
@@ -199,7 +202,11 @@ def read_docs(
         if path.suffix.lower() == ".spacy":
             yield from read_docbin(path, nlp.vocab, progress)
             continue
-        for where, text, tokens in _read_records(path, "utf8", "strict", progress):
+        for where, fields in read_fields(path, progress=progress):
+            if on_null is not None and _is_null(fields):
+                on_null(where)
+                fields = EMPTY_LINE
+            text, tokens = _text_or_tokens(fields, where)
             if tokens is None and not whitespace:
                 # Not `nlp.make_doc`: it refuses long texts, because of parsers.
                 yield from map(nlp.tokenizer, _cut(text or "", max_characters))
@@ -325,6 +332,12 @@ def _parse_json(line: str, where: str) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{where}: not JSON: {error}") from error
     return record if isinstance(record, dict) else {}
+
+
+def _is_null(fields: dict[str, Any]) -> bool:
+    """RETURNS (bool): Whether what there is of a text and of tokens is null."""
+    values = [fields[name] for name in ("text", "tokens") if name in fields]
+    return bool(values) and all(value is None for value in values)
 
 
 def _text_or_tokens(

@@ -73,6 +73,28 @@ def test_choice_of_layers(layers: str, text: Path, pipeline: Path, expected: lis
         assert max(map(max_difference, actual, map(choose[layers], expected))) <= 1e-6
 
 
+@pytest.mark.parametrize("suffix", ["hdf5", "npz", "spacy"])
+def test_nulls(suffix: str, pipeline: Path, tmp_path: Path):
+    """They are like empty lines, but counted. An object without a text is an error."""
+    path, out = tmp_path / "in.jsonl", tmp_path / f"out.{suffix}"
+    path.write_text('{"text": "a b"}\n\n{"text": null}\n{"tokens": null}\n{"text": "c"}\n')
+    command = ("embed", path, out, "-m", pipeline)
+    assert "line 3: the text is null: remove it, or choose --nulls empty" in fail(*command)
+    output = " ".join(succeed(*command, "-q", "--nulls", "empty").split())
+    assert "2 of the texts are null, with no tokens" in output
+    if suffix == "hdf5":
+        arrays = read(out)
+    elif suffix == "npz":
+        arrays = [numpy.load(out)[str(number)] for number in range(5)]
+    else:
+        docs = DocBin().from_disk(out).get_docs(spacy.blank("en").vocab)
+        arrays = [doc._.elmo_layers for doc in docs]
+    assert [array.shape for array in arrays] == [(3, n, 12) for n in (2, 0, 0, 0, 1)]
+    path.write_text('{"text": "a b"}\n{"body": "c"}\n')
+    command = (*command, "--force", "--nulls", "empty")
+    assert "line 2: must be an object with" in fail(*command)
+
+
 def test_jsonl_spacy_and_stdin_agree(pipeline: Path, text: Path, expected: list, tmp_path: Path):
     jsonl = tmp_path / "in.jsonl"
     records = [{"tokens": line.split()} for line in LINES[:2]] + [{"text": t} for t in LINES[2:]]

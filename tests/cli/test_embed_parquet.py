@@ -212,10 +212,10 @@ def test_other_rows_than_before(text: Path, pipeline: Path, tmp_path: Path):
     assert all(path.stat().st_mtime_ns == times[path] for path in times)
     content = text.read_text(encoding="utf8")
     text.write_text(content.replace("money", "honey"), encoding="utf8")
-    assert "after row 2: the rows differ from those that" in fail(*command)
+    assert "rows 3 to 4: the rows differ from those that" in fail(*command)
     stdin = ("embed", "-", tmp_path / "b.parquet", "-m", pipeline, "--rows", 1)
     succeed(*stdin, "-q", stdin="a\nb\n")
-    assert "after row 1: the rows differ" in fail(*stdin, stdin="a\nc\n")
+    assert "rows 2 to 2: the rows differ" in fail(*stdin, stdin="a\nc\n")
     assert "parts of rows that are no longer there, such as part-" in fail(*stdin, stdin="a\n")
 
 
@@ -238,7 +238,7 @@ def test_an_interrupted_run_of_other_rows(text: Path, pipeline: Path, tmp_path: 
     (out / "_manifest-1-of-1.json").unlink()
     content = text.read_text(encoding="utf8")
     text.write_text(content.replace("money", "honey"), encoding="utf8")
-    assert "after row 2: the rows differ from those that" in fail(*command)
+    assert "rows 3 to 4: the rows differ from those that" in fail(*command)
     text.write_text(content + "more", encoding="utf8")
     assert "is of a run that differs in inputs: choose" in fail(*command)
     text.write_text(content, encoding="utf8")
@@ -356,9 +356,61 @@ def test_bad_inputs(pipeline: Path, tmp_path: Path):
         assert problem in message and name in message
     parquet.write_table(arrow.table({"text": ["a", None], "n": [1, 2]}), tmp_path / "null.parquet")
     message = fail("embed", tmp_path / "null.parquet", out, "-m", pipeline, "--force")
-    assert "null.parquet, after row 0: row 2 of the column 'text' is neither a string" in message
+    assert "null.parquet, rows 1 to 2: row 2 of the column 'text' is null: remove it" in message
     message = fail("embed", tmp_path / "null.parquet", out, "-m", pipeline, "-F", "--id", "x")
     assert "no column 'x', only ['text', 'n']" in message
+
+
+@pytest.fixture(params=["a.parquet", "a.jsonl"])
+def rows_with_nulls(request, tmp_path: Path) -> Path:
+    """Of five, the second and the last two have a text."""
+    texts = [None, "the bank", None, "money", ""]
+    rows = [{"text": x, "n": None if i == 3 else f"n{i}"} for i, x in enumerate(texts)]
+    path = tmp_path / request.param
+    if path.suffix == ".parquet":
+        parquet.write_table(arrow.Table.from_pylist(rows), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_nulls(rows_with_nulls: Path, pipeline: Path, tmp_path: Path):
+    """An error at first. Then the same run continues with null vectors."""
+    out = tmp_path / "out.parquet"
+    command = ("embed", rows_with_nulls, out, "-m", pipeline, "--id", "n", "--rows", 1)
+    message = fail(*command)
+    assert f"{rows_with_nulls.name}, rows 1 to 1: row 1 of the column 'text' is null" in message
+    for earlier in (False, True):
+        output = " ".join(succeed(*command, "-q", "--nulls", "empty").split())
+        assert "2 of the texts are null, with null vectors" in output
+        assert ("5 of them by an earlier run" in output) == earlier
+    vectors = Embed(pipeline).embed(["the bank", "money", ""])
+    table = parquet.read_table(out)
+    assert table.column("n").to_pylist() == ["n0", "n1", "n2", None, "n4"]
+    assert table.column("vector").is_valid().to_pylist() == [False, True, False, True, True]
+    filled = table.column("vector").drop_null().to_pylist()
+    assert numpy.array_equal(numpy.array(filled, "float16"), vectors)
+    assert [x["nulls"] for x in check_manifest(out)["parts"].values()] == [1, 0, 1, 0, 0]
+
+
+@pytest.mark.parametrize("pool", ["tokens", "layers"])
+def test_nulls_of_other_pools(pool: str, rows_with_nulls: Path, pipeline: Path, tmp_path: Path):
+    out = tmp_path / "out.parquet"
+    embed(rows_with_nulls, out, "-m", pipeline, "--pool", pool, "--nulls", "empty")
+    column = parquet.read_table(out).column("vector")
+    assert column.is_valid().to_pylist() == [False, True, False, True, True]
+    expected = Embed(pipeline, pool=pool).embed(["the bank"])[0]
+    assert numpy.array_equal(numpy.array(column[1].as_py(), "float16"), expected)
+
+
+def test_rows_are_counted_from_the_start_of_the_file(pipeline: Path, tmp_path: Path):
+    texts = ["money"] * 9
+    texts[7] = None
+    parquet.write_table(arrow.table({"text": texts}), tmp_path / "in.parquet")
+    message = fail(
+        "embed", tmp_path / "in.parquet", tmp_path / "out.parquet", "-m", pipeline, "--rows", 3
+    )
+    assert "in.parquet, rows 7 to 9: row 8 of the column 'text' is null" in message
 
 
 def test_a_folder_of_something_else(text: Path, pipeline: Path, tmp_path: Path):

@@ -207,6 +207,7 @@ def test_it_pickles_as_its_settings(pipeline: Path, monkeypatch):
         ({"dtype": "int8"}, "dtype must be one of float16, float32, found 'int8'"),
         ({"pool": "layers", "layer": 1}, "not layer 1: leave layer out"),
         ({"threads": 0}, "threads must be 1 or more, found 0"),
+        ({"nulls": "zeros"}, "nulls must be one of error, empty, found 'zeros'"),
     ],
 )
 def test_impossible_settings(settings: dict, problem: str, pipeline: Path):
@@ -241,16 +242,123 @@ def test_stateful(tmp_path: Path, weights_folder: Path):
         Embed(tmp_path / "stateful").embed(TEXTS)
 
 
-@pytest.mark.parametrize("text", [None, 3, ["a", 1], ["a", ""], float("nan")])
+@pytest.mark.parametrize("text", [3, ["a", 1], ["a", ""]])
 def test_not_a_text(text, pipeline: Path):
     with pytest.raises(ValueError, match="row 2 of the column 'text' is neither a string nor"):
         Embed(pipeline)({"text": ["fine", text]})
 
 
+@pytest.mark.parametrize("null", [None, float("nan"), numpy.float64("nan")])
+@pytest.mark.parametrize("n_rows", [1, 1001])  # More than go through the pipeline together.
+def test_nulls_are_errors(null, n_rows: int, pipeline: Path):
+    texts = [""] * (n_rows - 1) + [null]
+    message = f"row {n_rows + 6} of the column 'text' is null: remove it, or choose nulls 'empty'"
+    with pytest.raises(ValueError, match=message):
+        Embed(pipeline)({"text": texts}, first_row=7)
+
+
+@pytest.mark.parametrize("texts", [["The bank", None, "", "Money."], [None, None], [None, "a"]])
+@pytest.mark.parametrize("pool", ["mean", "tokens", "layers"])
+def test_nulls_may_be_empty(pool: str, texts: list, pipeline: Path):
+    arrow = pytest.importorskip("pyarrow", reason="needs the extra arrow")
+    pandas = pytest.importorskip("pandas")
+    embed = Embed(pipeline, pool=pool, nulls="empty")
+    expected = Embed(pipeline, pool=pool).embed([x for x in texts if x is not None])
+    is_null = [x is None for x in texts]
+
+    def check(column: list) -> None:
+        assert [row is None for row in column] == is_null
+        rows = [numpy.array(row, "float16") for row in column if row is not None]
+        for row, vectors in zip(rows, expected, strict=True):
+            assert numpy.array_equal(row.reshape(vectors.shape), vectors)
+
+    array = embed.embed(texts)
+    if pool == "mean":
+        assert numpy.isnan(array[is_null]).all()
+        assert numpy.array_equal(array[numpy.logical_not(is_null)], expected)
+    else:
+        check(array)
+    column = embed(arrow.table({"text": arrow.array(texts, arrow.string())})).column("vector")
+    assert column.type == embed(arrow.table({"text": [""]})).column("vector").type
+    check(column.to_pylist())
+    for kind in ("object", "string", "str", "category"):
+        check(list(embed(pandas.DataFrame({"text": pandas.array(texts, kind)}))["vector"]))
+    texts = [float("nan") if x is None else x for x in texts]
+    assert len(embed.embed(texts)) == len(texts)
+
+
+@pytest.mark.parametrize("pool", ["mean", "tokens", "layers"])
+def test_a_data_frame(pool: str, pipeline: Path):
+    """Two rows have as many tokens, which pandas must not make a matrix of."""
+    pandas = pytest.importorskip("pandas")
+    arrow = pytest.importorskip("pyarrow", reason="needs the extra arrow")
+    embed = Embed(pipeline, pool=pool)
+    for texts in ([], ["a b", "c d"], TEXTS):
+        frame = pandas.DataFrame({"text": pandas.array(texts, "str"), "n": range(len(texts))})
+        frame.index = [7] * len(texts)
+        embedded = embed(frame)
+        assert list(embedded) == ["text", "n", "vector"] and list(frame) == ["text", "n"]
+        assert embedded.index.equals(frame.index)
+        for row, vectors in zip(embedded["vector"], embed.embed(texts), strict=True):
+            assert numpy.array_equal(numpy.array(row).reshape(vectors.shape), vectors)
+        assert len(arrow.Table.from_pandas(embedded)) == len(texts)
+    replaced = Embed(pipeline, output="text", pool=pool)(frame)
+    assert list(replaced) == ["text", "n"]
+    with pytest.raises(ValueError, match=r"one column 'text' of texts, found \['text', 'text'\]"):
+        embed(frame[["text", "text"]])
+    with pytest.raises(ValueError, match=r"'text': .* is a DataFrame, not a batch"):
+        embed.embed(frame[["text"]][:0])
+
+
+BATCHED = "give a list with an item for each row; Dataset.map does so with batched=True"
+
+
+@pytest.mark.parametrize(
+    "columns, problem",
+    [
+        ({"text": "The bank"}, "'text': 'The bank' is a str, not a batch"),
+        ({"id": 3, "text": numpy.str_("bank")}, "'text': .*'bank'.* is a str_, not a batch"),
+        ({"text": b"bank"}, "'text': b'bank' is a bytes"),
+        ({"text": None}, "'text': None is a NoneType"),
+        ({"text": {"de": "Bank"}}, "'text': .* is a dict"),
+        # A list of tokens. Other columns show that it is one row.
+        ({"text": ["The", "bank"], "id": 3}, "'id': 3 is a int"),
+        ({"text": ["The", "bank"], "id": "xy"}, "'id': 'xy' is a str"),
+        ({"text": ["The", "bank"], "id": torch.tensor(3)}, "'id' has -1 rows, but 'text' has 2"),
+        ({"text": ["The", "bank"], "tags": [1]}, "'tags' has 1 rows, but 'text' has 2"),
+    ],
+)
+def test_one_row_is_no_batch(columns: dict, problem: str, pipeline: Path):
+    with pytest.raises(ValueError, match=f"{problem}.*: {BATCHED}"):
+        Embed(pipeline)(columns)
+    if isinstance(columns["text"], str):
+        with pytest.raises(ValueError, match=f"not a batch: {BATCHED}"):
+            Embed(pipeline).embed(columns["text"])
+
+
+@pytest.mark.parametrize("format", [None, "numpy", "torch", "arrow", "pandas"])
+def test_hugging_face_datasets(format: str | None, pipeline: Path):
+    """Without `batched=True`, there are tables of one row, or errors."""
+    datasets = pytest.importorskip("datasets", reason="needs Hugging Face datasets")
+    embed = Embed(pipeline)
+    texts = ["The bank of the river.", "Money."]
+    dataset = datasets.Dataset.from_dict({"text": texts, "words": [["a", "b"], ["c", "d"]]})
+    dataset = dataset.with_format(format)
+    embedded = dataset.map(embed, batched=True).with_format("numpy")
+    assert numpy.array_equal(numpy.stack(list(embedded["vector"])), embed.embed(texts))
+    for column, of_words in (("text", embed), ("words", Embed(pipeline, text="words"))):
+        few = dataset.select_columns([column])
+        if format in ("arrow", "pandas"):
+            assert len(few.map(of_words)) == 2
+        elif column == "text" or format is None:
+            with pytest.raises(ValueError, match="batched=True"):
+                few.map(of_words)
+
+
 def test_no_such_column(pipeline: Path):
-    with pytest.raises(ValueError, match=r"no column 'text' of texts, only \['body'\]"):
+    with pytest.raises(ValueError, match=r"one column 'text' of texts, found \['body'\]"):
         Embed(pipeline)({"body": []})
-    with pytest.raises(ValueError, match="cannot read columns of a list"):
+    with pytest.raises(ValueError, match=r"cannot read columns of builtins\.list: give a dict"):
         Embed(pipeline)(["text"])
 
 
