@@ -130,9 +130,9 @@ def find_neighbors(
     """
     if n < 1 or window < 0:
         raise ValueError(f"n must be 1 or more, window 0 or more, found {n} and {window}")
+    check_batch(queries, "queries", "give a list of texts")
     if not queries:
         raise ValueError("there are no queries: give one or more")
-    check_batch(queries, "queries", "give a list of texts")
     n_layers = elmo.layer_shape[0]
     if layer is not None and not -n_layers <= layer < n_layers:
         raise ValueError(f"no layer {layer}: the model has layers 0 to {n_layers - 1}")
