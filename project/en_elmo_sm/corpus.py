@@ -34,6 +34,7 @@ from spacy_elmo.cli.util import exit_on_error
 from spacy_elmo.files import atomic_file, clear_temporary, locked_output, sha256
 from spacy_elmo.pretraining.corpus import MANIFEST, open_corpus
 from spacy_elmo.pretraining.tokenize import TokenizationConfig
+from spacy_elmo.tools.records import Reader
 
 MAX_SHARE = 1 / 3
 # Of the paragraphs, for the perplexity that training reports.
@@ -108,7 +109,7 @@ def prepare_corpus(
         "n_process": n_process,
     }
     names = [str(file) for file in files]
-    prepare_files(names, out / "prepared", "utf8", "strict", True, arguments)
+    prepare_files(names, out / "prepared", Reader(), True, arguments)
     with atomic_file(out / "vocab.txt") as new:
         words = open_corpus(out / "prepared").words
         new.write_text("".join(f"{word}\n" for word in words), encoding="utf8", newline="\n")

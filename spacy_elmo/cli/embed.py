@@ -19,11 +19,22 @@ from ..layers.encoder import set_precision
 from ..tools.columns import DTYPES, NULLS, POOLS, Embed
 from ..tools.parquet_writer import DEFAULT_ROWS, ParquetJob
 from ..tools.ray_engine import run_on_ray
+from ..tools.records import Reader
 from ..tools.rows import find_sources
 from ..tools.texts import find_files, read_docs, total_size
 from ..tools.vector_writer import LAYERS, VectorWriter, locked_vectors
 from ..weights import load_pipeline
-from .util import check_overwrite, exit_on_error, get_component, require_gpu
+from .util import (
+    ENCODING,
+    ERRORS,
+    INPUT_HELP,
+    TEXT,
+    check_overwrite,
+    exit_on_error,
+    get_component,
+    require_gpu,
+    warn_of_errors,
+)
 
 # What typer takes as choices.
 Layers = Enum("Layers", {name: name for name in LAYERS})  # type: ignore[misc]
@@ -46,9 +57,8 @@ _for_files, _for_parquet = partial(_option_for, _FILES), partial(_option_for, _P
 _INPUTS = typer.Argument(
     ...,
     metavar="IN... OUT",
-    help="Files (.jsonl, .spacy, or else lines of text), folders or patterns (.txt, .jsonl, "
-    ".spacy); lines may be compressed (.gz, .zst, ...); - for stdin. For .parquet, also "
-    ".parquet and URLs. OUT: .hdf5, .npz, .spacy (which is put together in memory) or .parquet",
+    help=f"{INPUT_HELP}. To .parquet, also .parquet and URLs. OUT: .hdf5, .npz, .spacy (which is "
+    "put together in memory) or .parquet",
 )
 _PRECISION = typer.Option(
     None, help="float32, float16, int8, bfloat16 (CPU); float32, tf32, bfloat16 (GPU); auto"
@@ -62,6 +72,9 @@ def embed_cli(
     layers: Layers = _for_files("all", "--layers", "-L", help="mixed: the component's mix"),
     name: Optional[str] = typer.Option(None, "--name", "-n", help="Name of the elmo component"),
     whitespace: bool = _for_files(False, "--whitespace", "-w", help="spaces separate the tokens"),
+    text: Optional[str] = TEXT,
+    encoding: str = ENCODING,
+    errors: str = ERRORS,
     precision: Optional[str] = _PRECISION,
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for the CPU"),
     nulls: Nulls = typer.Option(
@@ -69,7 +82,6 @@ def embed_cli(
     ),
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite OUT, start afresh"),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress bar"),
-    text: str = _for_parquet("text", help="the column of texts or of lists of tokens"),
     ids: list[str] = _for_parquet([], "--id", help="a column to carry through; any number"),
     pool: Pool = _for_parquet("mean", help="the mean of a row, its tokens, or all their layers"),
     layer: Optional[int] = _for_parquet(None, help="a layer instead of the mix; -1: top"),
@@ -99,21 +111,24 @@ def embed_cli(
         if "://" in inputs[-1]:
             raise ValueError(f"{inputs[-1]} is a URL: write to this machine, and copy that")
         sources, out = inputs[:-1], Path(inputs[-1])
+        reader = Reader(text, encoding, errors)
         require_gpu(gpu_id)
         if out.suffix != ".parquet":
             _check_options(ctx, _FILES)
             kind = layers.value
             _embed_docs(
-                sources, out, model, kind, name, whitespace, nulls.value, precision, force, quiet
+                sources, out, reader, model, kind, name, whitespace, precision, force, quiet
             )
             return
         is_ray = engine.value == "ray"
         _check_options(ctx, _PARQUET, _RAY if is_ray else _LOCAL)
         others: dict[str, Any] = {"precision": precision, "name": name, "gpu_id": gpu_id}
-        others |= {"nulls": nulls.value}
-        embed = Embed(model, text, "vector", pool.value, layer, dtype.value, threads, **others)
+        embed = Embed(
+            model, text or "text", "vector", pool.value, layer, dtype.value, threads, **others
+        )
         n_rows = rows or DEFAULT_ROWS[pool.value]
-        job = ParquetJob(out, find_sources(sources, out), embed, ids, n_rows)
+        paths = find_sources(sources, out, columns=text is not None or bool(ids))
+        job = ParquetJob(out, paths, embed, ids, n_rows, reader)
         shards = run_on_ray(job, workers, gpu=gpu_id >= 0) if is_ray else None
         _embed_rows(job, shard, force, quiet, shards)
 
@@ -134,6 +149,7 @@ def _check_options(ctx: typer.Context, *kinds: str) -> None:
 def _embed_docs(
     sources: list[str],
     out: Path,
+    reader: Reader,
     model: str,
     layers: str,
     name: Optional[str],
@@ -146,11 +162,11 @@ def _embed_docs(
     """Write one file."""
     with locked_vectors(out):
         check_overwrite(out, force)
+        paths = _find_texts(sources, out, columns=reader.text is not None)
         nlp = load_pipeline(model)
         elmo = get_component(nlp, name)
         if precision is not None:
             set_precision(elmo.model, cast(Precision, precision))
-        paths = _find_texts(sources, out)
         writer = VectorWriter(out, nlp, elmo, layers, force=force)
         if writer.n_discarded:
             msg.warn(
@@ -159,7 +175,8 @@ def _embed_docs(
             )
         if writer.n_records:
             msg.info(f"Continuing after the {_records(writer.n_records)} that an earlier run wrote")
-        n_nulls = _write(writer, paths, whitespace, nulls, quiet)
+        _write(writer, paths, reader, whitespace, quiet)
+    warn_of_errors(reader)
     msg.good(f"Wrote {_records(writer.n_records)} to {out}")
     _report_nulls(n_nulls, "no tokens")
 
@@ -187,15 +204,16 @@ def _embed_rows(
         for n, nulls, n_computed in shards:
             n_rows, n_nulls, n_new = n_rows + n, n_nulls + nulls, n_new + n_computed
             bar.update(n)
+    warn_of_errors(job.reader)
     of_shard = f" of shard {shard}" if n_shards > 1 else ""
     earlier = f", {n_rows - n_new:,} of them by an earlier run" if n_new < n_rows else ""
     msg.good(f"{job.out}: {n_rows:,} rows{of_shard}{earlier}")
     _report_nulls(n_nulls, "null vectors")
 
 
-def _find_texts(sources: list[str], out: Path) -> list[Path]:
+def _find_texts(sources: list[str], out: Path, *, columns: bool) -> list[Path]:
     """An output of an earlier run may be below the folder of texts."""
-    paths = find_files(sources, any_suffix=True)
+    paths = find_files(sources, columns=columns)
     paths = [path for path in paths if path.resolve() != out.resolve()]
     if not paths:
         raise ValueError(f"no text in {', '.join(sources)} besides the output")
@@ -203,16 +221,14 @@ def _find_texts(sources: list[str], out: Path) -> list[Path]:
 
 
 def _write(
-    writer: VectorWriter, paths: list[Path], whitespace: bool, nulls: str, quiet: bool
-) -> int:
-    """Write the output with a progress bar. RETURNS (int): How many texts are null."""
+    writer: VectorWriter, paths: list[Path], reader: Reader, whitespace: bool, quiet: bool
+) -> None:
+    """Write the output with a progress bar."""
     total = total_size(paths)
     null_lines: list[str] = []
     on_null = null_lines.append if nulls == "empty" else _refuse_null
     with tqdm(total=total, unit="B", unit_scale=True, disable=quiet, file=sys.stderr) as bar:
-        docs = read_docs(
-            writer.nlp, paths, whitespace=whitespace, on_null=on_null, progress=bar.update
-        )
+        docs = read_docs(writer.nlp, paths, reader, whitespace=whitespace, progress=bar.update)
         n_tokens = 0
         for n_new_tokens in writer.write(docs):
             n_tokens += n_new_tokens

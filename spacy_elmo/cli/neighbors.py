@@ -13,16 +13,24 @@ from wasabi import color, msg
 from wasabi.util import supports_ansi
 
 from ..tools.neighbors import Neighbor, find_neighbors, read_corpus
+from ..tools.records import Reader
 from ..tools.texts import find_files
 from ..weights import load_pipeline
-from .util import exit_on_error, get_component, require_gpu
+from .util import (
+    ENCODING,
+    ERRORS,
+    INPUT_HELP,
+    TEXT,
+    exit_on_error,
+    get_component,
+    require_gpu,
+    warn_of_errors,
+)
 
 
 def neighbors_cli(
     pipeline: str = typer.Argument(..., help="A pipeline with an elmo component, or weights"),
-    corpus: list[str] = typer.Argument(
-        ..., help="Files, folders or patterns: .txt, .jsonl (also compressed), .spacy; or -"
-    ),
+    corpus: list[str] = typer.Argument(..., help=INPUT_HELP),
     queries: list[str] = typer.Option(
         ..., "--query", "-q", help="A text with one span in [brackets]; can be given several times"
     ),
@@ -37,6 +45,9 @@ def neighbors_cli(
     ),
     window: int = typer.Option(12, "--window", "-w", help="Most tokens to show on each side"),
     as_json: bool = typer.Option(False, "--json", help="Print a JSON object per neighbour"),
+    text: Optional[str] = TEXT,
+    encoding: str = ENCODING,
+    errors: str = ERRORS,
     name: Optional[str] = typer.Option(None, "--name", help="Name of the elmo component"),
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for the CPU"),
 ) -> None:
@@ -50,9 +61,10 @@ def neighbors_cli(
     """
     with exit_on_error():
         require_gpu(gpu_id)
-        files = find_files(corpus)
+        reader = Reader(text, encoding, errors)
+        files = find_files(corpus, columns=text is not None)
         nlp = load_pipeline(pipeline)
-        docs = read_corpus(nlp, files, max_tokens=max_tokens)
+        docs = read_corpus(nlp, files, reader, max_tokens=max_tokens)
         results = find_neighbors(
             nlp,
             get_component(nlp, name),
@@ -70,6 +82,7 @@ def neighbors_cli(
     print_neighbors = _print_json if as_json else _print_sentences
     for query, neighbors in zip(queries, results):
         print_neighbors(query, neighbors)
+    warn_of_errors(reader)
 
 
 def _print_json(query: str, neighbors: list[Neighbor]) -> None:

@@ -16,18 +16,20 @@ from ..pretraining.corpus import Sentences
 from ..pretraining.head import load_language_model
 from ..pretraining.perplexity import finite, perplexity
 from ..pretraining.tokenize import tokenize
+from ..tools.records import Reader
 from ..tools.texts import find_files, read_texts
 from ..weights import bundled_names, find_source, load_bilm
-from .util import exit_on_error, torch_device
+from .util import ENCODING, ERRORS, INPUT_HELP, TEXT, exit_on_error, torch_device, warn_of_errors
 
 
 def perplexity_cli(
     model: str = typer.Argument(
         ..., help="OUTPUT/model-best of `spacy elmo pretrain`, or a checkpoint of bilm-tf"
     ),
-    texts: list[str] = typer.Argument(..., help="Text, as for `spacy elmo prepare`"),
-    encoding: str = typer.Option("utf8", "--encoding", help="Of the text files"),
-    errors: str = typer.Option("strict", "--errors", help="strict, replace or ignore"),
+    texts: list[str] = typer.Argument(..., help=INPUT_HELP),
+    text: Optional[str] = TEXT,
+    encoding: str = ENCODING,
+    errors: str = ERRORS,
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="The GPU, -1 for the CPU"),
     head: Optional[Path] = typer.Option(None, "--head", help="Its output layer, if not MODEL.head"),
     carry_state: bool = typer.Option(
@@ -57,11 +59,14 @@ def perplexity_cli(
             bilm = load_bilm(unpacked_path)
             language_model, output = load_language_model(bilm, unpacked_path, head)
         language_model.to(device)
-        tokenized = tokenize(read_texts(find_files(texts), encoding, errors), output.tokenization)
-        sentences = itertools.chain.from_iterable(sentences for _, sentences in tokenized)
-        text = Sentences.from_tokens(sentences, output.words)
-        scores = perplexity(language_model, text, carry_state=carry_state)
+        reader = Reader(text, encoding, errors)
+        files = find_files(texts, columns=text is not None)
+        tokenized = tokenize(read_texts(files, reader), output.tokenization)
+        tokens = itertools.chain.from_iterable(sentences for _, sentences in tokenized)
+        sentences = Sentences.from_tokens(tokens, output.words)
+        scores = perplexity(language_model, sentences, carry_state=carry_state)
         assert scores is not None
+        warn_of_errors(reader)
         if out is not None:
             with atomic_file(out) as temporary:
                 srsly.write_json(temporary, finite(scores))

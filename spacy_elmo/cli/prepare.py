@@ -15,8 +15,9 @@ from ..bilm.formats import read_vocabulary
 from ..pretraining.corpus import FILES, MANIFEST, prepare
 from ..pretraining.signals import handle_signals
 from ..pretraining.tokenize import TokenizationConfig
+from ..tools.records import Reader
 from ..tools.texts import find_files, read_texts, total_size
-from .util import exit_on_error, lock_folder
+from .util import ENCODING, ERRORS, INPUT_HELP, TEXT, exit_on_error, lock_folder, warn_of_errors
 
 # The files of a corpus; the last two are of version 1.
 _FILES = (MANIFEST, *FILES, "characters.bin", "lengths.bin")
@@ -26,7 +27,7 @@ def prepare_cli(
     inputs: list[str] = typer.Argument(
         ...,
         metavar="IN... OUT",
-        help="Files, folders or patterns: .txt, .jsonl (also compressed), .spacy; then OUT",
+        help=f"{INPUT_HELP}; then OUT",
     ),
     lang: str = typer.Option("en", "--lang", "-l", help="The language whose tokenizer is used"),
     whitespace: bool = typer.Option(False, "--whitespace", help="Tokens are separated by spaces"),
@@ -46,8 +47,9 @@ def prepare_cli(
     dev_fraction: float = typer.Option(
         0.01, "--dev-fraction", help="Fraction of the texts held out"
     ),
-    encoding: str = typer.Option("utf8", "--encoding", help="Of the text files"),
-    errors: str = typer.Option("strict", "--errors", help="strict, replace or ignore"),
+    text: Optional[str] = TEXT,
+    encoding: str = ENCODING,
+    errors: str = ERRORS,
     n_process: int = typer.Option(1, "--n-process", "-n", min=1, help="Processes that tokenise"),
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite OUT"),
 ) -> None:
@@ -70,7 +72,7 @@ def prepare_cli(
             "dev_fraction": dev_fraction,
             "n_process": n_process,
         }
-        prepare_files(sources, Path(target), encoding, errors, force, settings)
+        prepare_files(sources, Path(target), Reader(text, encoding, errors), force, settings)
 
 
 def _exit(number: int, frame: Any) -> None:
@@ -81,8 +83,7 @@ def _exit(number: int, frame: Any) -> None:
 def prepare_files(
     sources: list[str],
     out: Path,
-    encoding: str,
-    errors: str,
+    reader: Reader,
     force: bool,
     settings: dict[str, Any],
 ) -> None:
@@ -90,17 +91,19 @@ def prepare_files(
 
     sources (list[str]): Files, folders or patterns.
     out (Path): The folder of the corpus.
-    encoding, errors (str): See `read_texts`.
+    reader (Reader): How to read them.
     force (bool): Replace a corpus.
     settings (dict): The other arguments of `prepare`.
     """
     files = find_files(
         sources,
         lambda path: msg.info(f"{path} is not read: it was written by spacy-elmo, and is not text"),
+        columns=reader.text is not None,
     )
     bar = tqdm(total=total_size(files), unit="B", unit_scale=True, desc="Reading", disable=None)
     with lock_folder(out, force, _FILES), handle_signals(_exit, signal.SIGTERM), bar:
-        manifest = prepare(read_texts(files, encoding, errors, bar.update), out, **settings)
+        manifest = prepare(read_texts(files, reader, bar.update), out, **settings)
+    warn_of_errors(reader)
     n_tokens, n_unknown = manifest["n_tokens"], manifest["n_unknown"]
     msg.good(
         f"{out}: {n_tokens['train']:,} words in {manifest['n_sentences']['train']:,} "

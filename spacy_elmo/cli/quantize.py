@@ -72,7 +72,7 @@ def quantize_cli(
 
 
 def _read(nlp: Language, text: list[str]) -> Iterator[Doc]:
-    return read_docs(nlp, find_files(text, any_suffix=True), max_characters=_MAX_CHARACTERS)
+    return read_docs(nlp, find_files(text), max_characters=_MAX_CHARACTERS)
 
 
 def _check_apart(source: Path, out: Path) -> None:

@@ -10,12 +10,27 @@ from typing import Optional
 
 import spacy
 import torch
+import typer
 from spacy.language import Language
-from wasabi import msg
+from wasabi import Printer, msg
 
 from ..component import Elmo
 from ..files import locked_output
+from ..tools.records import Reader
 from ..weights import choose_component
+
+# Options of the commands that read texts.
+INPUT_HELP = (
+    "Files, folders or patterns: .txt, .jsonl, .csv, .tsv (also compressed: .gz, .zst, ...), "
+    ".spacy; a file of another suffix has lines of text; - is stdin"
+)
+TEXT = typer.Option(
+    None, "--text", help="The column of texts, or of lists of tokens (.csv, .tsv, .jsonl)"
+)
+ENCODING = typer.Option("utf8", "--encoding", help="Of the text files")
+ERRORS = typer.Option(
+    "strict", "--errors", help="strict, or of what cannot be read: replace or ignore (leave out)"
+)
 
 
 @contextlib.contextmanager
@@ -25,6 +40,19 @@ def exit_on_error() -> Iterator[None]:
         yield
     except (ValueError, OSError) as error:
         msg.fail(str(error), exits=1)
+
+
+def warn_of_errors(reader: Reader) -> None:
+    """Say how many lines were not read as they are; on stderr, as stdout may have results."""
+    if reader.n_bad:
+        what = "replaced" if reader.errors == "replace" else "left out"
+        typer.echo(
+            Printer(no_print=True).warn(
+                f"Of {reader.n_bad:,} bad line(s) or row(s), what cannot be read was {what} "
+                f"(--errors {reader.errors})"
+            ),
+            err=True,
+        )
 
 
 def torch_device(gpu_id: int) -> str:

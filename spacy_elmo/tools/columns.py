@@ -26,7 +26,7 @@ from ..layers.encoder import get_session, set_precision
 from ..strings import bounded_strings, one_thread
 from ..weights import absolute_source, choose_component, load_pipeline
 from .arrow import vectors_to_arrow
-from .texts import replace_surrogates
+from .records import replace_surrogates
 
 POOLS = ("mean", "tokens", "layers")
 DTYPES = ("float16", "float32")

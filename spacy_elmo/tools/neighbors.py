@@ -23,6 +23,7 @@ from thinc.api import to_numpy
 
 from ..bilm.validation import check_batch
 from ..component import Elmo, pipe_settings
+from .records import Reader
 from .texts import read_docs
 
 # Tokens of a doc, because the layers of a whole doc are in memory at once.
@@ -48,12 +49,17 @@ class Neighbor(NamedTuple):
 
 
 def read_corpus(
-    nlp: Language, files: Iterable[Path], *, max_tokens: Optional[int] = None
+    nlp: Language,
+    files: Iterable[Path],
+    reader: Optional[Reader] = None,
+    *,
+    max_tokens: Optional[int] = None,
 ) -> Iterator[tuple[Doc, str]]:
     """Read docs that are not empty, tokenised but not processed. Long ones are split.
 
     nlp (Language): The pipeline whose tokenizer is used.
     files (Iterable[Path]): The files, see `texts.find_files`.
+    reader (Optional[Reader]): How to read them, see `texts.read_texts`.
     max_tokens (Optional[int]): Stop after about this many tokens (whole docs).
     YIELDS (tuple): A doc and the name of its file.
     RAISES (ValueError): If something cannot be read. The message names file and line.
@@ -62,8 +68,9 @@ def read_corpus(
         raise ValueError(f"max_tokens must be 1 or more, found {max_tokens}")
     check_batch(files, "files", "give a list of paths, such as that of find_files")
     n_tokens = 0
+    reader = reader or Reader()
     for path in files:
-        for doc in read_docs(nlp, [path], max_characters=_MAX_CHARACTERS):
+        for doc in read_docs(nlp, [path], reader, max_characters=_MAX_CHARACTERS):
             for start in range(0, len(doc), _MAX_DOC_LENGTH):
                 is_long = len(doc) > _MAX_DOC_LENGTH
                 piece = doc[start : start + _MAX_DOC_LENGTH].as_doc() if is_long else doc

@@ -18,7 +18,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Optional
@@ -29,7 +29,9 @@ from ..files import atomic_file, clear_temporary, exclusive_lock, remove_folder,
 from ..layers.encoder import get_session
 from .arrow import import_arrow
 from .columns import Embed
-from .rows import Source, is_stream, read_blocks
+from .kinds import Source
+from .records import Reader
+from .rows import is_stream, read_blocks
 from .vector_writer import describe_pipeline
 
 SETTINGS, MANIFEST = "_settings.json", "_manifest.json"
@@ -51,6 +53,7 @@ class ParquetJob:
         vectors.
     ids (Sequence[str]): Columns that are carried through; see `read_blocks`.
     n_rows (int): Rows of a block.
+    reader (Reader): How inputs are read that are not Parquet.
     """
 
     out: Path
@@ -58,6 +61,7 @@ class ParquetJob:
     embed: Embed
     ids: Sequence[str]
     n_rows: int
+    reader: Reader = field(default_factory=Reader)
 
     def prepare(self, *, force: bool = False) -> None:
         """Make the folder, or check that it is of a run with the same settings.
@@ -162,7 +166,9 @@ class ParquetJob:
             "inputs": _checksum([[str(source), _size(source)] for source in self.sources])[:16],
             "rows": self.n_rows,
             "ids": list(self.ids),
-            "text": self.embed.text,
+            "text": self.reader.text or self.embed.text,
+            "encoding": self.reader.encoding,
+            "errors": self.reader.errors,
             "pool": self.embed.pool,
             "layer": self.embed.layer,
             "dtype": self.embed.dtype,
@@ -180,8 +186,8 @@ class ParquetJob:
             if by_file and not self._owns(number, 0, shard, n_shards):
                 continue
             is_wanted = partial(self._owns, number, shard=shard, n_shards=n_shards)
-            text, ids = self.embed.text, self.ids
-            for block, table in read_blocks(source, text, ids, self.n_rows, is_wanted):
+            text, ids, n = self.embed.text, self.ids, self.n_rows
+            for block, table in read_blocks(source, text, ids, n, is_wanted, self.reader):
                 path = self.out / f"part-{number:05}-{block:06}.parquet"
                 first_row = block * self.n_rows + 1
                 n_nulls = table.column(text).null_count

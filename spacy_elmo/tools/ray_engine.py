@@ -76,7 +76,8 @@ def _run(job: ParquetJob, n_actors: Optional[int], gpu: bool) -> Iterator[tuple[
         for row in done.iter_rows():
             if row["error"]:
                 raise ValueError(row["error"])
-            yield row["rows"], row["nulls"], row["new"]
+            job.reader.n_bad += row["bad"]
+            yield row["rows"], row["new"]
     except ray.exceptions.RayError as error:
         raise ValueError(f"Ray: {error}") from error
     finally:
@@ -98,15 +99,16 @@ class _Writer:
         self.n_shards = n_shards
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
-        n_rows = n_nulls = n_new = 0
-        problem = ""
+        n_rows = n_new = 0
+        problem, n_bad = "", self.job.reader.n_bad
         try:
             for shard in batch["shard"].tolist():
                 for n, nulls, is_new in self.job.run(shard, self.n_shards, patience=_PATIENCE):
                     n_rows, n_nulls, n_new = n_rows + n, n_nulls + nulls, n_new + n * is_new
         except (ValueError, OSError) as error:  # Ray would hide the message in its own.
             problem = str(error)
-        return {"rows": [n_rows], "nulls": [n_nulls], "new": [n_new], "error": [problem]}
+        n_bad = self.job.reader.n_bad - n_bad
+        return {"rows": [n_rows], "new": [n_new], "bad": [n_bad], "error": [problem]}
 
 
 def _start(folder: Path) -> Any:

@@ -1,54 +1,42 @@
 """Read rows of texts for bulk embedding, as Arrow tables of a fixed number of rows.
 
-.parquet            Named columns.
-.jsonl              Named fields. Those that are carried through become strings. An empty line is a
-                    row with an empty text, if that is the only field.
-.txt, .spacy, -     One column, "text". Docs are joined by spaces.
-
-A source is a path, or the URL of a file (s3://, gs://, ...): .parquet is read by pyarrow, others by
+Columns of .parquet keep their types, those of other files become strings (see `kinds`). A source
+is a path, or the URL of a file (s3://, gs://, ...): .parquet is read by pyarrow, others by
 `smart_open`. pyarrow lists folders.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count, islice
 from pathlib import Path
-from typing import Any, Union
-
-from spacy.vocab import Vocab
+from typing import Any, Optional
 
 from .arrow import import_arrow
-from .texts import (
-    EMPTY_LINE,
-    SUFFIXES,
-    find_files,
-    path_of,
-    read_docbin,
-    read_fields,
-    replace_surrogates,
-)
-
-ROW_SUFFIXES = (*SUFFIXES, ".parquet")
-Source = Union[Path, str]
+from .kinds import KINDS, PARQUET, SUFFIXES, Source, check_kind, kind_of
+from .records import Reader
+from .texts import find_files
 
 
-def find_sources(inputs: Sequence[str], out: Path) -> list[Source]:
+def find_sources(inputs: Sequence[str], out: Path, *, columns: bool = False) -> list[Source]:
     """Expand files, folders and patterns (see `find_files`), and URLs of folders, which end in "/".
 
     out (Path): The output. What it already has is not read.
+    columns (bool): Whether the user has named columns.
     RAISES (ValueError): If an argument matches nothing, a file is of an unknown kind, or matches
         twice.
     """
     sources: list[Source] = []
     for name in inputs:
         if "://" in name:
-            sources += _list_folder(name) if name.endswith("/") else [name]
+            urls = _list_folder(name) if name.endswith("/") else [name]
+            for url in urls:
+                check_kind(url, columns=columns, parquet=True)
+            sources += urls
             continue
-        paths = find_files([name], any_suffix=True, suffixes=ROW_SUFFIXES)
+        paths = find_files([name], columns=columns, parquet=True)
         sources += (path for path in paths if out.resolve() not in path.resolve().parents)
     if not sources:
         raise ValueError(f"no text in {', '.join(inputs)} besides the output")
@@ -64,7 +52,7 @@ def is_stream(source: Source) -> bool:
     return isinstance(source, Path) and not source.is_file()
 
 
-def _list_folder(url: str) -> list[Source]:
+def _list_folder(url: str) -> list[str]:
     """RETURNS (list): The URLs of the files below a folder, sorted, without hidden ones."""
     arrow = import_arrow()
     from pyarrow.fs import FileSelector, FileSystem
@@ -76,9 +64,11 @@ def _list_folder(url: str) -> list[Source]:
         raise ValueError(f"{url}: cannot list it: name its files instead ({error})") from error
     names = sorted(x.path[len(folder.rstrip("/")) + 1 :] for x in infos if x.is_file)
     hidden = re.compile(r"(^|/)[._]")
-    names = [x for x in names if x.lower().endswith(ROW_SUFFIXES) and not hidden.search(x)]
+    names = [
+        x for x in names if x.lower().endswith((*SUFFIXES, ".parquet")) and not hidden.search(x)
+    ]
     if not names:
-        raise ValueError(f"no text in {url}: give files of {', '.join(ROW_SUFFIXES)}")
+        raise ValueError(f"no text in {url}: give files of {', '.join(KINDS)}")
     return [url.rstrip("/") + "/" + name for name in names]
 
 
@@ -88,6 +78,7 @@ def read_blocks(
     ids: Sequence[str],
     n_rows: int,
     is_wanted: Callable[[int], bool] = lambda block: True,
+    reader: Optional[Reader] = None,
 ) -> Iterator[tuple[int, Any]]:
     """Read a file in blocks.
 
@@ -96,14 +87,16 @@ def read_blocks(
     ids (Sequence[str]): Other columns to read. Without one, there is a column "id" that names file
         and row, such as "a.txt:1".
     n_rows (int): Rows of each block but the last.
-    is_wanted (Callable): Whether to yield a block of this number. Rows of others are not checked.
+    is_wanted (Callable): Whether to yield a block of this number.
+    reader (Optional[Reader]): How to read what is not Parquet.
     YIELDS (tuple): The number of a block, from 0, and its columns `ids` and `text`, an Arrow table.
     RAISES (ValueError): If something cannot be read, or there is no such column.
     """
+    if kind_of(source) != PARQUET:
+        yield from _read_records(source, text, ids, n_rows, is_wanted, reader or Reader())
+        return
     names = list(dict.fromkeys([*ids, text]))
-    is_parquet = path_of(source).lower().endswith(".parquet")
-    read = _read_parquet if is_parquet else _read_rows
-    for block, table in read(source, names, text, n_rows, is_wanted):
+    for block, table in _read_parquet(source, names, n_rows, is_wanted):
         if not ids:
             first = block * n_rows + 1
             column = [f"{source}:{row}" for row in range(first, first + len(table))]
@@ -112,7 +105,7 @@ def read_blocks(
 
 
 def _read_parquet(
-    source: Source, names: list[str], text: str, n_rows: int, is_wanted: Callable[[int], bool]
+    source: Source, names: list[str], n_rows: int, is_wanted: Callable[[int], bool]
 ) -> Iterator[tuple[int, Any]]:
     arrow = import_arrow()
     try:
@@ -140,60 +133,46 @@ def _read_parquet(
         raise ValueError(f"{source}: {error}") from error
 
 
-def _read_rows(
-    source: Source, names: list[str], text: str, n_rows: int, is_wanted: Callable[[int], bool]
+def _read_records(
+    source: Source,
+    text: str,
+    ids: Sequence[str],
+    n_rows: int,
+    is_wanted: Callable[[int], bool],
+    reader: Reader,
 ) -> Iterator[tuple[int, Any]]:
     arrow = import_arrow()
-    is_docs = path_of(source).lower().endswith(".spacy")
-    fields = _read_docs(source) if is_docs else read_fields(source)
-    if names != ["text"]:
-        fields = (pair for pair in fields if pair[1] is not EMPTY_LINE)
+    others = [name for name in ids if name != text]
+    records = reader.read(source, others)
     for block in count():
-        few = islice(fields, n_rows)
-        if not is_wanted(block):
-            if not sum(1 for _ in few):
-                return
-            continue
-        rows = [[_value(where, row, name, text) for name in names] for where, row in few]
-        if not rows:
+        n_bad = reader.n_bad
+        few = list(islice(records, n_rows))
+        if not few:
             return
-        columns = dict(zip(names, zip(*rows)))
-        try:
-            # Without values, the type is that of other blocks.
-            arrays = [
-                arrow.array(x, None if any(value is not None for value in x) else arrow.string())
-                for x in columns.values()
-            ]
-            table = arrow.table(arrays, names)
-        except (ValueError, TypeError) as error:
+        if not is_wanted(block):
+            reader.n_bad = n_bad  # Whoever wants the block counts them.
+            continue
+        columns: dict[str, Any] = {
+            name: [record.ids[i] for record in few] for i, name in enumerate(others)
+        }
+        columns[text] = _text_column([record.text for record in few])
+        if not ids:
+            columns["id"] = [f"{source}:{record.number}" for record in few]
+        if text in ids and arrow.types.is_union(columns[text].type):
             raise ValueError(
-                f"{source}, after row {block * n_rows}: cannot make columns of {names}: the texts "
-                f"must be all strings, or all lists of tokens ({error})"
-            ) from error
-        yield block, table
+                f"{source}: the column {text!r} has texts and lists of tokens, and so cannot be "
+                "written: leave out its --id"
+            )
+        yield block, arrow.table(columns).select([*dict.fromkeys([*(ids or ["id"]), text])])
 
 
-def _read_docs(path: Source) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, doc in enumerate(read_docbin(path, Vocab(), None), start=1):
-        words = [token.text for token in doc if not token.is_space]
-        yield f"{path}, doc {number}", {"text": " ".join(words)}
-
-
-def _value(where: str, row: dict[str, Any], name: str, text: str) -> Any:
-    """RETURNS (Union[str, list[str], None]): A field, as it goes into its column. `Embed` decides
-        about texts that are null.
-    RAISES (ValueError): If there is none, or it does not fit."""
-    value = row.get(name)
-    if value is None and name in row:
-        return None
-    if isinstance(value, str):
-        return replace_surrogates(value)
-    if name == text:
-        if isinstance(value, list) and all(isinstance(token, str) for token in value):
-            return list(map(replace_surrogates, value))
-        kind = "a string or a list of strings"
-    else:
-        if isinstance(value, (int, float)):
-            return json.dumps(value)
-        kind = "a string or a number"
-    raise ValueError(f"{where}: must have {kind} {name!r}, found {value!r:.80} in {list(row)}")
+def _text_column(texts: list[Any]) -> Any:
+    """RETURNS (Array): Strings, lists of tokens, or a union of both."""
+    arrow = import_arrow()
+    kinds = [int(isinstance(text, list)) for text in texts]
+    if len(set(kinds)) == 1:
+        return arrow.array(texts)
+    children = [[x if y == kind else None for x, y in zip(texts, kinds)] for kind in (0, 1)]
+    return arrow.UnionArray.from_sparse(
+        arrow.array(kinds, arrow.int8()), list(map(arrow.array, children))
+    )

@@ -559,13 +559,100 @@ def test_unknown_kinds_of_files_are_refused(pipeline: Path, tmp_path: Path):
     """Below a folder or of a pattern, where they may be anything."""
     folder = tmp_path / "texts"
     folder.mkdir()
-    (folder / "text.csv").write_text("a,b\n")
+    (folder / "text.dat").write_text("a,b\n")
     for source in (folder, folder / "*"):
         message = fail("embed", source, tmp_path / "out.hdf5", "-m", pipeline)
         assert "texts" in message and ".jsonl" in message
 
 
-@pytest.mark.parametrize("name", ["lines.dat", "lines.tok", "lines.tsv", "lines"])
+ROWS = [
+    {"id": "1", "text": 'Great, "really"', "tokens": None, "body": "x"},
+    {"id": "2", "text": ["the", "bank"], "tokens": None, "body": "the river"},
+    {"id": "3", "text": "", "tokens": ["of", "money"], "body": ["a", "b"]},
+]
+
+
+@pytest.mark.parametrize("options", [(), ("--text", "text"), ("--text", "body")])
+def test_the_same_rows_whatever_the_output(options: tuple, pipeline: Path, tmp_path: Path):
+    """And whatever the input. "tokens" come before "text", unless a column is named."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "in.jsonl"
+    path.write_text("\n\n".join(map(json.dumps, ROWS)))
+    name = options[1] if options else None
+    texts = [row[name or ("tokens" if row["tokens"] else "text")] for row in ROWS]
+    texts = [text for one in texts for text in (one, "")][:-1]  # Between empty lines.
+    nlp = spacy.load(pipeline)
+    words = [x if isinstance(x, list) else [t.text for t in nlp.tokenizer(x)] for x in texts]
+    for out in ("a.npz", "b.hdf5", "c.spacy", "d.parquet"):
+        succeed("embed", path, tmp_path / out, "-m", pipeline, "-q", *options)
+    docs = DocBin().from_disk(tmp_path / "c.spacy").get_docs(nlp.vocab)
+    assert [[token.text for token in doc] for doc in docs] == words
+    lengths = list(map(len, words))
+    npz = numpy.load(tmp_path / "a.npz")
+    assert [npz[str(number)].shape[1] for number in range(len(words))] == lengths
+    assert [array.shape[1] for array in read(tmp_path / "b.hdf5")] == lengths
+    rows = parquet.read_table(tmp_path / "d.parquet").to_pylist()
+    assert [row["id"] for row in rows] == [f"{path}:{number}" for number in range(1, 6)]
+    means = [npz[str(number)].mean(0).sum(0) / max(n, 1) for number, n in enumerate(lengths)]
+    assert max_difference(numpy.array([row["vector"] for row in rows]), numpy.stack(means)) < 0.01
+
+
+def test_named_columns_of_a_table(pipeline: Path, tmp_path: Path):
+    table, lines = tmp_path / "a.tsv", tmp_path / "lines.jsonl"
+    table.write_text('text\tbody\nx\t"the\tbank"\ny\t\nz\tmoney\n')
+    lines.write_text('{"text": "the\\tbank"}\n\n{"text": "money"}\n')
+    succeed("embed", table, tmp_path / "a.hdf5", "-m", pipeline, "--text", "body")
+    succeed("embed", lines, tmp_path / "b.hdf5", "-m", pipeline)
+    assert same(tmp_path / "a.hdf5", tmp_path / "b.hdf5")
+    message = fail("embed", table, tmp_path / "c.hdf5", "-m", pipeline, "--text", "txt")
+    assert "a.tsv: no column 'txt', only ['text', 'body']" in message
+    assert not (tmp_path / "c.hdf5").exists()
+
+
+@pytest.mark.parametrize("out", ["out.npz", "out.parquet"])
+def test_what_is_no_table_is_not_read_as_one(out: str, text: Path, pipeline: Path, tmp_path: Path):
+    for options in (("--text", "text"), ("--id", "text")):
+        if out == "out.npz" and options[0] == "--id":
+            continue
+        message = fail("embed", text, tmp_path / out, "-m", pipeline, *options)
+        assert "its lines have no columns: leave out --text" in message
+    text.rename(tmp_path / "text.json")
+    message = fail("embed", tmp_path / "text.json", tmp_path / out, "-m", pipeline)
+    assert ".json is not read: write it as JSON lines" in message
+    assert "no such file: missing.csv" in fail("embed", "missing.csv", tmp_path / out, "-m", "x")
+
+
+@pytest.mark.parametrize("errors", ["strict", "replace", "ignore"])
+def test_errors(errors: str, pipeline: Path, tmp_path: Path):
+    """For each output. How many lines were affected is said at the end."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path, right = tmp_path / "a.csv", tmp_path / "right.txt"
+    path.write_bytes(b"text,id\nthe bank,1\nmoney\nr\xe4iver,3\nbank,4\n")
+    for out in ("out.hdf5", "out.parquet"):
+        command = ("embed", path, tmp_path / out, "-m", pipeline, "--errors", errors, "-q")
+        if errors == "strict":
+            message = fail(*command)
+            assert "a.csv, row 2 (line 3): has 1 fields, but the header 2" in message
+            continue
+        what = "replaced" if errors == "replace" else "left out"
+        output = " ".join(succeed(*command).split())
+        problem = f"Of 2 bad line(s) or row(s), what cannot be read was {what}"
+        assert f"{problem} (--errors {errors})" in output
+    if errors == "strict":
+        return
+    texts = {
+        "replace": ["the bank", "", "r\ufffdiver", "bank"],
+        "ignore": ["the bank", "river", "bank"],
+    }
+    right.write_text("".join(f"{x}\n" for x in texts[errors]), encoding="utf8")
+    assert "bad line" not in succeed("embed", right, tmp_path / "right.hdf5", "-m", pipeline)
+    assert same(tmp_path / "out.hdf5", tmp_path / "right.hdf5")
+    ids = parquet.read_table(tmp_path / "out.parquet").column("id").to_pylist()
+    numbers = [1, 2, 3, 4] if errors == "replace" else [1, 3, 4]
+    assert ids == [f"{path}:{number}" for number in numbers]
+
+
+@pytest.mark.parametrize("name", ["lines.dat", "lines.tok", "lines.v1.2", "lines"])
 def test_a_file_that_is_named_may_have_any_suffix(
     name: str, text: Path, pipeline: Path, expected: list, tmp_path: Path
 ):

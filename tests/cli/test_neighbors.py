@@ -19,7 +19,7 @@ from spacy_elmo.extensions import get_layers
 from spacy_elmo.tools.neighbors import find_neighbors, query_span, read_corpus
 
 from ..conftest import elmo_pipeline
-from .conftest import fail, succeed
+from .conftest import fail, run, succeed
 
 LINES = [
     "The bank of the river. The bank gave me money!",
@@ -258,6 +258,17 @@ def test_command_reads_all_kinds_of_files(pipeline: Path, corpus: Path, nlp: Lan
         )
     sources = {Path(record["source"]).name for record in records}
     assert sources == {"a.txt", "b.txt.gz", "c.jsonl", "d.spacy"}
+
+
+def test_command_reads_tables(pipeline: Path, tmp_path: Path):
+    """Stdout has nothing but results."""
+    (tmp_path / "a.csv").write_text('text,n\n"a play, ""they"" said",1\nbad\n', encoding="utf8")
+    command = ("neighbors", pipeline, tmp_path / "a.csv", "-q", "the [play]", "--json")
+    assert "a.csv, row 2 (line 3): has 1 fields" in fail(*command)
+    result = run(*command, "--errors", "ignore", "--text", "text")
+    assert [json.loads(x)["token"] for x in result.stdout.splitlines()] != []
+    assert "Of 1 bad line(s) or row(s), what cannot be read was left out" in result.stderr
+    assert "no columns" in fail(*command, "-", "--text", "text")
 
 
 def test_command_prints_sentences(pipeline: Path, corpus: Path):

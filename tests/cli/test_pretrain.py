@@ -75,6 +75,31 @@ def test_perplexity(run, monkeypatch):
     assert json.loads(succeed("perplexity", ".", run / "text.txt", "--json")) == scores
 
 
+def test_tables_and_bad_lines(run, tmp_path):
+    """The column of texts that is named has what the lines of another file have."""
+    lines = sentences()
+    rows = "".join(f'{i},"{line}"\n' for i, line in enumerate(lines))
+    (tmp_path / "a.csv").write_text(f"text,body\n{rows}1,2,3\n", encoding="utf8")
+    options = ["--vocab-size", "15", "--dev-fraction", "0.1", "--whitespace", "--sentence-per-line"]
+    command = ("prepare", tmp_path / "a.csv", tmp_path / "corpus", "--text", "body", *options)
+    assert f"row {len(lines) + 1} (line {len(lines) + 2}): has 3 fields" in fail(*command)
+    output = " ".join(succeed(*command, "--errors", "ignore").split())
+    assert "Of 1 bad line(s) or row(s), what cannot be read was left out" in output
+    first, second = (
+        json.loads((folder / "corpus" / "manifest.json").read_text()) for folder in (run, tmp_path)
+    )
+    assert first == second
+    command = ("perplexity", run / "out" / "model-last")
+    expected = json.loads(succeed(*command, run / "text.txt", "--json"))
+    options = ["--text", "body", "--errors", "replace", "--out", tmp_path / "scores.json"]
+    assert "was replaced" in succeed(*command, tmp_path / "a.csv", *options)
+    assert json.loads((tmp_path / "scores.json").read_text()) == expected
+    for name in ("prepare", "perplexity"):
+        inputs = (run / "text.txt", tmp_path / "new") if name == "prepare" else command[1:]
+        message = fail(name, *inputs, run / "text.txt", "--text", "body")
+        assert "its lines have no columns: leave out --text" in message
+
+
 def test_perplexity_with_an_output_layer_from_elsewhere(run, tmp_path):
     text, model, head = run / "text.txt", run / "out" / "model-last", tmp_path / "layer"
     scores = json.loads(succeed("perplexity", model, text, "--json"))
@@ -224,7 +249,7 @@ def test_prepare_says_what_it_does_not_read(run, tmp_path):
             ],
             "leave out --vocab-size and --min-count",
         ),
-        (["prepare", "{run}/absent", "{run}/new"], "no text in"),
+        (["prepare", "{run}/absent", "{run}/new"], "no such file"),
         (["prepare", "{run}/text.txt"], "give input files and an output folder"),
         (["prepare", "{run}/text.txt", "{run}/new", "--lang", "qqq"], "cannot tokenise 'qqq'"),
         (["pretrain", "{run}/absent.cfg", "{run}/new"], "cannot read the config"),
@@ -237,7 +262,7 @@ def test_prepare_says_what_it_does_not_read(run, tmp_path):
         (["pretrain", "{run}/config.cfg", "{run}/new", "--gpu-id", "7"], "PyTorch finds"),
         (["perplexity", "{run}/out/model-best", "{run}/text.txt", "-g", "7"], "PyTorch finds"),
         (["perplexity", "{run}/absent", "{run}/text.txt"], "no pipeline and no weights"),
-        (["perplexity", "{run}/out/model-best", "{run}/absent"], "no text in"),
+        (["perplexity", "{run}/out/model-best", "{run}/absent"], "no such file"),
     ],
 )
 def test_bad_input(run, arguments, message):

@@ -1,6 +1,7 @@
 """Reading texts from files of all kinds."""
 
 import bz2
+import csv
 import gzip
 import io
 import json
@@ -12,6 +13,7 @@ import pytest
 import spacy
 from spacy.tokens import Doc, DocBin
 
+from spacy_elmo.tools.records import Reader
 from spacy_elmo.tools.texts import find_files, read_docs, read_texts
 
 
@@ -90,7 +92,11 @@ def test_zst(tmp_path):
         ("a.txt", b"good\nb\xe4d\n", r"a.txt, line 2: not utf8 .* --encoding"),
         ("a.txt", b"good\n\0\1\n", r"a.txt, line 2: .*NUL"),
         ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a.jsonl, line 2"),
-        ("a.jsonl", b'{"txt": "a"}\n', r'a.jsonl, line 1: .*string "text"'),
+        (
+            "a.jsonl",
+            b'{"txt": "a"}\n',
+            r"a.jsonl, line 1: must have .*'text', found None in .'txt'.$",
+        ),
         ("a.jsonl", b'["text"]\n', r"a.jsonl, line 1"),
         ("a.jsonl", b"[" * 100_000, r"a.jsonl, line 1: .*too deep"),
         ("a.txt.gz", b"not gzip", r"a.txt.gz, line 0|a.txt.gz, after line 0"),
@@ -112,10 +118,10 @@ def test_bad_files(tmp_path, name, data, message):
 
 def test_other_encodings(tmp_path):
     (tmp_path / "a.txt").write_bytes("Bär\n".encode("latin1"))
-    assert list(read_texts([tmp_path / "a.txt"], "latin1")) == ["Bär"]
-    assert list(read_texts([tmp_path / "a.txt"], errors="replace")) == ["B\ufffdr"]
+    assert list(read_texts([tmp_path / "a.txt"], Reader(encoding="latin1"))) == ["Bär"]
+    assert list(read_texts([tmp_path / "a.txt"], Reader(errors="replace"))) == ["B\ufffdr"]
     (tmp_path / "b.txt").write_bytes("Bär\u2028\nčau\n".encode("utf-16"))
-    assert list(read_texts([tmp_path / "b.txt"], "utf-16")) == ["Bär", "čau"]
+    assert list(read_texts([tmp_path / "b.txt"], Reader(encoding="utf-16"))) == ["Bär", "čau"]
     (tmp_path / "c.txt").write_bytes("\ufeffBär\n".encode())
     assert list(read_texts([tmp_path / "c.txt"])) == ["Bär"]
     for arguments, message in (
@@ -124,7 +130,7 @@ def test_other_encodings(tmp_path):
         ({"errors": "xmlcharrefreplace"}, "--errors must be one of strict, replace, ignore"),
     ):
         with pytest.raises(ValueError, match=message):
-            list(read_texts([tmp_path / "c.txt"], **arguments))
+            Reader(**arguments)
 
 
 def test_docs_without_their_strings(tmp_path):
@@ -148,17 +154,151 @@ def test_half_a_surrogate_pair(tmp_path):
     assert list(read_texts([tmp_path / "a.jsonl"])) == ["so ? \U0001f600"]
 
 
-@pytest.mark.parametrize("name", ["absent", "absent/*.txt", "empty"])
+@pytest.mark.parametrize("name", ["absent/*.txt", "empty"])
 def test_no_files(tmp_path, name):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="no text in"):
         find_files([tmp_path / name])
+    with pytest.raises(ValueError, match=r"no such file: missing\.csv"):
+        find_files(["missing.csv"])
 
 
-def test_unknown_kind_of_file(tmp_path):
-    (tmp_path / "a.pdf").write_bytes(b"%PDF")
-    with pytest.raises(ValueError, match=r"a\.pdf: cannot read this kind"):
-        find_files([tmp_path / "a.pdf"])
+@pytest.mark.parametrize(
+    "name, advice",
+    [
+        ("a.pdf", r"a.pdf: .pdf is not read: write its text to a .txt file"),
+        ("a.JSON", r".json is not read: write it as JSON lines \(.jsonl\)"),
+        ("a.json.gz", r".json is not read"),
+        ("a.html", r".html is not read"),
+        ("a.conllu", r".conllu is not read: `python -m spacy convert FILE FOLDER` makes a .spacy"),
+        ("a.iob.part1", r".iob is not read: `python -m spacy convert"),
+        ("a.tar.gz", r"unpack it"),
+        ("a.npz", r"it has arrays"),
+        ("a.parquet", r"only `spacy elmo embed` with an output in .parquet reads .parquet"),
+    ],
+)
+def test_formats_that_are_not_read(name, advice, tmp_path):
+    (tmp_path / name).write_text("text")
+    for source in (tmp_path / name, tmp_path / "a*"):
+        with pytest.raises(ValueError, match=advice):
+            find_files([source])
+
+
+def test_columns_of_what_has_none(files):
+    folder, _ = files
+    for name, kind in (("a.txt", "lines"), ("c.txt.gz", "lines"), ("e.spacy", "docs")):
+        with pytest.raises(ValueError, match=f"{name}: its {kind} have no columns: leave out"):
+            find_files([folder / name], columns=True)
+    with pytest.raises(ValueError, match="-: its lines have no columns"):
+        find_files(["-"], columns=True)
+    assert find_files([folder / "b.jsonl"], columns=True)
+
+
+TABLES = [
+    pytest.param('id,text\n1,"Great, ""really"""\n2,"Two\nlines"\n', id="quotes"),
+    pytest.param('text,id\r\n"a\r\nb",1\r\n\r\n"",2\r\n"\r",3\r\n', id="crlf"),
+    pytest.param('\ufeff"text",id\na,1\n\n\n" b ",2', id="bom"),
+    pytest.param("id,text\r1,a\r2,b\r", id="cr"),
+    pytest.param('id,text\n1,a"b"c\n2,"a"b\n3,\u2028\x0b\x85\n', id="odd"),
+    pytest.param("id,text\n", id="header"),
+    pytest.param('id,text\n1,"' + "word " * 40_000 + '"\n', id="long"),
+]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".csv.gz", ".CSV.bz2"])
+@pytest.mark.parametrize("content", TABLES)
+def test_tables_are_what_the_csv_module_reads(content, suffix, tmp_path):
+    if suffix == ".tsv":
+        content = content.replace(",", "\t")
+    pack = {"z": gzip.compress, "2": bz2.compress}.get(suffix[-1], bytes)
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(pack(content.encode()))
+    monkey = csv.field_size_limit(10**9)
+    lines = io.StringIO(content.removeprefix("\ufeff"), newline="")
+    rows = list(csv.DictReader(lines, delimiter="\t" if suffix == ".tsv" else ","))
+    csv.field_size_limit(monkey)
+    records = list(Reader().read(path, ["id"]))
+    assert [(x.text, *x.ids) for x in records] == [(row["text"], row["id"]) for row in rows]
+    assert [x.number for x in records] == list(range(1, len(rows) + 1))
+    assert find_files([tmp_path]) == [path]
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("id,body\n1,a\n", r"a.csv: no column 'text', only \['id', 'body'\]: .* with --text"),
+        ("text,text\na,b\n", r"a.csv: several columns 'text', only \['text', 'text'\]"),
+        ("", r"a.csv: it is empty, but must have a header"),
+        ('text,id\na,1\n\nb,2\n"c,3\nd,4\n', r"a quote in the row that begins in line 5 is not"),
+        ('"text\na', r"a quote in the row that begins in line 1 is not closed"),
+        ('id,text\n1,"a\nb"\n\n2\n', r"a.csv, row 2 \(line 5\): has 1 fields, but the header 2"),
+        ("id,text\n1,a\n2,b,c\n", r"a.csv, row 2 \(line 3\): has 3 fields, but the header 2"),
+        (b"id,text\n1,a\n2,\xff\n", r"a.csv, line 3: not utf8"),
+    ],
+)
+def test_bad_tables(content, message, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match=message):
+        list(Reader().read(path))
+
+
+BAD = {
+    "a.txt": (b"good\nb\xe4d\nnu\0l\nend\n", ["good", "b\ufffdd", "nu\ufffdl", "end"]),
+    "a.jsonl": (
+        b'{"text": "good"}\n{"text": \n[1]\n{"text": 3}\n{"txt": "a"}\n{"text": "b\xe4"}\n'
+        b'{"tokens": ["a", ""]}\n{"text": null}\n' + b"[" * 100_000 + b"\n{\"text\": \"end\"}\n",
+        ["good", "", "", "", "", "b\ufffd", "", "", "", "end"],
+    ),
+    "a.csv": (
+        b'id,text\n1,good\n2\n3,"b\xe4\n\xe4",x\n\n4,b\xe4\n5,end\n',
+        ["good", "", "", "b\ufffd", "end"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_errors_hold_for_all_that_can_be_wrong(name, tmp_path):
+    """What is bad keeps its place, or is left out. Numbers are those of the file."""
+    data, replaced = BAD[name]
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=f"{name}, (line 2|row 2 .line 3.): "):
+        list(Reader().read(path))
+    reader = Reader(errors="replace")
+    # Twice: the count is of the lines that were read.
+    for times in (1, 2):
+        assert [x.text for x in reader.read(path)] == replaced
+        n_bad = {"a.txt": 2, "a.jsonl": 8, "a.csv": 4}[name]  # Two lines of a row.
+        assert reader.n_bad == n_bad * times
+    reader = Reader(errors="ignore")
+    left = [
+        (number, text.replace("\ufffd", ""))
+        for number, text in enumerate(replaced, start=1)
+        if text
+    ]
+    assert [(x.number, x.text) for x in reader.read(path)] == left
+    assert reader.n_bad == n_bad
+
+
+def test_errors_of_other_encodings(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes("good\nb".encode("utf-16-le") + b"\x00\xdc" + "d\n".encode("utf-16-le"))
+    with pytest.raises(ValueError, match=r"a\.txt, after line 0: not utf-16-le"):
+        list(Reader(encoding="utf-16-le").read(path))
+    for errors, text in (("replace", "b\ufffdd"), ("ignore", "bd")):
+        reader = Reader(encoding="utf-16-le", errors=errors)
+        assert [x.text for x in reader.read(path)] == ["good", text] and reader.n_bad == 1
+
+
+def test_a_bad_record_keeps_its_ids(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"id": 1, "text": null}\n{"text": "a"}\n{"id": true, "body": ["b"]}\n\n')
+    rows = [(x.number, x.text, x.ids) for x in Reader(errors="replace").read(path, ["id"])]
+    assert rows == [(1, "", ["1"]), (2, "", [""]), (3, "", ["true"])]
+    reader = Reader(text="body", errors="ignore")
+    assert list(reader.read(path, ["id"])) == [(3, ["b"], ["true"])]
+    assert reader.n_bad == 2
 
 
 def test_progress_adds_up_to_the_size(files):
