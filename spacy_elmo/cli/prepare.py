@@ -21,6 +21,8 @@ from .util import ENCODING, ERRORS, INPUT_HELP, TEXT, exit_on_error, lock_folder
 
 # The files of a corpus; the last two are of version 1.
 _FILES = (MANIFEST, *FILES, "characters.bin", "lengths.bin")
+# What calls for a warning: unknown words of a given vocabulary, and words to train on.
+_MAX_UNKNOWN, _MIN_WORDS = 0.5, 1_000_000
 
 
 def prepare_cli(
@@ -105,12 +107,23 @@ def prepare_files(
         manifest = prepare(read_texts(files, reader, bar.update), out, **settings)
     warn_of_errors(reader)
     n_tokens, n_unknown = manifest["n_tokens"], manifest["n_unknown"]
+    fraction = n_unknown / n_tokens["train"]
     msg.good(
         f"{out}: {n_tokens['train']:,} words in {manifest['n_sentences']['train']:,} "
         f"sentences, {n_tokens['dev']:,} words held out, {manifest['n_types']:,} types, "
         f"vocabulary of {manifest['n_vocabulary']:,} "
-        f"({n_unknown / n_tokens['train']:.2%} unknown)"
+        f"({fraction:.2%} unknown)"
     )
+    if settings["vocabulary"] is not None and fraction > _MAX_UNKNOWN:
+        msg.warn(
+            f"{fraction:.0%} of the words are not in --vocab: is it of this language, and are its "
+            "words spelled as the tokenizer leaves them?"
+        )
+    if n_tokens["train"] < _MIN_WORDS:
+        msg.warn(
+            f"{n_tokens['train']:,} words are too few to learn much from: give a million or more, "
+            "or continue with weights that there are (--paths.init_from)"
+        )
     if not n_unknown:
         msg.warn(
             "No word is unknown, so training will not learn what to do with the unknown words "

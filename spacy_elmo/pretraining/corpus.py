@@ -21,7 +21,6 @@ import contextlib
 import hashlib
 import itertools
 import json
-import warnings
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,6 +33,7 @@ from pydantic import ValidationError
 
 from ..bilm.token_encoder import SPECIAL_WORDS
 from ..files import atomic_folder, sha256
+from .corpus_checks import warn_if_unsegmented, warn_if_unsorted
 from .tokenize import TokenizationConfig, tokenize
 from .vocabulary import BOS_ID, EOS_ID, UNK_ID, order_types
 
@@ -158,7 +158,8 @@ def prepare(
         counts_by_type = numpy.zeros(len(types), dtype="int64")
         counts_by_type[final_ids] = counts
         counts_by_type.tofile(new / "counts.bin")
-        _warn_if_unsorted(counts_by_type[len(SPECIAL_WORDS) : n_vocabulary])
+        warn_if_unsorted(counts_by_type[len(SPECIAL_WORDS) : n_vocabulary])
+        warn_if_unsegmented(types, counts_by_type)
         with (new / "types.txt").open("w", encoding="utf8", errors="replace", newline="\n") as file:
             file.writelines(f"{word}\n" for word in types)
         manifest = {
@@ -241,21 +242,6 @@ def _map_blocks(path: Path) -> Iterator[numpy.ndarray]:
     for start in range(0, len(ids), 1 << 22):
         yield ids[start : start + (1 << 22)]
     ids.flush()
-
-
-def _warn_if_unsorted(counts: numpy.ndarray) -> None:
-    """Warn if counts hardly fall with the rank, as in an alphabetical vocabulary. A vocabulary that
-    is sorted by the frequencies in another text is accepted."""
-    counts = counts[counts > 0]
-    if len(counts) < 20:  # Too few for a correlation.
-        return
-    ranks = numpy.argsort(numpy.argsort(-counts, kind="stable"), kind="stable")
-    if numpy.corrcoef(ranks, numpy.arange(len(counts)))[0, 1] <= 0.2:
-        warnings.warn(
-            "the words of the vocabulary are not sorted by falling frequency, as a sampled or "
-            "adaptive softmax requires: sort them",
-            stacklevel=3,
-        )
 
 
 def open_corpus(folder: Path) -> Corpus:

@@ -287,6 +287,48 @@ def test_a_vocabulary_of_all_words(run, tmp_path):
     assert "No word is unknown" not in succeed(*command, "--vocab-size", 15)
 
 
+def test_a_vocabulary_of_another_text(run, tmp_path):
+    (tmp_path / "vocab.txt").write_text("<S>\n</S>\n<UNK>\nder\n")
+    command = ("prepare", run / "text.txt", tmp_path / "corpus", "--whitespace")
+    output = " ".join(succeed(*command, "--vocab", tmp_path / "vocab.txt").split())
+    assert " 100% of the words are not in --vocab: is it of this language" in output
+    vocabulary = run / "out" / "model-best.head" / "vocab.txt"
+    assert "not in --vocab" not in succeed(*command, "--vocab", vocabulary, "--force")
+
+
+def test_a_corpus_of_few_words(tmp_path):
+    text, line = tmp_path / "text.txt", "the bank of the river and of the mill " * 100
+    for n_lines, is_few in ((1100, True), (1200, False)):
+        text.write_text("".join(f"{line}{i}\n" for i in range(n_lines)))
+        options = ("--whitespace", "--sentence-per-line", "--force")
+        output = " ".join(succeed("prepare", text, tmp_path / "corpus", *options).split())
+        assert ("words are too few to learn much from" in output) == is_few
+
+
+@pytest.mark.parametrize(
+    "line, is_split",
+    [
+        ("我今天早上去北京的天安门广场看升旗，然后回家吃饭。", False),
+        ("私は毎日学校に行きます。それは楽しいです。", False),
+        ("ฉันไปโรงเรียนทุกวันเพราะฉันอยากเรียนรู้", False),
+        ("我 今天 早上 去 北京 的 天安门 广场 看 升旗 ， 然后 回家 吃饭 。", True),
+        ("나는 아침에 베이징의 천안문 광장에 국기 게양식을 보러 갔다.", True),
+        ("Donaudampfschifffahrtsgesellschaften sind lang.", True),
+        (" ".join(["the bank of the river"] * 20) + " 我今天早上去北京的天安门广场看升旗", True),
+    ],
+)
+def test_text_that_the_tokenizer_does_not_split(line, is_split, tmp_path):
+    (tmp_path / "text.txt").write_text("".join(f"{line} {i}\n" for i in range(400)))
+    command = ("prepare", tmp_path / "text.txt", tmp_path / "corpus")
+    if is_split:
+        succeed(*command)
+        return
+    with pytest.warns(
+        UserWarning, match=r"\d words of a script without .* \d\d characters on .*zh"
+    ):
+        succeed(*command)
+
+
 def test_a_corpus_among_its_texts(run, tmp_path, monkeypatch):
     """What was written there before is not read, however the folder is named."""
     (tmp_path / "text.txt").write_text((run / "text.txt").read_text(encoding="utf8"))
