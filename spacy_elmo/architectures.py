@@ -13,12 +13,9 @@ from thinc.api import Model, chain
 from thinc.types import Floats2d
 
 from .bilm import BiLM, BiLMConfig, LSTMConfig
-from .bilm.config import Activation
 from .bilm.formats import read_vocabulary
-from .bilm.kernels import Kernel
 from .bilm.validation import validate
 from .inference import Settings
-from .inference.settings import Precision
 from .layers.encoder import BatchLayers, ElmoEncoder
 from .layers.listener import make_source
 from .layers.listener_state import ANY
@@ -28,15 +25,19 @@ from .segmenters import Segmenter, sentences
 from .weights import DEFAULT, absolute_source, load_bilm, source_language
 
 
+# The registered functions take any text for a choice: `Settings` has the better message.
+_settings: Callable[..., Settings] = Settings
+
+
 @registry.architectures("spacy-elmo.PretrainedBiLM.v1")
 def PretrainedBiLM(
     weights: Optional[str] = DEFAULT,
     segmenter: Optional[Segmenter] = None,
-    precision: Precision = Settings.precision,
+    precision: str = Settings.precision,
     max_tokens_per_batch: Optional[int] = Settings.max_tokens_per_batch,
     type_cache_mb: float = Settings.type_cache_mb,
     stateful: bool = Settings.stateful,
-    kernel: Kernel = Settings.kernel,
+    kernel: str = Settings.kernel,
     mixed_precision: bool = False,
 ) -> Model[list[Doc], BatchLayers]:
     """A biLM with existing weights. They are read at first use and saved with the pipeline, which
@@ -62,7 +63,7 @@ def PretrainedBiLM(
     return ElmoEncoder(
         None if weights is None else partial(load_bilm, absolute_source(weights)),
         segmenter or sentences(),
-        Settings(precision, max_tokens_per_batch, type_cache_mb, stateful, kernel),
+        _settings(precision, max_tokens_per_batch, type_cache_mb, stateful, kernel),
         mixed_precision=mixed_precision,
         language=source_language(weights),
     )
@@ -77,17 +78,17 @@ def build_bilm(
     proj_clip: Optional[float] = 3.0,
     use_skip_connections: bool = True,
     filters: Optional[Sequence[Sequence[int]]] = None,
-    activation: Activation = "relu",
+    activation: str = "relu",
     n_highway: int = 1,
     char_embedding_dim: int = 16,
     max_characters_per_token: int = 50,
     vocabulary: Optional[Union[str, Path]] = None,
     segmenter: Optional[Segmenter] = None,
-    precision: Precision = Settings.precision,
+    precision: str = Settings.precision,
     max_tokens_per_batch: Optional[int] = Settings.max_tokens_per_batch,
     type_cache_mb: float = Settings.type_cache_mb,
     stateful: bool = Settings.stateful,
-    kernel: Kernel = Settings.kernel,
+    kernel: str = Settings.kernel,
     mixed_precision: bool = False,
 ) -> Model[list[Doc], BatchLayers]:
     """A biLM with random weights, to train from scratch. Give either `filters` (character
@@ -115,7 +116,7 @@ def build_bilm(
         "max_characters_per_token": max_characters_per_token,
     }
     load = _choose_input(lstm, char_cnn, vocabulary)
-    settings = Settings(precision, max_tokens_per_batch, type_cache_mb, stateful, kernel)
+    settings = _settings(precision, max_tokens_per_batch, type_cache_mb, stateful, kernel)
     return ElmoEncoder(load, segmenter or sentences(), settings, mixed_precision=mixed_precision)
 
 

@@ -143,8 +143,8 @@ def test_a_saved_pipeline_with_word_input_needs_no_vocabulary_file(tmp_path, voc
         ({"n_highway": -1}, "char_cnn.n_highway must be 0 or more"),
         ({"char_embedding_dim": 0}, "embedding.dim must be 1 or more"),
         ({"max_characters_per_token": 2}, "max_characters_per_token is 2"),
-        ({"activation": "gelu"}, "relu"),
-        ({"precision": "float8"}, "float32"),
+        ({"activation": "gelu"}, "char_cnn.activation must be 'relu' or 'tanh', found 'gelu'"),
+        ({"precision": "fp16"}, "unknown precision 'fp16': choose one of float32, float16, int8"),
         ({"max_tokens_per_batch": 0}, "must be 1 or more"),
         ({"type_cache_mb": -1.0}, "must be 0 or more"),
         ({"dimension": 3}, "dimension"),
@@ -232,7 +232,8 @@ def test_pretrained_bilm_reads_nothing_before_its_first_use():
 @pytest.mark.parametrize(
     "wrong, message",
     [
-        ({"precision": "float8"}, "float32"),
+        ({"precision": "fp16"}, "unknown precision 'fp16': choose one of float32, float16, int8"),
+        ({"kernel": "cuda"}, "unknown kernel 'cuda': choose one of auto, torch, triton"),
         ({"max_tokens_per_batch": 0}, "must be 1 or more"),
         ({"max_tokens_per_batch": "many"}, "max_tokens_per_batch"),
         ({"type_cache_mb": -0.5}, "must be 0 or more"),
