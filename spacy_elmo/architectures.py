@@ -24,7 +24,6 @@ from .layers.mixes import Mix
 from .segmenters import Segmenter, sentences
 from .weights import DEFAULT, absolute_source, load_bilm, source_language
 
-
 # The registered functions take any text for a choice: `Settings` has the better message.
 _settings: Callable[..., Settings] = Settings
 

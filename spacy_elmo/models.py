@@ -67,6 +67,7 @@ class PublishedModel:
     revision (str): The branch, tag or commit of this repository.
     id (Optional[int]): The number in the NLPL repository.
     readable (bool): Whether there is a reader for its format.
+    listed (bool): Whether it is of use, and not for tests only.
     collection (Optional[str]): The models with which it has facts in common.
     """
 
@@ -86,6 +87,7 @@ class PublishedModel:
     revision: str = "main"
     id: Optional[int] = None
     readable: bool = True
+    listed: bool = True
     collection: Optional[str] = None
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
@@ -14,6 +15,7 @@ from ..models import (
     TABLE,
     PublishedModel,
     find_model,
+    home,
     pipeline_folder,
     read_table,
     weights_folder,
@@ -62,6 +64,7 @@ def download_cli(
         if model.name in bundled_names():
             msg.good(f"{model.name} is part of the package: use it by its name")
             return
+        _check_home()
         folder = output if no_convert and output else weights_folder(model.name)
         out = output or pipeline_folder(model.name)
         downloader = Downloader(quiet=quiet)
@@ -77,6 +80,19 @@ def download_cli(
             _write(model, folder, out, downloader, half, sentencizer, force)
     or_name = "" if output else f', or its name in a config: weights = "{model.name}"'
     msg.good(f"Wrote the pipeline {out}", f'Use it with spacy.load("{out}"){or_name}')
+
+
+def _check_home() -> None:
+    """RAISES (ValueError): If the folder of downloaded models cannot be made or written."""
+    try:
+        home().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=home()):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"cannot write the folder of downloads, {home()} ({error.strerror}): name another one "
+            "in the environment variable SPACY_ELMO_HOME"
+        ) from error
 
 
 def _choose(source: str, table: Path, name: Optional[str], lang: Optional[str]) -> PublishedModel:

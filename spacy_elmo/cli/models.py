@@ -19,6 +19,9 @@ _COLUMNS = ("name", "lang", "family", "shape", "size", "licence")
 def models_cli(
     name: Optional[str] = typer.Argument(None, help="Show all that is known about this one"),
     lang: Optional[str] = typer.Option(None, "--lang", "-l", help="Only those of a language"),
+    show_all: bool = typer.Option(
+        False, "--all", "-a", help="Also those that are not read, or for tests only"
+    ),
     table: Path = typer.Option(
         TABLE, "--table", help="Another table of models", show_default=False
     ),
@@ -35,6 +38,8 @@ def models_cli(
         if name is not None:
             model = find_model(name, models)
             models = {model.name: model}
+        elif not show_all:
+            models = {key: x for key, x in models.items() if x.readable and x.listed}
         chosen = [_describe(x) for x in models.values() if lang in (None, x.lang)]
         if not chosen:
             raise ValueError(f"no model of {lang!r}: `python -m spacy elmo models` lists all")
@@ -58,7 +63,7 @@ def _describe(model: PublishedModel) -> dict[str, Any]:
     facts = {
         key: value
         for key, value in vars(model).items()
-        if value is not None and key not in ("collection", "readable", *hidden)
+        if value is not None and key not in ("collection", "readable", "listed", *hidden)
     }
     files = {}
     for name, file in model.files.items():

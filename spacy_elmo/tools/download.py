@@ -24,14 +24,14 @@ from urllib.parse import urlsplit
 import requests
 from requests import Response
 from tqdm import tqdm
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, NewConnectionError
 
 from ..files import atomic_file, sync
 from ..models import RemoteFile, read_json
 
 Result = TypeVar("Result")
 
-_TIMEOUT = (20, 60)  # Seconds to connect, and without data.
+_TIMEOUT = (7, 60)  # Seconds to connect, and without data.
 _MAX_PAUSE = 60.0
 _BLOCK = 1 << 14  # Bytes. So many are lost when a connection breaks.
 _MAX_JSON = 1 << 24  # Bytes.
@@ -51,6 +51,17 @@ class _TryAgainError(Exception):
     def __init__(self, message: str, pause: float = 0.0) -> None:
         super().__init__(message)
         self.pause = pause
+
+
+class UnreachableError(ValueError):
+    """No connection to a server.
+
+    host (str): Its name.
+    """
+
+    def __init__(self, host: str) -> None:
+        super().__init__(f"no connection to {host}: is this machine online?")
+        self.host = host
 
 
 @dataclass(frozen=True)
@@ -76,7 +87,12 @@ class Downloader:
         """
         part = _part(path)
         with tqdm(
-            desc=path.name, unit="B", unit_scale=True, disable=self.quiet, file=sys.stderr
+            desc=path.name,
+            unit="B",
+            unit_scale=True,
+            disable=self.quiet,
+            file=sys.stderr,
+            delay=0.5,
         ) as bar:
             self._repeat(
                 lambda: _transfer(url, path, expected.size, bar),
@@ -109,9 +125,11 @@ class Downloader:
         """Repeat a request until it succeeds.
 
         progress (Callable): The number of bytes that are there.
-        RAISES (ValueError): If it cannot succeed, or has failed too often in a row.
+        RAISES (ValueError): If it cannot succeed, or has failed too often in a row; an
+            `UnreachableError` if there was no connection at all.
         """
-        failures, most = 0, progress()
+        start = most = progress()
+        failures = 0
         while True:
             try:
                 return request()
@@ -127,6 +145,9 @@ class Downloader:
                 # each time would never give up.
                 failures = 1 if progress() > most else failures + 1
                 most = max(most, progress())
+                # Where nothing has come from, there is no use in waiting for it.
+                if most == start and (host := _unreachable(error)):
+                    raise UnreachableError(host) from error
                 if failures >= self.attempts:
                     raise ValueError(
                         f"{error} (after {failures} attempts; the same command continues)"
@@ -138,6 +159,15 @@ class Downloader:
                 time.sleep(pause)
             except requests.RequestException as error:  # Such as an impossible URL.
                 raise ValueError(str(error)) from error
+
+
+def _unreachable(error: Any) -> str:
+    """RETURNS (str): The server to which there is no connection; empty if the error is another."""
+    kinds = (requests.exceptions.ProxyError, requests.ConnectTimeout)
+    reason = getattr(error.args[0] if error.args else None, "reason", None)
+    if not (isinstance(error, kinds) or isinstance(reason, NewConnectionError)):
+        return ""
+    return urlsplit(str(error.request.url)).netloc.rpartition("@")[2]
 
 
 def _transfer(url: str, path: Path, size: Optional[int], bar: tqdm) -> None:

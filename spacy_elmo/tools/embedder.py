@@ -52,9 +52,8 @@ class Embedder:
         try:
             self.bilm = bilm.to(device)
         except (AssertionError, RuntimeError) as error:
-            raise ValueError(
-                f"device {device!r}: {error}; give 'cpu', 'cuda' or 'cuda:1'"
-            ) from error
+            others = ", 'cuda' or 'cuda:1'" if torch.cuda.is_available() else ""
+            raise ValueError(f"device {device!r}: {error}; give 'cpu'{others}") from error
         self._settings = Settings(precision=precision, stateful=stateful)
         check_precision(precision, self.bilm.device)
 

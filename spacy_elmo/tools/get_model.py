@@ -30,7 +30,7 @@ from ..models import (
     read_manifest,
     write_manifest,
 )
-from .download import Downloader, discard_part, verify
+from .download import Downloader, UnreachableError, discard_part, verify
 
 # The files of each kind of model in a repository of Hugging Face: those that must be there, and
 # further ones. The first kind of which all are there is taken.
@@ -144,12 +144,12 @@ def _get_file(file: RemoteFile, path: Path, downloader: Downloader, force: bool)
             facts = {"url": _without_password(file.urls[0]), **verify(path, expected)}
             discard_part(path)
             return facts
-    errors = []
+    errors: list[ValueError] = []
     for url in file.urls:
         try:
             facts = {"url": _without_password(url), **downloader.file(url, path, expected)}
         except ValueError as error:
-            errors.append(f"{url}: {error}")
+            errors.append(error)
             continue
         if not expected.digests:
             date = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -157,12 +157,16 @@ def _get_file(file: RemoteFile, path: Path, downloader: Downloader, force: bool)
                 text = json.dumps({**facts, "date": date}, indent=2)
                 temporary.write_text(text + "\n", encoding="utf8")
         return facts
+    hosts = [error.host for error in errors if isinstance(error, UnreachableError)]
+    if len(hosts) == len(errors):
+        raise UnreachableError(" or ".join(dict.fromkeys(hosts)))
+    lines = [f"{url}: {error}" for url, error in zip(file.urls, errors)]
     if recorded:
-        errors.append(
+        lines.append(
             f"What is expected is what came from there on {recorded.get('date')}. If it has "
             f"changed, and you trust the change, remove {record}"
         )
-    raise ValueError("\n".join(errors))
+    raise ValueError("\n".join(lines))
 
 
 def _without_password(url: str) -> str:

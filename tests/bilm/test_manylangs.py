@@ -436,7 +436,12 @@ def test_dictionaries_that_are_missing_or_not_text(folder):
 
 def test_an_incomplete_model(folder):
     (folder / "encoder.pkl").unlink()
-    refused(folder, "all files of another format (manylangs,", "token_embedder.pkl, word.dic)")
+    refused(folder, "a model of ELMoForManyLangs, but lacks encoder.pkl")
+    for name in ("token_embedder.pkl", "char.dic", "word.dic"):
+        (folder / name).unlink()
+    refused(folder, "lacks char.dic, encoder.pkl, token_embedder.pkl")
+    (folder / "config.json").write_text("{}")  # Of another program.
+    refused(folder, "all files of another format (manylangs,", "found none (but ")
 
 
 @pytest.mark.parametrize("name, entry", [("char.dic", "<eow>"), ("word.dic", "<oov>")])

@@ -31,7 +31,7 @@ from ..conftest import elmo_pipeline, max_difference
 from ..families import allennlp_archive, bilm_tf, nlpl
 from ..kills import kill_repeatedly
 from ..site import Site, site
-from .conftest import fail, succeed
+from .conftest import fail, run, succeed
 
 TOKENS = [["the", "bank"]]
 
@@ -300,6 +300,29 @@ def test_what_cannot_be_downloaded(refuse, get, web: Site):
     get("tf", "--no-convert")
 
 
+def test_without_a_network(cache: Path, tmp_path: Path):
+    """One attempt for each address, and one message. Port 1 has no server."""
+    base = ["http://127.0.0.1:1/", "http://localhost:1/"]
+    models = [{"name": "m", "collection": "c", "files": {"options.json": "o", "weights.hdf5": "w"}}]
+    table = tmp_path / "table.json"
+    table.write_text(json.dumps({"collections": {"c": {"base": base}}, "models": models}))
+    result = run("download", "m", "--table", table)
+    assert result.exit_code == 1
+    output = " ".join(result.output.split())
+    hosts = "127.0.0.1:1 or localhost:1"
+    message = f"cannot download m: no connection to {hosts}: is this machine online?"
+    assert message in output and len(result.output.strip().splitlines()) <= 3
+
+
+def test_a_cache_that_cannot_be_written(refuse, tmp_path: Path, monkeypatch, web: Site):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SPACY_ELMO_HOME", str(tmp_path / "file" / "cache"))
+    message = refuse("plain")
+    assert "cannot write the folder of downloads" in message and "SPACY_ELMO_HOME" in message
+    assert str(tmp_path / "file" / "cache") in message
+    assert not web.requests
+
+
 def test_what_comes_with_the_package():
     assert "part of the package" in succeed("download", "en_elmo_sm")
 
@@ -517,6 +540,9 @@ def test_models_are_listed(get, cache: Path):
     output = succeed("models")
     assert "small" in output and "manylangs-de" in output and "in the package" in output
     assert "german" in succeed("models", "--lang", "de")
+    for options, is_there in (((), False), (("--all",), True)):
+        output = succeed("models", "--lang", "en", *options)
+        assert is_there == ("tiny-test-hub" in output) == ("tfhub-elmo" in output)
     assert "54,373" not in output and "2x1024/128" in succeed("models", "small")
     assert "no model of 'qqq'" in fail("models", "--lang", "qqq")
     assert "is not a model" in fail("models", "what")
@@ -526,7 +552,7 @@ def test_models_are_listed(get, cache: Path):
 
 def test_models_says_what_is_here(get, table: Path, cache: Path):
     get("plain")
-    facts = {x["name"]: x for x in json.loads(succeed("models", "--table", table, "--json"))}
+    facts = {x["name"]: x for x in json.loads(succeed("models", "--table", table, "--json", "-a"))}
     assert facts["plain"]["state"] == str(cache / "pipelines" / "plain")
     assert facts["nowhere"]["state"] == "no address" and facts["tf"]["state"] == "not readable"
 

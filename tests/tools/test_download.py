@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
+import requests
 
 from spacy_elmo.models import RemoteFile
 from spacy_elmo.tools import download
@@ -293,7 +294,23 @@ def test_impossible_addresses(url: str, path: Path):
 def test_a_server_that_is_not_there(path: Path):
     with site() as running:
         url = running.url
-    assert "after 3 attempts" in fails(f"{url}/a", path)
+    host = url.removeprefix("http://")
+    assert fails(f"{url}/a", path) == f"no connection to {host}: is this machine online?"
+
+
+def test_a_server_that_goes_away(web: Site, path: Path):
+    """Where data has come from, it is worth waiting for more."""
+    url = web.add("/a", DATA, breaks=[len(DATA) // 2])
+
+    def leave(*arguments, **settings):
+        response = get(url, **settings)
+        monkey.setattr(requests, "get", lambda *a, **b: get("http://127.0.0.1:1/a", **b))
+        return response
+
+    get = requests.get
+    with pytest.MonkeyPatch.context() as monkey:
+        monkey.setattr(requests, "get", leave)
+        assert "after 3 attempts" in fails(url, path)
 
 
 def test_json(web: Site):

@@ -5,6 +5,7 @@ import shutil
 import numpy
 import pytest
 import spacy
+import torch
 
 from spacy_elmo.bilm.formats import native
 from spacy_elmo.tools.embedder import Embedder
@@ -84,6 +85,9 @@ def test_a_token_is_a_string(embedder, token):
 def test_no_such_device(weights_folder, device):
     with pytest.raises(ValueError, match=f"device '{device}': .*give 'cpu'"):
         Embedder(weights_folder, device=device)
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match=r"device 'cuda': .*; give 'cpu'$"):
+            Embedder(weights_folder, device="cuda")
 
 
 @pytest.mark.parametrize("batch", ["The bank", b"The bank", None, 3])

@@ -133,6 +133,8 @@ def _find_in_folder(folder: Path) -> tuple[ModuleType, Path]:
         for format in FORMATS:
             if format.detect(folder, b""):
                 return format, folder
+    if not files and (missing := manylangs.missing_files(folder)):
+        raise ValueError(f"{folder} is {manylangs.DESCRIPTION}, but lacks {', '.join(missing)}")
     names = ", ".join(path.name for path in files) or "none"
     if others := sorted(path.name for path in folder.iterdir() if path not in files):
         names += f" (but {', '.join(others[:8])}{', ...' if len(others) > 8 else ''})"

@@ -81,6 +81,15 @@ def detect(path: Path, start: bytes) -> bool:
     return path.is_dir() and bool(_model_folders(path))
 
 
+def missing_files(folder: Path) -> list[str]:
+    """RETURNS (list): What a folder that has a part of a model lacks; empty if it has none."""
+    needed = {_CONFIG, _CHARACTERS, _ENCODER, _EMBEDDER}
+    there = {name for name in needed if (folder / name).is_file()}
+    if there == {_CONFIG}:  # Many programs have a file of this name.
+        there = there if b'"config_path"' in (folder / _CONFIG).read_bytes() else set()
+    return sorted(needed - there) if there else []
+
+
 def read(path: Path, options: Optional[Path] = None) -> BiLM:
     """Read a folder.
 
