@@ -98,9 +98,8 @@ def embed_cli(
     If it is interrupted, the same command continues from there.
 
     HDF5 has one dataset per line number, of shape (layers, tokens, width), as bilm-tf's
-    dump_bilm_embeddings writes them; .npz has arrays of the same names. JSON lines have "text" or
-    "tokens". An empty line has an empty array. Several files count as one, in the order of their
-    names.
+    dump_bilm_embeddings writes them; .npz has arrays of the same names. An empty line has an empty
+    array. Several files count as one, in the order of their names.
 
     Parquet is a folder of parts, with one row of IDs and vectors for each row of the input. Shards
     may run at the same time, on several machines.

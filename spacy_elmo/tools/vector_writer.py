@@ -14,10 +14,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import json
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional
 
@@ -97,12 +98,14 @@ class VectorWriter:
         self, out: Path, nlp: Language, elmo: Elmo, layers: str = "all", *, force: bool = False
     ) -> None:
         if out.suffix not in _OUTPUTS:
-            raise ValueError(f"{out}: the output must end in one of {', '.join(_OUTPUTS)}")
+            suffixes = ", ".join([*_OUTPUTS, ".parquet"])  # The last is not written here.
+            raise ValueError(f"{out}: the output must end in one of {suffixes}")
         self.out = out
         self.nlp = nlp
         self.elmo = elmo
         self.layers = layers
         self._is_docs = out.suffix == ".spacy"
+        self._numbers: dict[str, str] = {}
         self._folder = _parts_folder(out)
         self._settings = {
             "layers": layers,
@@ -156,6 +159,9 @@ class VectorWriter:
                 records = map(self._encode, self.nlp.pipe(portion, **settings))
                 self._write_part(path, records)
                 yield sum(map(len, portion))
+            if _OUTPUTS[self.out.suffix] is _write_hdf5:
+                texts = (doc.text.strip() for doc in portion)
+                self._numbers.update((text, str(i)) for i, text in enumerate(texts, n_read))
             n_read += len(portion)
         if written:
             raise self._other_docs(n_read, self.n_records)
@@ -163,7 +169,7 @@ class VectorWriter:
     def finish(self) -> None:
         """Make the output of the parts, and remove them."""
         with self._resumable(self.out), atomic_file(self.out) as temporary:
-            _OUTPUTS[self.out.suffix](temporary, self._read_records())
+            _OUTPUTS[self.out.suffix](temporary, self._read_records(), self._numbers)
         remove_folder(self._folder)
 
     def _check_resumable(self) -> None:
@@ -193,7 +199,7 @@ class VectorWriter:
                 with atomic_folder(self._folder) as new:
                     srsly.write_json(new / _SETTINGS, self._settings)
             with atomic_file(path) as temporary:
-                _write_zip(temporary, records)
+                _write_zip(temporary, records, {})
         self._parts.append(path)
 
     def _encode(self, doc: Doc) -> bytes:
@@ -315,32 +321,35 @@ class _NonFailingFile(io.FileIO):
             return size or 0
 
 
-def _write_hdf5(path: Path, records: Iterable[bytes]) -> None:
+def _write_hdf5(path: Path, records: Iterable[bytes], numbers: Mapping[str, str]) -> None:
     with _NonFailingFile(path, "w+") as raw:
         with h5py.File(raw, "w") as file:
             for number, record in enumerate(records):
                 file[str(number)] = numpy.load(io.BytesIO(record))
                 if raw.error is not None:
                     break
+            # As AllenNLP's command `elmo` writes it.
+            text = [json.dumps(numbers)]
+            file.create_dataset("sentence_to_index", data=text, dtype=h5py.string_dtype())
         if raw.error is not None:
             raise raw.error
 
 
-def _write_zip(path: Path, records: Iterable[bytes]) -> None:
+def _write_zip(path: Path, records: Iterable[bytes], numbers: Mapping[str, str]) -> None:
     with zipfile.ZipFile(path, "w") as file:
         for number, record in enumerate(records):
             # ZipInfo has a fixed time: the same records, the same bytes.
             file.writestr(zipfile.ZipInfo(f"{number}.npy"), record)
 
 
-def _write_docbin(path: Path, records: Iterable[bytes]) -> None:
+def _write_docbin(path: Path, records: Iterable[bytes], numbers: Mapping[str, str]) -> None:
     docs = DocBin(store_user_data=True)
     for record in records:
         docs.merge(DocBin(store_user_data=True).from_bytes(record))
     docs.to_disk(path)
 
 
-_OUTPUTS: dict[str, Callable[[Path, Iterable[bytes]], None]] = {
+_OUTPUTS: dict[str, Callable[[Path, Iterable[bytes], Mapping[str, str]], None]] = {
     ".hdf5": _write_hdf5,
     ".h5": _write_hdf5,
     ".npz": _write_zip,

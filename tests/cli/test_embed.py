@@ -42,7 +42,8 @@ def expected(bilm: BiLM) -> list[numpy.ndarray]:
 
 def read(path: Path) -> list[numpy.ndarray]:
     with h5py.File(path) as file:
-        return [file[str(number)][()] for number in range(len(file))]
+        # One more key, as in files of AllenNLP: `sentence_to_index`.
+        return [file[str(number)][()] for number in range(len(file) - 1)]
 
 
 def test_hdf5_has_the_layout_of_bilm_tf(text: Path, pipeline: Path, expected: list, tmp_path: Path):
@@ -51,6 +52,11 @@ def test_hdf5_has_the_layout_of_bilm_tf(text: Path, pipeline: Path, expected: li
     assert [array.shape for array in actual] == [(3, len(line.split()), 12) for line in LINES]
     assert max(map(max_difference, actual, expected)) <= 1e-6
     assert not list(tmp_path.glob(".out*"))
+    # AllenNLP's command `elmo`: JSON in an array of one string, from tokens joined by spaces.
+    with h5py.File(tmp_path / "out.hdf5") as file:
+        assert file["sentence_to_index"].shape == (1,)
+        numbers = json.loads(file["sentence_to_index"][0])
+    assert numbers == {line: str(number) for number, line in enumerate(LINES)}
 
 
 @pytest.mark.parametrize("layers", ["top", "mixed", "mean"])
@@ -672,6 +678,13 @@ def test_a_named_pipe_is_read_like_stdin(pipeline: Path, tmp_path: Path):
     writer.join()
     succeed("embed", "-", tmp_path / "stdin.hdf5", "-m", pipeline, stdin=text)
     assert same(tmp_path / "pipe.hdf5", tmp_path / "stdin.hdf5")
+
+
+@pytest.mark.parametrize("name", ["out.npy", "out.csv", "out"])
+def test_outputs(name: str, text: Path, pipeline: Path, tmp_path: Path):
+    message = fail("embed", text, tmp_path / name, "-m", pipeline)
+    suffixes = ".hdf5, .h5, .npz, .spacy, .parquet"
+    assert f"{name}: the output must end in one of {suffixes}" in message
 
 
 def test_one_record(pipeline: Path, tmp_path: Path):
