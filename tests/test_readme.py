@@ -120,6 +120,20 @@ def test_training_command_runs(folder: Path, run: Callable[[str], str]):
     assert spacy.load(folder / "tagger" / "model-last")("The bank")[0].tag_
 
 
+def test_conversion_to_training_data_runs(folder: Path):
+    (code,) = blocks("bash", "converts")
+    columns = [f"{i}\t{word}\t_\tX\tX\t_\t{i - 1}\t_\t_\t_" for i, word in enumerate("ab", 1)]
+    (folder / "trees.conllu").write_text("\n".join(columns) + "\n\n")
+    (folder / "entities.iob").write_text("Anna|B-PER lives|O in|O Rome|B-LOC\n")
+    (folder / "corpus").mkdir()
+    run_bash(code)
+    vocab = spacy.blank("en").vocab
+    (tree,) = DocBin().from_disk(folder / "corpus" / "trees.spacy").get_docs(vocab)
+    (text,) = DocBin().from_disk(folder / "corpus" / "entities.spacy").get_docs(vocab)
+    assert [token.tag_ for token in tree] == ["X", "X"]
+    assert [entity.text for entity in text.ents] == ["Anna", "Rome"]
+
+
 @both_ways
 def test_pretraining_commands_run(folder: Path, run: Callable[[str], str]):
     (code,) = blocks("bash", "needs text")
