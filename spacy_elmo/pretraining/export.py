@@ -56,6 +56,7 @@ def draw_curves(history: list[dict[str, Any]], path: Path) -> bool:
     """
     try:
         from matplotlib.figure import Figure
+        from matplotlib.ticker import LogFormatter
     except ImportError:
         return False
     if not history:
@@ -67,6 +68,8 @@ def draw_curves(history: list[dict[str, Any]], path: Path) -> bool:
         axes.plot(words, [record[name] for record in history], marker=".", label=name)
     axes.axhline(history[-1]["unigram"], color="gray", linestyle="--", label="unigram")
     axes.set_yscale("log")
+    for axis_formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        axis_formatter(LogFormatter())
     axes.set_xlabel("million words read")
     axes.set_ylabel("perplexity on held-out text")
     axes.legend()

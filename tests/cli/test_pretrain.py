@@ -16,6 +16,7 @@ import torch
 
 from spacy_elmo.files import atomic_folder
 from spacy_elmo.pretraining.config import read_config
+from spacy_elmo.pretraining.export import draw_curves
 from spacy_elmo.pretraining.language_model import LanguageModel
 from spacy_elmo.weights import DEFAULT
 
@@ -57,6 +58,22 @@ def test_the_curves(run):
     pytest.importorskip("matplotlib")
     data = (run / "out" / "curves.png").read_bytes()
     assert data.startswith(b"\x89PNG") and len(data) > 5000
+
+
+def test_the_ticks_of_the_curves_are_numbers(tmp_path, monkeypatch):
+    """600 and 300, and not as powers of ten."""
+    figures = pytest.importorskip("matplotlib.figure")
+    labels, save = [], figures.Figure.savefig
+
+    def save_and_look(figure, *arguments, **settings):
+        save(figure, *arguments, **settings)
+        labels.extend(x.get_text() for x in figure.axes[0].get_yticklabels(which="both"))
+
+    monkeypatch.setattr(figures.Figure, "savefig", save_and_look)
+    names = ("forward", "backward", "average", "unigram")
+    history = [{"words": n, **dict.fromkeys(names, n)} for n in (250, 650)]
+    assert draw_curves(history, tmp_path / "curves.png")
+    assert {"300", "600"} <= {*labels} and not any("^" in label for label in labels)
 
 
 def test_perplexity(run, monkeypatch):
