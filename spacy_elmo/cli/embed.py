@@ -126,7 +126,9 @@ def embed_cli(
             model, text or "text", "vector", pool.value, layer, dtype.value, threads, **others
         )
         n_rows = rows or DEFAULT_ROWS[pool.value]
-        paths = find_sources(sources, out, columns=text is not None or bool(ids))
+        # Lines can be carried through as "text".
+        has_columns = text is not None or any(name != "text" for name in ids)
+        paths = find_sources(sources, out, columns=has_columns)
         job = ParquetJob(out, paths, embed, ids, n_rows, reader)
         shards = run_on_ray(job, workers, gpu=gpu_id >= 0) if is_ray else None
         _embed_rows(job, shard, force, quiet, shards)

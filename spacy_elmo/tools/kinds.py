@@ -23,7 +23,7 @@ KINDS = {
 }
 # Known formats that are not read, and what to do with them.
 _ADVICE = {
-    ".json .geojson": "write it as JSON lines (.jsonl), an object per line",
+    ".json .geojson": "name it .jsonl if it has an object per line, or else write it so",
     ".conllu .conllubio .conll .conllx .iob .iob2 .ner": "`python -m spacy convert FILE "
     "FOLDER` makes a .spacy file of it",
     ".html .htm .xhtml .xml .pdf .doc .docx .odt .rtf .epub": "write its text to a .txt file, "

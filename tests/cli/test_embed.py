@@ -617,14 +617,14 @@ def test_named_columns_of_a_table(pipeline: Path, tmp_path: Path):
 
 @pytest.mark.parametrize("out", ["out.npz", "out.parquet"])
 def test_what_is_no_table_is_not_read_as_one(out: str, text: Path, pipeline: Path, tmp_path: Path):
-    for options in (("--text", "text"), ("--id", "text")):
+    for options in (("--text", "text"), ("--id", "id")):
         if out == "out.npz" and options[0] == "--id":
             continue
         message = fail("embed", text, tmp_path / out, "-m", pipeline, *options)
         assert "its lines have no columns: leave out --text" in message
     text.rename(tmp_path / "text.json")
     message = fail("embed", tmp_path / "text.json", tmp_path / out, "-m", pipeline)
-    assert ".json is not read: write it as JSON lines" in message
+    assert ".json is not read: name it .jsonl if" in message
     assert "no such file: missing.csv" in fail("embed", "missing.csv", tmp_path / out, "-m", "x")
 
 

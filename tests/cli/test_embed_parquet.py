@@ -130,12 +130,12 @@ def test_named_columns(number: int, pipeline: Path, tmp_path: Path):
     assert list(read(out)) == [f"n{i}" for i in range(5)]
 
 
-def test_texts_can_be_carried_through(pipeline: Path, tmp_path: Path):
+def test_texts_can_be_carried_through(text: Path, pipeline: Path, tmp_path: Path):
     path = tmp_path / "in.jsonl"
     path.write_text("".join(json.dumps({"text": line}) + "\n" for line in LINES))
-    embed(path, tmp_path / "out.parquet", "-m", pipeline, "--id", "text")
+    embed(path, text, tmp_path / "out.parquet", "-m", pipeline, "--id", "text")
     table = parquet.read_table(tmp_path / "out.parquet")
-    assert table.column("text").to_pylist() == LINES
+    assert table.column("text").to_pylist() == LINES * 2
     path.write_text('{"text": "a b"}\n{"text": ["a", "b"]}\n')
     message = fail("embed", path, tmp_path / "o.parquet", "-m", pipeline, "--id", "text")
     assert "the column 'text' has texts and lists of tokens, and so cannot be written" in message

@@ -167,7 +167,7 @@ def test_no_files(tmp_path, name):
     "name, advice",
     [
         ("a.pdf", r"a.pdf: .pdf is not read: write its text to a .txt file"),
-        ("a.JSON", r".json is not read: write it as JSON lines \(.jsonl\)"),
+        ("a.JSON", r".json is not read: name it .jsonl if it has an object per line"),
         ("a.json.gz", r".json is not read"),
         ("a.html", r".html is not read"),
         ("a.conllu", r".conllu is not read: `python -m spacy convert FILE FOLDER` makes a .spacy"),
