@@ -75,11 +75,9 @@ def embed_cli(
     text: Optional[str] = TEXT,
     encoding: str = ENCODING,
     errors: str = ERRORS,
+    nulls: Nulls = typer.Option("error", help="Null texts; empty: a null vector, or no tokens"),
     precision: Optional[str] = _PRECISION,
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for the CPU"),
-    nulls: Nulls = typer.Option(
-        "error", help="What a null text becomes; empty: null, or no tokens"
-    ),
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite OUT, start afresh"),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress bar"),
     ids: list[str] = _for_parquet([], "--id", help="a column to carry through; any number"),
@@ -110,7 +108,7 @@ def embed_cli(
         if "://" in inputs[-1]:
             raise ValueError(f"{inputs[-1]} is a URL: write to this machine, and copy that")
         sources, out = inputs[:-1], Path(inputs[-1])
-        reader = Reader(text, encoding, errors)
+        reader = Reader(text, encoding, errors, nulls.value)
         require_gpu(gpu_id)
         if out.suffix != ".parquet":
             _check_options(ctx, _FILES)
@@ -122,6 +120,7 @@ def embed_cli(
         is_ray = engine.value == "ray"
         _check_options(ctx, _PARQUET, _RAY if is_ray else _LOCAL)
         others: dict[str, Any] = {"precision": precision, "name": name, "gpu_id": gpu_id}
+        others |= {"nulls": nulls.value}
         embed = Embed(
             model, text or "text", "vector", pool.value, layer, dtype.value, threads, **others
         )
@@ -155,7 +154,6 @@ def _embed_docs(
     layers: str,
     name: Optional[str],
     whitespace: bool,
-    nulls: str,
     precision: Optional[str],
     force: bool,
     quiet: bool,
@@ -179,7 +177,7 @@ def _embed_docs(
         _write(writer, paths, reader, whitespace, quiet)
     warn_of_errors(reader)
     msg.good(f"Wrote {_records(writer.n_records)} to {out}")
-    _report_nulls(n_nulls, "no tokens")
+    _report_nulls(reader.n_nulls, "no tokens")
 
 
 def _embed_rows(
@@ -226,8 +224,6 @@ def _write(
 ) -> None:
     """Write the output with a progress bar."""
     total = total_size(paths)
-    null_lines: list[str] = []
-    on_null = null_lines.append if nulls == "empty" else _refuse_null
     with tqdm(total=total, unit="B", unit_scale=True, disable=quiet, file=sys.stderr) as bar:
         docs = read_docs(writer.nlp, paths, reader, whitespace=whitespace, progress=bar.update)
         n_tokens = 0
@@ -236,11 +232,6 @@ def _write(
             if seconds := bar.format_dict["elapsed"]:
                 bar.set_postfix_str(f"{n_tokens / seconds:,.0f} tokens/s")
     writer.finish()
-    return len(null_lines)
-
-
-def _refuse_null(where: str) -> None:
-    raise ValueError(f"{where}: the text is null: remove it, or choose --nulls empty")
 
 
 def _report_nulls(n: int, result: str) -> None:

@@ -190,7 +190,7 @@ class ParquetJob:
             for block, table in read_blocks(source, text, ids, n, is_wanted, self.reader):
                 path = self.out / f"part-{number:05}-{block:06}.parquet"
                 first_row = block * self.n_rows + 1
-                n_nulls = table.column(text).null_count
+                n_nulls = table.column(text).to_pylist().count(None)
                 is_new = self._write_part(path, table, source, first_row)
                 yield path, len(table), n_nulls, is_new
 

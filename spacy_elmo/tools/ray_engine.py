@@ -77,7 +77,7 @@ def _run(job: ParquetJob, n_actors: Optional[int], gpu: bool) -> Iterator[tuple[
             if row["error"]:
                 raise ValueError(row["error"])
             job.reader.n_bad += row["bad"]
-            yield row["rows"], row["new"]
+            yield row["rows"], row["nulls"], row["new"]
     except ray.exceptions.RayError as error:
         raise ValueError(f"Ray: {error}") from error
     finally:
@@ -99,7 +99,7 @@ class _Writer:
         self.n_shards = n_shards
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
-        n_rows = n_new = 0
+        n_rows = n_nulls = n_new = 0
         problem, n_bad = "", self.job.reader.n_bad
         try:
             for shard in batch["shard"].tolist():
@@ -108,7 +108,8 @@ class _Writer:
         except (ValueError, OSError) as error:  # Ray would hide the message in its own.
             problem = str(error)
         n_bad = self.job.reader.n_bad - n_bad
-        return {"rows": [n_rows], "new": [n_new], "bad": [n_bad], "error": [problem]}
+        counts = {"rows": [n_rows], "nulls": [n_nulls], "new": [n_new], "bad": [n_bad]}
+        return {**counts, "error": [problem]}
 
 
 def _start(folder: Path) -> Any:

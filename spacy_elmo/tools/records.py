@@ -35,13 +35,13 @@ class Record(NamedTuple):
     """A line, a row or a doc.
 
     number (int): Its number in the file, from 1. The header and empty lines of a table have none.
-    text (Union[str, list[str]]): The text or the tokens.
-    ids (list[str]): The values of other columns.
+    text (Union[str, list[str], None]): The text or the tokens; None for null.
+    ids (list[Optional[str]]): The values of other columns.
     """
 
     number: int
-    text: Union[str, list[str]]
-    ids: list[str]
+    text: Union[str, list[str], None]
+    ids: Sequence[Optional[str]]
 
 
 @dataclass
@@ -53,14 +53,18 @@ class Reader:
     encoding (str): The encoding.
     errors (str): "strict": an error. "replace": U+FFFD for bytes that are not of the encoding, and
         for NUL; an empty text for a record without a text. "ignore": both are left out.
+    nulls (str): Whether a text that is null is an "error", or "empty".
     n_bad (int): Lines and rows so far that were not read as they are.
+    n_nulls (int): Texts so far that are null.
     RAISES (ValueError): If a value is impossible.
     """
 
     text: Optional[str] = None
     encoding: str = "utf8"
     errors: str = "strict"
+    nulls: str = "error"
     n_bad: int = 0
+    n_nulls: int = 0
 
     def __post_init__(self) -> None:
         try:
@@ -98,8 +102,8 @@ class Reader:
         is_table = kind == TABLE
         objects = self._read_table(lines, source, ids) if is_table else _parse_lines(lines)
         for number, line, fields in objects:
-            value: Union[str, list[str]] = ""
-            values = [""] * len(ids)
+            value: Union[str, list[str], None] = ""
+            values: list[Optional[str]] = [""] * len(ids)
             try:
                 if isinstance(fields, ValueError):
                     raise fields
@@ -113,6 +117,7 @@ class Reader:
                 self._report(source, line, f"{where}: {error}")
                 if self.errors == "ignore":
                     continue
+            self.n_nulls += value is None
             yield Record(number, value, values)
 
     def _report(self, source: Source, line: int, problem: str) -> None:
@@ -124,8 +129,8 @@ class Reader:
             self.n_bad += 1
             self._last_bad = line
 
-    def _get_text(self, fields: dict[str, Any]) -> Union[str, list[str]]:
-        """RETURNS (Union[str, list]): The text or the tokens of an object.
+    def _get_text(self, fields: dict[str, Any]) -> Union[str, list[str], None]:
+        """RETURNS (Union[str, list, None]): The text or the tokens of an object.
         RAISES (ValueError): If it has none."""
         name = self.text or ("tokens" if isinstance(fields.get("tokens"), list) else "text")
         value = fields.get(name)
@@ -135,6 +140,10 @@ class Reader:
             if "" in value:
                 raise ValueError(f"a token of {name!r} is an empty string: {value!r:.80}")
             return list(map(replace_surrogates, value))
+        if value is None and name in fields:
+            if self.nulls == "error":
+                raise ValueError(f"{name!r} is null: remove it, or choose nulls 'empty'")
+            return None
         raise ValueError(_misfit("a string or a list of strings", name, fields))
 
     def _read_lines(self, source: Source, progress: Progress) -> Iterator[str]:
@@ -227,9 +236,12 @@ def _parse_lines(lines: Iterable[str]) -> Iterator[_Fields]:
         yield number, number, fields
 
 
-def _get_id(fields: dict[str, Any], name: str) -> str:
-    """RETURNS (str): A field that is carried through. RAISES (ValueError): If there is none."""
+def _get_id(fields: dict[str, Any], name: str) -> Optional[str]:
+    """RETURNS (Optional[str]): A field that is carried through, or null.
+    RAISES (ValueError): If there is none."""
     value = fields.get(name)
+    if value is None and name in fields:
+        return None
     if isinstance(value, str):
         return replace_surrogates(value)
     if isinstance(value, (int, float)):

@@ -153,7 +153,8 @@ def _read_records(
             reader.n_bad = n_bad  # Whoever wants the block counts them.
             continue
         columns: dict[str, Any] = {
-            name: [record.ids[i] for record in few] for i, name in enumerate(others)
+            name: arrow.array([record.ids[i] for record in few], arrow.string())
+            for i, name in enumerate(others)
         }
         columns[text] = _text_column([record.text for record in few])
         if not ids:
@@ -170,8 +171,9 @@ def _text_column(texts: list[Any]) -> Any:
     """RETURNS (Array): Strings, lists of tokens, or a union of both."""
     arrow = import_arrow()
     kinds = [int(isinstance(text, list)) for text in texts]
-    if len(set(kinds)) == 1:
-        return arrow.array(texts)
+    has_kinds = {kind for text, kind in zip(texts, kinds) if text is not None}
+    if len(has_kinds) <= 1:  # If all are null, the type is that of strings.
+        return arrow.array(texts, None if 1 in has_kinds else arrow.string())
     children = [[x if y == kind else None for x, y in zip(texts, kinds)] for kind in (0, 1)]
     return arrow.UnionArray.from_sparse(
         arrow.array(kinds, arrow.int8()), list(map(arrow.array, children))

@@ -137,7 +137,7 @@ def read_texts(
     reader = reader or Reader()
     for path in files:
         for _, text, _ in reader.read(path, progress=progress):
-            text = text if isinstance(text, str) else " ".join(text)
+            text = text if isinstance(text, str) else " ".join(text or ())
             if text := text.replace("\n", " ").strip():
                 yield text
 
@@ -149,7 +149,6 @@ def read_docs(
     *,
     whitespace: bool = False,
     max_characters: Optional[int] = None,
-    on_null: Optional[Callable[[str], object]] = None,
     progress: Progress = None,
 ) -> Iterator[Doc]:
     """Read one doc per line, record or doc, tokenised but not processed.
@@ -167,6 +166,7 @@ def read_docs(
             yield from read_docbin(path, nlp.vocab, progress)
             continue
         for _, text, _ in reader.read(path, progress=progress):
+            text = "" if text is None else text
             if isinstance(text, str) and not whitespace:
                 # Not `nlp.make_doc`: it refuses long texts, because of parsers.
                 yield from map(nlp.tokenizer, _cut(text, max_characters))

@@ -83,9 +83,9 @@ def test_choice_of_layers(layers: str, text: Path, pipeline: Path, expected: lis
 def test_nulls(suffix: str, pipeline: Path, tmp_path: Path):
     """They are like empty lines, but counted. An object without a text is an error."""
     path, out = tmp_path / "in.jsonl", tmp_path / f"out.{suffix}"
-    path.write_text('{"text": "a b"}\n\n{"text": null}\n{"tokens": null}\n{"text": "c"}\n')
+    path.write_text('{"text": "a b"}\n\n{"text": null}\n{"text": null}\n{"text": "c"}\n')
     command = ("embed", path, out, "-m", pipeline)
-    assert "line 3: the text is null: remove it, or choose --nulls empty" in fail(*command)
+    assert "line 3: 'text' is null: remove it, or choose nulls 'empty'" in fail(*command)
     output = " ".join(succeed(*command, "-q", "--nulls", "empty").split())
     assert "2 of the texts are null, with no tokens" in output
     if suffix == "hdf5":
@@ -98,7 +98,7 @@ def test_nulls(suffix: str, pipeline: Path, tmp_path: Path):
     assert [array.shape for array in arrays] == [(3, n, 12) for n in (2, 0, 0, 0, 1)]
     path.write_text('{"text": "a b"}\n{"body": "c"}\n')
     command = (*command, "--force", "--nulls", "empty")
-    assert "line 2: must be an object with" in fail(*command)
+    assert "line 2: must have a string or a list of strings 'text'" in fail(*command)
 
 
 def test_jsonl_spacy_and_stdin_agree(pipeline: Path, text: Path, expected: list, tmp_path: Path):
