@@ -14,6 +14,7 @@ _UNSPACED = re.compile(
 )
 # Words in these scripts have 2 to 5 characters on average; clauses have ten and more.
 _MAX_MEAN_LENGTH = 7
+_MIN_TYPES = 20  # Fewer are too few for a mean or a correlation.
 
 
 def warn_if_unsegmented(types: Sequence[str], counts: numpy.ndarray) -> None:
@@ -24,7 +25,7 @@ def warn_if_unsegmented(types: Sequence[str], counts: numpy.ndarray) -> None:
     """
     chosen = [i for i, word in enumerate(types) if counts[i] and _UNSPACED.search(word)]
     n_words = int(counts[chosen].sum())
-    if n_words < max(1, 0.05 * counts.sum()):
+    if len(chosen) < _MIN_TYPES or n_words < 0.05 * counts.sum():
         return
     mean = sum(int(counts[i]) * len(types[i]) for i in chosen) / n_words
     if mean > _MAX_MEAN_LENGTH:
@@ -41,7 +42,7 @@ def warn_if_unsorted(counts: numpy.ndarray) -> None:
     """Warn if counts hardly fall with the rank, as in an alphabetical vocabulary. A vocabulary that
     is sorted by the frequencies in another text is accepted."""
     counts = counts[counts > 0]
-    if len(counts) < 20:  # Too few for a correlation.
+    if len(counts) < _MIN_TYPES:
         return
     ranks = numpy.argsort(numpy.argsort(-counts, kind="stable"), kind="stable")
     if numpy.corrcoef(ranks, numpy.arange(len(counts)))[0, 1] <= 0.2:

@@ -335,7 +335,8 @@ def test_a_corpus_of_few_words(tmp_path):
     ],
 )
 def test_text_that_the_tokenizer_does_not_split(line, is_split, tmp_path):
-    (tmp_path / "text.txt").write_text("".join(f"{line} {i}\n" for i in range(400)))
+    lines = "".join(f"{line[:-1]}{chr(0x4E00 + i)}{line[-1]}\n" for i in range(400))
+    (tmp_path / "text.txt").write_text(lines, encoding="utf8")
     command = ("prepare", tmp_path / "text.txt", tmp_path / "corpus")
     if is_split:
         succeed(*command)
