@@ -28,7 +28,6 @@ from .distributed import all_gather, all_reduce_sum, any_rank, barrier, broadcas
 from .export import write_model
 from .init_model import build_model
 from .loggers import Log, resolve_logger
-from .memory import check_memory
 from .perplexity import finite, perplexity
 from .signals import handle_signals
 from .train_state import TrainState, count_steps
@@ -109,8 +108,7 @@ class Trainer:
     corpus (Corpus): The corpus.
     device (torch.device): The device.
     checkpoint (Optional[Path]): What to continue from; None for a new training.
-    RAISES (ValueError): If config, corpus and checkpoint do not fit together, or if the training
-        needs more than the free memory.
+    RAISES (ValueError): If config, corpus and checkpoint do not fit together.
     """
 
     def __init__(
@@ -142,7 +140,6 @@ class Trainer:
             paths = replace(config.paths, init_from=None)
             bilm = BiLMConfig.from_options(saved["bilm"])
             model_config = replace(config, paths=paths, bilm=bilm)
-        check_memory(model_config, corpus, str(device), world_size())
         self.model, self.origin = build_model(model_config, corpus)
         self.model.to(device)
         self.model.bilm.lstm.kernel = self.model.output.kernel = config.system.kernel
