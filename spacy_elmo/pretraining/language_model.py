@@ -75,7 +75,8 @@ class LanguageModel(nn.Module):
         texts = [boundaries.get(text, text) for text in batch.types]
         # In bfloat16, as autocast returns them, the types would be too coarse for cells.
         types = self.bilm.token_encoder(texts).to(self.bilm.dtype)
-        x = types[to_device(batch.inputs, types.device)]
+        # Unlike an index, it has a fast gradient where many rows are the same.
+        x = F.embedding(to_device(batch.inputs, types.device), types)
         top = self.bilm.lstm(x, batch.batch_sizes, dropout, states)[-1]
         return F.dropout(top, dropout) if dropout else top
 

@@ -132,8 +132,10 @@ class Softmax(nn.Module):
             )
         # In one gather, which has one gradient.
         parts = len(candidates), len(targets)
-        weight, target_weight = weight[torch.cat((candidates, targets))].split(parts)
-        bias, target_bias = bias[torch.cat((candidates, targets))].split(parts)
+        rows = torch.cat((candidates, targets))
+        # Unlike an index, it has a fast gradient where many rows are the same.
+        weight, target_weight = F.embedding(rows, weight).split(parts)
+        bias, target_bias = F.embedding(rows, bias[:, None]).squeeze(1).split(parts)
         target_logit = (h * target_weight).sum(1) + target_bias - target_log_count
         bias = bias - log_counts
         return cross_entropy(h, weight, bias, hit, target_logit, kernel=self.kernel)
