@@ -24,16 +24,23 @@ def cpu_has_bfloat16() -> bool:
 
 
 def usable_mixed_precision(enabled: bool, device: torch.device) -> bool:
-    """RETURNS (bool): The setting, but False, with a warning, on a processor that has no
+    """RETURNS (bool): The setting, but False, with a warning, on a processor or GPU that has no
     instructions for bfloat16: what emulates them is many times slower than float32."""
-    if enabled and device.type == "cpu" and not cpu_has_bfloat16():
+    if not enabled or device.type not in ("cpu", "cuda"):
+        return enabled
+    if device.type == "cpu":
+        name, needed, supported = "processor", "AVX512-BF16 or AMX", cpu_has_bfloat16()
+    else:
+        name, needed = "GPU", "NVIDIA's have them since Ampere"
+        with torch.cuda.device(device):
+            supported = torch.cuda.is_bf16_supported(including_emulation=False)
+    if not supported:
         warnings.warn(
-            "mixed_precision = true would be many times slower than float32 on this processor, "
-            "which has no instructions for bfloat16 (AVX512-BF16 or AMX); training runs in float32",
+            f"mixed_precision = true would be many times slower than float32 on this {name}, which "
+            f"has no instructions for bfloat16 ({needed}); training runs in float32",
             stacklevel=3,
         )
-        return False
-    return enabled
+    return supported
 
 
 def autocast(device: torch.device, enabled: bool) -> contextlib.AbstractContextManager:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import shutil
@@ -18,6 +19,7 @@ from safetensors.torch import load_file
 
 import spacy_elmo
 from spacy_elmo.bilm.formats import hdf5, load
+from spacy_elmo.bilm.mixed_precision import usable_mixed_precision
 from spacy_elmo.files import atomic_folder
 from spacy_elmo.pretraining import checkpoint as checkpoints
 from spacy_elmo.pretraining.batches import ContiguousBatches, SentenceBatches, make_epoch, pack
@@ -294,6 +296,32 @@ def test_mixed_precision_without_bfloat16(tmp_path, corpus, without_bfloat16):
         result = train(mixed, tmp_path / "mixed")
     assert equal(weights(expected), weights(result))
     assert result.config.pretraining.mixed_precision
+
+
+def test_mixed_precision_on_a_gpu_without_bfloat16(monkeypatch):
+    """Such as a T4, whose emulation PyTorch counts unless it is asked not to."""
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    gpu = torch.device("cuda", 0)
+    for supported in (True, False):
+        monkeypatch.setattr(
+            torch.cuda, "is_bf16_supported", lambda including_emulation=True: (
+                including_emulation or supported
+            ),
+        )  # fmt: skip
+        warns = contextlib.nullcontext() if supported else pytest.warns(UserWarning, match="GPU")
+        with warns:
+            assert usable_mixed_precision(True, gpu) is supported
+        assert not usable_mixed_precision(False, gpu)
+
+
+def test_gradients_lie_as_their_weights_do(corpus):
+    """Also those of convolutions over one character: `DistributedDataParallel` compares strides."""
+    config = run_config(corpus)
+    updater = Updater(new_model(config, corpus), config.pretraining, 0)
+    updater.update(make_epoch(corpus.train, config.pretraining, 0, 0), [0], 0)
+    for name, parameter in updater.model.named_parameters():
+        if parameter.grad is not None:
+            assert parameter.grad.stride() == parameter.stride(), name
 
 
 def test_it_learns_with_carried_states(tmp_path, corpus):
