@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
+from torch import Tensor
 
 from ..bilm import BiLM, BiLMConfig
 from ..weights import find_source, load_bilm
-from .config import PretrainingConfig, RunConfig
+from .config import LossConfig, PretrainingConfig, RunConfig
 from .corpus import Corpus
 from .head import Head, find_head
 from .language_model import LanguageModel
@@ -41,7 +44,7 @@ def build_model(config: RunConfig, corpus: Corpus) -> tuple[LanguageModel, str]:
         )
     model = _new_model(bilm, corpus, settings)
     head = find_head(find_source(source))
-    output = "" if head is None else _load_matching_rows(head, model, words)
+    output = "" if head is None else _load_matching_rows(head, model, settings.loss, words)
     return model, f"weights of {source}, {output or 'a new output layer'}"
 
 
@@ -54,7 +57,9 @@ def _new_model(bilm: BiLM, corpus: Corpus, settings: PretrainingConfig) -> Langu
     return model
 
 
-def _load_matching_rows(head: Head, model: LanguageModel, words: list[str]) -> str:
+def _load_matching_rows(
+    head: Head, model: LanguageModel, loss: LossConfig, words: list[str]
+) -> str:
     """Copy as much of an output layer as fits. RETURNS (str): How much, in words; "" for
     nothing."""
     tensors = model.output.state_dict()
@@ -64,17 +69,37 @@ def _load_matching_rows(head: Head, model: LanguageModel, words: list[str]) -> s
     if head.words == words and shapes == {k: v.shape for k, v in head.tensors.items()}:
         model.output.load_state_dict(head.tensors)
         return "and its output layer"
-    if not isinstance(model.output, Softmax) or set(tensors) != set(head.tensors):
+    ours, theirs = _rows(tensors, loss, words), _rows(head.tensors, head.loss, head.words)
+    if ("weight" in ours) != ("weight" in theirs):  # A full softmax and an adaptive one.
         return ""
-    if any(head.tensors[name].shape[1:] != value.shape[1:] for name, value in tensors.items()):
-        raise ValueError("the output layer beside the model is another model's: remove it")
-    # Each word of a full softmax has a row. Those of words in both vocabularies are copied.
-    head_rows = {word: row for row, word in enumerate(head.words)}
-    common = [(row, head_rows[word]) for row, word in enumerate(words) if word in head_rows]
-    rows, sources = torch.tensor(common).reshape(-1, 2).unbind(1)
-    for name, value in tensors.items():
-        value[rows] = head.tensors[name][sources]
-    return f"and its output layer for {len(common):,} of {len(words):,} words"
+    copied = set()
+    for name in ours.keys() & theirs.keys():
+        source, places = head.tensors[name], {key: row for row, key in enumerate(theirs[name])}
+        if len(source) != len(places) or source.shape[1:] != tensors[name].shape[1:]:
+            raise ValueError("the output layer beside the model is another model's: remove it")
+        common = [(row, places[key]) for row, key in enumerate(ours[name]) if key in places]
+        rows, sources = torch.tensor(common).reshape(-1, 2).unbind(1)
+        tensors[name][rows] = source[sources]
+        copied.update(ours[name][row] for row, _ in common)
+    return f"and its output layer for {len(copied.intersection(words)):,} of {len(words):,} words"
+
+
+def _rows(
+    tensors: Mapping[str, Tensor], loss: LossConfig, words: list[str]
+) -> dict[str, Sequence[str | int]]:
+    """RETURNS (dict): What each row of the tensors of an output layer is for: a word, the number of
+    a cluster, or that of a row of the projection to a cluster's width, which has no words."""
+    if "weight" in tensors:
+        return dict.fromkeys(tensors, words)
+    n_head, *ends = [*(cutoff for cutoff in loss.cutoffs if cutoff < len(words)), len(words)]
+    clusters = [words[start:end] for start, end in zip([n_head, *ends], ends)]
+    head = [*words[:n_head], *range(len(clusters))]
+    rows: dict[str, Sequence[str | int]] = {f"softmax.head.{x}": head for x in ("weight", "bias")}
+    for number, cluster in enumerate(clusters):
+        projection = f"softmax.tail.{number}.0.weight"
+        rows[projection] = range(len(tensors[projection]))
+        rows[f"softmax.tail.{number}.1.weight"] = cluster
+    return rows
 
 
 def _with_vocabulary(config: BiLMConfig, n_words: int) -> BiLMConfig:

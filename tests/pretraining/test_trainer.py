@@ -863,7 +863,7 @@ def test_starting_with_the_output_layer(tmp_path, corpus, loss):
     second, origin = build_model(start, corpus)
     assert origin.endswith("model-last, and its output layer")
     assert equal(weights(first), dict(second.named_parameters()))
-    other = change(start, loss=LossConfig("adaptive", cutoffs=(3,)))
+    other = change(start, loss=LOSSES["full" if loss.name == "adaptive" else "adaptive"])
     assert build_model(other, corpus)[1].endswith("a new output layer")
 
 
@@ -883,6 +883,45 @@ def test_the_output_layer_of_common_words(tmp_path, corpus):
             first.model.output.weight[old.index(word) if word in old else 0],
         )
         assert same == (word in old)
+
+
+def test_an_adaptive_output_layer_of_common_words(tmp_path, corpus):
+    """Words keep their weights where they are in the head, or in the same cluster, again; clusters
+    keep theirs in the head, and their projections. Other weights are new."""
+    config = run_config(corpus, loss=LOSSES["adaptive"])
+    first = train(config, tmp_path / "first", export=True).model.output.softmax
+    lines = [line.replace("river", "lake").replace("Otto", "Oma") for line in sentences(900, seed=3)]
+    prepare(lines, tmp_path / "corpus", SENTENCE_PER_LINE, vocab_size=18, dev_fraction=0.1)
+    other = open_corpus(tmp_path / "corpus")
+    loss = LossConfig("adaptive", cutoffs=(7, 13))
+    start = start_from(run_config(other, None, loss=loss), tmp_path / "first" / "model-last")
+    second, origin = build_model(start, other)
+    softmax = second.output.softmax
+
+    def places(words, cutoffs):
+        """The layer of each word, by definition."""
+        return {w: (sum(i >= c for c in cutoffs), i) for i, w in enumerate(words)}
+
+    old, new = places(corpus.words, (6, 12)), places(other.words, (7, 13))
+    kept = {word for word, (layer, _) in new.items() if word in old and old[word][0] == layer}
+    moved = {word for word in new if word in old} - kept
+    assert moved and kept and len(new) > len(old.keys() & new.keys())
+    assert f"output layer for {len(kept)} of {len(new)} words" in origin
+    for word, (layer, number) in new.items():
+        ours, theirs = ([s.head, *(up for _, up in s.tail)][layer] for s in (softmax, first))
+        row = number - (0, 7, 13)[layer]
+        if word in kept:
+            source = old[word][1] - (0, 6, 12)[layer]
+            assert torch.equal(ours.weight[row], theirs.weight[source]), word
+            assert layer or ours.bias[row] == theirs.bias[source]
+        else:
+            assert not (ours.weight[row] == theirs.weight).all(1).any(), word
+    assert torch.equal(softmax.head.weight[-2:], first.head.weight[-2:])
+    assert torch.equal(softmax.head.bias[-2:], first.head.bias[-2:])
+    for (down, _), (their_down, _) in zip(softmax.tail, first.tail):
+        assert torch.equal(down.weight, their_down.weight)
+    # With another number of clusters, too.
+    build_model(change(start, loss=LossConfig("adaptive", cutoffs=(7,))), other)
 
 
 def test_starting_with_tied_weights(tmp_path, corpus):
