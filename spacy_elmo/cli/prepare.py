@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -46,8 +47,11 @@ def prepare_cli(
         None, "--vocab-size", min=1, help="Or: the number of words, the most frequent ones"
     ),
     min_count: int = typer.Option(1, "--min-count", min=1, help="Or: the minimum count of a word"),
-    dev_fraction: float = typer.Option(
-        0.01, "--dev-fraction", help="Fraction of the texts held out"
+    dev_fraction: Optional[float] = typer.Option(
+        None, "--dev-fraction", help="Fraction of the texts held out (0.01)"
+    ),
+    dev: list[str] = typer.Option(
+        [], "--dev", help="Or: a file, folder or pattern of held-out text; may be repeated"
     ),
     text: Optional[str] = TEXT,
     encoding: str = ENCODING,
@@ -74,7 +78,8 @@ def prepare_cli(
             "dev_fraction": dev_fraction,
             "n_process": n_process,
         }
-        prepare_files(sources, Path(target), Reader(text, encoding, errors), force, settings)
+        reader = Reader(text, encoding, errors)
+        prepare_files(sources, Path(target), reader, force, settings, dev)
 
 
 def _exit(number: int, frame: Any) -> None:
@@ -83,28 +88,38 @@ def _exit(number: int, frame: Any) -> None:
 
 
 def prepare_files(
-    sources: list[str],
+    sources: Sequence[str],
     out: Path,
     reader: Reader,
     force: bool,
     settings: dict[str, Any],
+    dev: Sequence[str] = (),
 ) -> None:
     """Write a corpus of text files, and print what it has.
 
-    sources (list[str]): Files, folders or patterns.
+    sources, dev (Sequence[str]): Files, folders or patterns; those of the held-out text.
     out (Path): The folder of the corpus.
     reader (Reader): How to read them.
     force (bool): Replace a corpus.
     settings (dict): The other arguments of `prepare`.
     """
-    files = find_files(
-        sources,
-        lambda path: msg.info(f"{path} is not read: it was written by spacy-elmo, and is not text"),
-        columns=reader.text is not None,
+    skipped = "{} is not read: it was written by spacy-elmo, and is not text"
+    files, dev_files = (
+        find_files(
+            names, lambda path: msg.info(skipped.format(path)), columns=reader.text is not None
+        )
+        for names in (sources, dev)
     )
-    bar = tqdm(total=total_size(files), unit="B", unit_scale=True, desc="Reading", disable=None)
+    if same := {x.resolve() for x in files} & {x.resolve() for x in dev_files}:
+        raise ValueError(f"{min(same)} is both a text and held out: leave it out of one of them")
+    size = total_size([*files, *dev_files])
+    bar = tqdm(total=size, unit="B", unit_scale=True, desc="Reading", disable=None)
     with lock_folder(out, force, _FILES), handle_signals(_exit, signal.SIGTERM), bar:
-        manifest = prepare(read_texts(files, reader, bar.update), out, **settings)
+        texts, dev_texts = (
+            read_texts(x, reader, bar.update) if x else None for x in (files, dev_files)
+        )
+        assert texts is not None  # `find_files` finds a file for every name.
+        manifest = prepare(texts, out, dev_texts=dev_texts, **settings)
     warn_of_errors(reader)
     n_tokens, n_unknown = manifest["n_tokens"], manifest["n_unknown"]
     fraction = n_unknown / n_tokens["train"]

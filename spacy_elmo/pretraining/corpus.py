@@ -125,7 +125,8 @@ def prepare(
     vocabulary: Optional[Sequence[str]] = None,
     vocab_size: Optional[int] = None,
     min_count: int = 1,
-    dev_fraction: float = 0.01,
+    dev_fraction: Optional[float] = None,
+    dev_texts: Optional[Iterable[str]] = None,
     n_process: int = 1,
 ) -> dict[str, Any]:
     """Write a corpus. The same texts and settings give the same bytes, whatever `n_process` is.
@@ -136,18 +137,26 @@ def prepare(
     vocabulary (Optional[Sequence[str]]): The words to predict, special ones first.
     vocab_size (Optional[int]): Or: the number of words, the most frequent ones.
     min_count (int): Or: the minimum count of a word.
-    dev_fraction (float): Fraction of the texts that is held out. A text's contents decide, so that
-        a text that occurs twice is never in both parts.
+    dev_fraction (Optional[float]): Fraction of the texts that is held out; None for 0.01. A text's
+        contents decide, so that a text that occurs twice is never in both parts.
+    dev_texts (Optional[Iterable[str]]): Or: the texts that are held out.
     n_process (int): Processes that tokenise.
     RETURNS (dict): The manifest.
     RAISES (ValueError): If a setting is out of range, there is no text, or too little for both
         parts.
     """
+    if dev_texts is not None and dev_fraction is not None:
+        raise ValueError("--dev names all of the held-out text: leave out --dev-fraction")
+    dev_fraction = 0.01 if dev_fraction is None else dev_fraction
     _check_ranges(dev_fraction, vocab_size=vocab_size, n_process=n_process)
     with atomic_folder(folder) as new:
-        # The generator is closed here, so that its processes end with an error or a signal.
-        with contextlib.closing(tokenize(texts, tokenization, n_process)) as sentences:
-            words, lengths, n_texts = _write_tokens(new, sentences, dev_fraction)
+        with contextlib.ExitStack() as stack:
+            # Generators are closed here, so that their processes end with an error or a signal.
+            parts = [
+                stack.enter_context(contextlib.closing(tokenize(part, tokenization, n_process)))
+                for part in ((texts,) if dev_texts is None else (texts, dev_texts))
+            ]
+            words, lengths, n_texts = _write_tokens(new, parts, dev_fraction)
         counts = _count_types(new / "train.ids.bin", len(words))
         types, final_ids, n_vocabulary = order_types(
             words, counts.tolist(), vocabulary, vocab_size, min_count
@@ -171,7 +180,7 @@ def prepare(
             "n_sentences": {split: len(lengths[split]) for split in SPLITS},
             "n_unknown": int(counts_by_type[n_vocabulary:].sum()),
             "tokenization": asdict(tokenization),
-            "dev_fraction": dev_fraction,
+            "dev_fraction": dev_fraction if dev_texts is None else None,
             "sha256": {name: sha256(new / name) for name in sorted(FILES)},
         }
         manifest["checksum"] = _checksum(manifest)
@@ -189,11 +198,11 @@ def _check_ranges(dev_fraction: float, **numbers: Optional[int]) -> None:
 
 
 def _write_tokens(
-    folder: Path, texts: Iterable[tuple[str, list[list[str]]]], dev_fraction: float
+    folder: Path, parts: Sequence[Iterable[tuple[str, list[list[str]]]]], dev_fraction: float
 ) -> tuple[list[str], dict[str, array[int]], int]:
     """Write the word types of all tokens, numbered as they occur first.
 
-    texts (Iterable): Texts, and their sentences.
+    parts (Sequence): Texts, and their sentences; then those that are held out, if they are given.
     RETURNS (tuple): The types, the lengths of the sentences of each split, and the number of texts.
     RAISES (ValueError): If a split has no sentence.
     """
@@ -202,9 +211,12 @@ def _write_tokens(
     lengths = {split: array("q") for split in SPLITS}
     n_texts = 0
     with (folder / "train.ids.bin").open("wb") as train, (folder / "dev.ids.bin").open("wb") as dev:
-        for text, sentences in texts:
+        for part, text, sentences in (
+            (n, *pair) for n, pairs in enumerate(parts) for pair in pairs
+        ):
             n_texts += 1
-            split, file = ("dev", dev) if _is_held_out(text, dev_fraction) else ("train", train)
+            is_dev = part == 1 if len(parts) == 2 else _is_held_out(text, dev_fraction)
+            split, file = ("dev", dev) if is_dev else ("train", train)
             for sentence in sentences:
                 array("I", map(ids.__getitem__, sentence)).tofile(file)
                 lengths[split].append(len(sentence))
@@ -214,7 +226,7 @@ def _write_tokens(
         if not lengths[split]:
             raise ValueError(
                 f"no sentence of {n_texts} texts is in the part {split!r}: the corpus is too "
-                "small, or --dev-fraction too near to 0 or 1"
+                "small, or --dev-fraction too near to 0 or 1, or --dev without text"
             )
     return list(ids), lengths, n_texts
 

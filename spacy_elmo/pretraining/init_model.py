@@ -72,7 +72,7 @@ def _load_matching_rows(
     ours, theirs = _rows(tensors, loss, words), _rows(head.tensors, head.loss, head.words)
     if ("weight" in ours) != ("weight" in theirs):  # A full softmax and an adaptive one.
         return ""
-    copied = set()
+    copied: set[str | int] = set()
     for name in ours.keys() & theirs.keys():
         source, places = head.tensors[name], {key: row for row, key in enumerate(theirs[name])}
         if len(source) != len(places) or source.shape[1:] != tensors[name].shape[1:]:

@@ -10,12 +10,14 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy
 import pytest
 import spacy
 import torch
 
 from spacy_elmo.files import atomic_folder
 from spacy_elmo.pretraining.config import read_config
+from spacy_elmo.pretraining.corpus import open_corpus
 from spacy_elmo.pretraining.export import draw_curves
 from spacy_elmo.pretraining.language_model import LanguageModel
 from spacy_elmo.weights import DEFAULT
@@ -227,6 +229,38 @@ def test_what_a_killed_command_left_is_removed(run, tmp_path):
     (tmp_path / ".corpus.notes.tmp").write_text("the user's own")
     succeed("prepare", run / "text.txt", tmp_path / "corpus", "--whitespace", "--vocab-size", 15)
     assert {path.name for path in tmp_path.iterdir()} == {"corpus", ".corpus.notes.tmp"}
+
+
+@pytest.mark.parametrize("n_process", [1, 2])
+def test_prepare_with_held_out_text_of_ones_own(tmp_path, n_process):
+    """All of it, and nothing else, is held out, and it decides no word of the vocabulary."""
+    lines = sentences(60)
+    parts = {
+        "train.txt": lines[:40],
+        "a.txt": lines[30:50],
+        "dev/b.txt": ["unseen words .", *lines],
+    }
+    (tmp_path / "dev").mkdir()
+    for name, part in parts.items():
+        (tmp_path / name).write_text("\n".join(part) + "\n", encoding="utf8")
+    command = ["prepare", tmp_path / "train.txt", tmp_path / "corpus", "--whitespace"]
+    command += ["--sentence-per-line", "--dev", tmp_path / "a.txt", "--dev", tmp_path / "dev"]
+    succeed(*command, "--n-process", n_process)
+    corpus = open_corpus(tmp_path / "corpus")
+
+    def texts(sentences):
+        cuts = numpy.split(numpy.array(sentences.types)[sentences.ids], sentences.ends[:-1])
+        return [" ".join(words) for words in cuts]
+
+    assert texts(corpus.train) == parts["train.txt"]
+    assert texts(corpus.dev) == parts["a.txt"] + parts["dev/b.txt"]
+    expected = {word for line in parts["train.txt"] for word in line.split()}
+    assert set(corpus.words) == {"<S>", "</S>", "<UNK>", *expected}
+    assert corpus.manifest["dev_fraction"] is None
+    message = fail(*command, "--force", "--dev-fraction", 0.1)
+    assert "--dev names all of the held-out text: leave out --dev-fraction" in message
+    message = fail(*command, "--force", "--dev", tmp_path / "train.txt")
+    assert "train.txt is both a text and held out" in message
 
 
 def test_prepare_in_another_thread(run, tmp_path):

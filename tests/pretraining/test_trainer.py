@@ -890,7 +890,9 @@ def test_an_adaptive_output_layer_of_common_words(tmp_path, corpus):
     keep theirs in the head, and their projections. Other weights are new."""
     config = run_config(corpus, loss=LOSSES["adaptive"])
     first = train(config, tmp_path / "first", export=True).model.output.softmax
-    lines = [line.replace("river", "lake").replace("Otto", "Oma") for line in sentences(900, seed=3)]
+    lines = [
+        line.replace("river", "lake").replace("Otto", "Oma") for line in sentences(900, seed=3)
+    ]
     prepare(lines, tmp_path / "corpus", SENTENCE_PER_LINE, vocab_size=18, dev_fraction=0.1)
     other = open_corpus(tmp_path / "corpus")
     loss = LossConfig("adaptive", cutoffs=(7, 13))
