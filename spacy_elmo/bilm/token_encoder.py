@@ -213,8 +213,8 @@ class CharCNN(nn.Module):
         if self.projection is not None:
             linears.append(self.projection)
         return [
-            # Not permuted: of width 1, the gradient's strides would not be the weight's, which slows
-            # the sum over processes.
+            # Not permuted: of width 1, the gradient's strides would not be the weight's, of which
+            # `DistributedDataParallel` warns.
             *((torch.cat(conv.weight.unbind(2), 1), None) for conv in self.convolutions),
             *((linear.weight, linear.bias) for linear in linears),
         ]

@@ -13,7 +13,7 @@ from wasabi import msg
 from ..pretraining.config import read_config
 from ..pretraining.distributed import process_group, rank
 from ..pretraining.export import draw_curves
-from ..pretraining.trainer import pretrain
+from ..pretraining.run import pretrain
 from .util import exit_on_error, torch_device
 
 

@@ -157,7 +157,7 @@ class _TF32:
                     matmul.fp32_precision = self._before
 
 
-_TF32_PRODUCTS = _TF32()
+TF32_PRODUCTS = _TF32()
 
 
 @contextlib.contextmanager
@@ -169,6 +169,6 @@ def inference(precision: Precision, device: torch.device) -> Iterator[None]:
     autocast: Any = no_context
     if torch.amp.is_autocast_available(device.type):  # Not on PyTorch's meta device.
         autocast = torch.autocast(device.type, enabled=False)
-    tf32: Any = _TF32_PRODUCTS if precision == "tf32" and device.type != "cpu" else no_context
+    tf32: Any = TF32_PRODUCTS if precision == "tf32" and device.type != "cpu" else no_context
     with no_fork(), torch.inference_mode(), autocast, tf32:
         yield

@@ -69,6 +69,10 @@ class SentenceBatches:
         n_words = int(self._lengths[numbers].sum())
         return n_words, n_words + len(numbers)
 
+    def unread(self, number: int) -> numpy.ndarray:
+        """RETURNS (ndarray): The sentences of the batches from this one on."""
+        return numpy.concatenate([numpy.zeros(0, numpy.int64), *self.plan[number:]])
+
     def read(self, number: int, rank: int = 0, world_size: int = 1) -> Optional[Batch]:
         """Read a batch, or one process's share of it.
 
@@ -99,6 +103,7 @@ class ContiguousBatches:
     ) -> None:
         self.sentences = sentences
         self.unroll_steps = unroll_steps
+        self._order = order
         self._lengths = sentences.lengths[order]
         self._starts = sentences.ends[order] - self._lengths
         self._framed_ends = numpy.cumsum(self._lengths + 1)
@@ -117,6 +122,14 @@ class ContiguousBatches:
         """See `SentenceBatches.size`."""
         sentence, position = self._locate(number, 0, self.n_rows)
         return int((position < self._lengths[sentence]).sum()), len(position)
+
+    def unread(self, number: int) -> numpy.ndarray:
+        """RETURNS (ndarray): The sentences of which no row reads a word before this batch."""
+        last = self._framed_ends - 1
+        first = last - self._lengths
+        in_one_row = first // self.n_steps == last // self.n_steps
+        is_unread = first % self.n_steps >= number * self.unroll_steps
+        return self._order[in_one_row & is_unread]
 
     def read(self, number: int, rank: int = 0, world_size: int = 1) -> Optional[Batch]:
         """See `SentenceBatches.read`."""
@@ -146,42 +159,66 @@ EpochBatches = SentenceBatches | ContiguousBatches
 
 
 def make_epoch(
-    sentences: Sentences, settings: PretrainingConfig, seed: int, number: int
+    sentences: Sentences,
+    settings: PretrainingConfig,
+    seed: int,
+    number: int,
+    parts: Sequence[tuple[int, int]] = (),
 ) -> EpochBatches:
-    """RETURNS (EpochBatches): The batches of an epoch, which depend on nothing else.
+    """Decide what an epoch reads.
+
+    parts (Sequence[tuple]): What was read of it with other settings: values of batch_words, and how
+        many batches. What is left of the epoch has an order of its own.
+    RETURNS (EpochBatches): The batches, which depend on nothing else.
     RAISES (ValueError): If the rows of a batch are too many for the corpus, or their number is not
-        a multiple of the number of processes."""
-    if not settings.carry_state:
-        return SentenceBatches(
-            sentences, plan_epoch(sentences.lengths, settings.batch_words, seed, number)
-        )
-    n_rows = settings.batch_words // settings.unroll_steps
-    if n_rows % world_size():
+        a multiple of the number of processes.
+    """
+    numbers, lengths = numpy.arange(len(sentences)), sentences.lengths
+
+    def plan(batch_words: int) -> EpochBatches:
+        n_rows = batch_words // settings.unroll_steps
+        if settings.carry_state and parts and (lengths[numbers] + 1).sum() < n_rows:
+            return SentenceBatches(sentences, [])  # Left out, as at the end of every epoch.
+        if not settings.carry_state:
+            return SentenceBatches(
+                sentences, plan_epoch(lengths, batch_words, seed, number, numbers)
+            )
+        order = numpy.random.default_rng((seed, number)).permutation(numbers)
+        return ContiguousBatches(sentences, order, n_rows, settings.unroll_steps)
+
+    for batch_words, n_read in parts:
+        numbers = plan(batch_words).unread(n_read)
+    epoch = plan(settings.batch_words)
+    if isinstance(epoch, ContiguousBatches) and epoch.n_rows % world_size():
         raise ValueError(
-            f"the {n_rows} rows of a batch (batch_words // unroll_steps) cannot be shared out to "
-            f"{world_size()} processes: give another pretraining.batch_words"
+            f"the {epoch.n_rows} rows of a batch (batch_words // unroll_steps) cannot be shared "
+            f"out to {world_size()} processes: give another pretraining.batch_words"
         )
-    order = numpy.random.default_rng((seed, number)).permutation(len(sentences))
-    return ContiguousBatches(sentences, order, n_rows, settings.unroll_steps)
+    return epoch
 
 
 def plan_epoch(
-    lengths: numpy.ndarray, batch_words: int, seed: int, epoch: int
+    lengths: numpy.ndarray,
+    batch_words: int,
+    seed: int,
+    epoch: int,
+    numbers: Optional[numpy.ndarray] = None,
 ) -> list[numpy.ndarray]:
     """Decide which sentences make up which batch. The same arguments give the same plan.
 
-    lengths (ndarray): Tokens per sentence.
+    lengths (ndarray): Tokens per sentence, of all sentences.
     batch_words (int): Tokens per batch, about; a longer sentence is a batch of its own.
     seed, epoch (int): Decide the order.
+    numbers (Optional[ndarray]): The sentences to read; None for all.
     RETURNS (list): The sentences of each batch.
     """
     random = numpy.random.default_rng((seed, epoch))
-    order = random.permutation(len(lengths))
+    order = random.permutation(len(lengths) if numbers is None else numbers)
     filled = numpy.cumsum(lengths[order]) // (batch_words * _BATCHES_PER_BUCKET)
     batches: list[numpy.ndarray] = []
     for bucket in numpy.split(order, numpy.flatnonzero(numpy.diff(filled)) + 1):
         batches += group_by_length(lengths, bucket, batch_words)
-    return [batches[i] for i in random.permutation(len(batches))]
+    return [batches[i] for i in random.permutation(len(batches)) if len(batches[i])]
 
 
 def group_by_length(

@@ -29,8 +29,9 @@ from torch import Tensor, nn
 
 from ..bilm.lstm_layer import LayerState
 from ..files import atomic_folder, clear_temporary, remove_folder, save_tensors, sha256
-from .config import RunConfig, diff_configs
+from .config import RECORDED_SETTINGS, RunConfig, diff_configs
 from .corpus import Corpus
+from .distributed import any_rank, broadcast
 
 _STATE, _CHECKSUMS = "state.json", "checksums.json"
 _NAME = re.compile(r"step-\d{8,}")
@@ -113,6 +114,17 @@ def find_last(output: Path) -> Optional[Path]:
     return None
 
 
+def check_same_everywhere(checkpoint: Optional[Path], device: torch.device) -> None:
+    """RAISES (ValueError): In all processes, if one of them finds another one than rank 0."""
+    step = -1 if checkpoint is None else _get_step(checkpoint)
+    if any_rank(step != broadcast(step, device), device):
+        found = "no checkpoint" if checkpoint is None else checkpoint.name
+        raise ValueError(
+            f"the processes find different checkpoints ({found} in one of them): put the folder "
+            "that rank 0 writes onto a disk that all machines share, or copy it to the others"
+        )
+
+
 def all_checkpoints(output: Path) -> list[Path]:
     """RETURNS (list): The folders of checkpoints, oldest first, whether complete or not. Folders
     such as step-00000020-backup, which are the user's own, are not among them."""
@@ -176,14 +188,24 @@ def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) ->
     return [(carried[f"{layer}/output"], carried[f"{layer}/cell"]) for layer in layers]
 
 
-def check_same_training(state: dict[str, Any], config: RunConfig, corpus: Corpus) -> None:
-    """RAISES (ValueError): If the state of a checkpoint is of another config or corpus."""
-    if changes := diff_configs(state["config"], config.to_dict()):
-        raise ValueError("cannot resume with another config. It differs in " + "; ".join(changes))
+def check_same_training(
+    state: dict[str, Any], config: RunConfig, corpus: Corpus
+) -> dict[str, tuple[Any, Any]]:
+    """RETURNS (dict): What has changed of RECORDED_SETTINGS; see `diff_configs`.
+    RAISES (ValueError): If the state of a checkpoint is of another config or corpus."""
+    changes = diff_configs(state["config"], config.to_dict())
+    if refused := changes.keys() - RECORDED_SETTINGS:
+        raise ValueError(
+            "cannot resume with another config. It differs in "
+            + "; ".join(
+                f"{name}: {changes[name][0]} -> {changes[name][1]}" for name in sorted(refused)
+            )
+        )
     if state["corpus"] != corpus.manifest["sha256"]:
         raise ValueError(
             f"cannot resume: the corpus {corpus.folder} is not the one the run began with"
         )
+    return changes
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:

@@ -32,7 +32,29 @@ RESUMABLE_SETTINGS = {
     "pretraining.patience",
     "pretraining.keep_checkpoints",
     "pretraining.eval_frequency",
+    "pretraining.eval_minutes",
     "pretraining.checkpoint_frequency",
+    "pretraining.checkpoint_minutes",
+}
+# Those that it may change, too, and that change what is learned: `TrainState.changes` has them.
+RECORDED_SETTINGS = {
+    "pretraining.batch_words",
+    "pretraining.accumulate_gradient",
+    "pretraining.optimizer.learn_rate",
+    "pretraining.optimizer.muon_rate",
+    "pretraining.optimizer.schedule",
+    "pretraining.optimizer.warmup_steps",
+    "pretraining.optimizer.total_steps",
+    "pretraining.optimizer.decay_steps",
+    "pretraining.optimizer.grad_clip",
+    "pretraining.optimizer.weight_decay",
+}
+# Those of them that decide how many steps a training has.
+LENGTH_SETTINGS = {
+    "pretraining.batch_words",
+    "pretraining.accumulate_gradient",
+    "pretraining.optimizer.schedule",
+    "pretraining.optimizer.total_steps",
 }
 # Schedules that need to know where they end.
 ENDING_SCHEDULES = ("cosine", "wsd")
@@ -137,14 +159,18 @@ class PretrainingConfig:
     accumulate_gradient (int): Batches per step.
     dropout (float): Of each LSTM layer's input, and of the top layer's output.
     mixed_precision (bool): bfloat16 products. A processor without instructions for them
-        (AVX512-BF16 or AMX) trains in float32, with a warning.
+        (AVX512-BF16 or AMX), or a GPU (NVIDIA's before Ampere), trains in float32, with a warning.
     max_steps, max_epochs, max_minutes: Whichever comes first ends the training; 0 for no limit.
         Minutes count over all runs of a training that is resumed.
-    eval_frequency (int): Steps between evaluations on the held-out part.
+    eval_frequency (int): Steps between evaluations on the held-out part; 0 for none by steps. The
+        last step is always evaluated.
+    eval_minutes (float): Or minutes, whichever comes first; 0 for none by minutes.
     eval_words (int): Words of the held-out part that an evaluation reads, the same random sample
         every time; 0 for all.
     patience (int): Evaluations without a better perplexity that end the training; 0 for no end.
-    checkpoint_frequency (int): Steps between checkpoints.
+    checkpoint_frequency (int): Steps between checkpoints; 0 for none by steps. Every evaluation and
+        the end have one, too.
+    checkpoint_minutes (float): Or minutes, whichever comes first; 0 for none by minutes.
     keep_checkpoints (int): How many of the last checkpoints to keep.
     loss, optimizer, logger: Sections of their own.
     """
@@ -158,10 +184,12 @@ class PretrainingConfig:
     max_steps: Count = 100_000
     max_epochs: Count = 10
     max_minutes: NotNegative = 0.0
-    eval_frequency: Positive = 500
+    eval_frequency: Count = 0
+    eval_minutes: NotNegative = 30.0
     eval_words: Count = 100_000
     patience: Count = 0
-    checkpoint_frequency: Positive = 500
+    checkpoint_frequency: Count = 0
+    checkpoint_minutes: NotNegative = 10.0
     keep_checkpoints: Positive = 2
     loss: LossConfig = field(default_factory=LossConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -248,19 +276,26 @@ def read_config(path: Path, overrides: Mapping[str, Any] = {}) -> RunConfig:
     return validate(RunConfig, {name: value for name, value in config.items() if value is not None})
 
 
-def diff_configs(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """RETURNS (list): What makes two configs (as dicts) different trainings, as
-    "name: old -> new"."""
-    changes = []
+def diff_configs(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """RETURNS (dict): The old and the new values of the settings, by full name, that make two
+    configs (as dicts) different trainings. What a config of an earlier version lacks has its
+    default."""
+    return _diff(old, new, RunConfig().to_dict(), "")
+
+
+def _diff(
+    old: Mapping[str, Any], new: Mapping[str, Any], default: Mapping[str, Any], prefix: str
+) -> dict[str, tuple[Any, Any]]:
+    changes: dict[str, tuple[Any, Any]] = {}
     for name in sorted({*old, *new}):
         full = prefix + name
         if full in RESUMABLE_SETTINGS:
             continue
         if new.get("name") not in _OPTIMIZER_SETTINGS.get(full, (new.get("name"),)):
             continue
-        first, second = old.get(name), new.get(name)
+        first, second = (config.get(name, default.get(name)) for config in (old, new))
         if isinstance(first, Mapping) and isinstance(second, Mapping):
-            changes += diff_configs(first, second, f"{full}.")
+            changes |= _diff(first, second, default.get(name) or {}, f"{full}.")
         elif first != second:
-            changes.append(f"{full}: {first} -> {second}")
+            changes[full] = first, second
     return changes

@@ -11,10 +11,11 @@ from typing import Any
 
 @contextlib.contextmanager
 def handle_signals(handler: Callable[[int, Any], object], *numbers: int) -> Iterator[None]:
-    """Call a handler when one of these signals comes. Only the main thread can: in another one,
-    nothing changes."""
+    """Call a handler when one of these signals comes. Those that the process was started to ignore
+    (`nohup`) stay ignored. Only the main thread can: in another one, nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         numbers = ()
+    numbers = tuple(n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN)
     previous = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from .config import ENDING_SCHEDULES, PretrainingConfig
+
+# What is added up over steps. All but the last two is zero in a step that is skipped.
+SUMS = ("loss", "gradient_norm", "clipped", "skipped", "updates")
+# Those that loggers get besides the loss.
+MEANS = ("learn_rate", "gradient_norm", "clipped", "skipped")
 
 
 @dataclass
@@ -14,8 +20,13 @@ class TrainState:
     """The state of a training, saved in every checkpoint.
 
     step, epoch, batch (int): Steps taken, the epoch, and the batches of it that were read.
+    parts (list): What was read of the epoch before batch_words changed; see `make_epoch`.
     n_words (int): Words read.
     seconds (float): Time spent, in all runs.
+    evaluated (float): Those after which the last evaluation ended.
+    sums (list[float]): See `Updater.sums`; since the last evaluation.
+    changes (list[dict]): A record per resumed run with other settings: its first "step", and the
+        "changes", the old and the new value by the name of the setting.
     best (float): The lowest average perplexity, of step `best_step`.
     history (list[dict]): A record per evaluation. "at_limit" says that the evaluation was made
         because the run ended, not because it was due. Infinite perplexities are None.
@@ -25,8 +36,12 @@ class TrainState:
     step: int = 0
     epoch: int = 0
     batch: int = 0
+    parts: list[tuple[int, int]] = field(default_factory=list)
     n_words: int = 0
     seconds: float = 0.0
+    evaluated: float = 0.0
+    sums: list[float] = field(default_factory=lambda: [0.0] * len(SUMS))
+    changes: list[dict[str, Any]] = field(default_factory=list)
     best: float = math.inf
     best_step: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -48,7 +63,9 @@ class TrainState:
 
     def is_due(self, settings: PretrainingConfig) -> bool:
         """RETURNS (bool): Whether this step is to be evaluated."""
-        return self.step % settings.eval_frequency == 0
+        by_steps = settings.eval_frequency and self.step % settings.eval_frequency == 0
+        minutes = settings.eval_minutes
+        return bool(by_steps or (minutes and self.seconds - self.evaluated >= 60 * minutes))
 
     def is_at_limit(self, settings: PretrainingConfig) -> bool:
         """RETURNS (bool): Whether max_steps or max_minutes is reached."""
@@ -68,7 +85,7 @@ class TrainState:
     def describe(
         self,
         scores: dict[str, Any],
-        loss: Optional[float],
+        means: dict[str, Any],
         start: TrainState,
         settings: PretrainingConfig,
         epoch_words: int,
@@ -76,10 +93,12 @@ class TrainState:
         """RETURNS (dict): What loggers get after an evaluation; see `loggers`.
 
         scores (dict): What `perplexity` returned.
-        loss (Optional[float]): The loss of this step, in nats per word.
+        means (dict): What `means` returned.
         start (TrainState): The state at the start of this run.
         epoch_words (int): Words per epoch.
         """
+        known = {name: value for name, value in means.items() if value is not None}
+        others = {name: known[name] for name in MEANS if name in known}
         names = ("forward", "backward", "average", "unigram", "unknown")
         # Earlier runs may be of another machine; only they have a rate before the first step.
         since = start if self.step > start.step else TrainState()
@@ -99,9 +118,9 @@ class TrainState:
             "step": self.step,
             "words": self.n_words,
             "seconds": int(self.seconds),
-            "losses": {} if loss is None else {"elmo": loss},
+            "losses": {"elmo": known["loss"]} if "loss" in known else {},
             "score": scores["average"],
-            "other_scores": {name: scores[name] for name in names},
+            "other_scores": {name: scores[name] for name in names} | others,
             "checkpoints": [],
             "words_per_second": words_per_second,
             # Until the first limit.
@@ -109,11 +128,40 @@ class TrainState:
         }
 
 
-def count_steps(settings: PretrainingConfig, n_batches: int) -> int:
-    """RETURNS (int): The number of steps of a training, about, with so many batches per epoch.
-    RAISES (ValueError): If the schedule needs the number, and there is no limit."""
-    per_epoch = -(-n_batches // settings.accumulate_gradient)
-    limits = [n for n in (settings.max_steps, settings.max_epochs * per_epoch) if n]
+def means(sums: Sequence[float], learn_rate: float) -> dict[str, Any]:
+    """RETURNS (dict): Means over the updates in `sums` (see `SUMS`): "loss" in nats per word,
+    "gradient_norm" before it was clipped, "clipped", the share of updates that were; None if there
+    was none. Besides, "skipped", a number, and "learn_rate", the present one."""
+    loss, norm, clipped, skipped, n = sums
+    values = dict.fromkeys(("loss", "learn_rate", "gradient_norm", "clipped"))
+    if n:
+        values = dict(zip(values, (loss / n, learn_rate, norm / n, clipped / n)))
+    return {**values, "skipped": int(skipped)}
+
+
+def describe_changes(changes: Mapping[str, tuple[Any, Any]], n_left: int, learn_rate: float) -> str:
+    """RETURNS (str): What has changed on resuming, for the first lines of the run."""
+    parts = [f"{name}: {old} -> {new}" for name, (old, new) in changes.items()]
+    parts.append(f"the next step has the learning rate {learn_rate:.3g}")
+    if "pretraining.batch_words" in changes:
+        parts.append(f"what is left of the epoch is {n_left:,} batches in a new order")
+    return " with " + "; ".join(parts)
+
+
+def count_steps(settings: PretrainingConfig, n_batches: int, state: TrainState, n_left: int) -> int:
+    """Count the steps of a training.
+
+    n_batches (int): Batches of an epoch.
+    state (TrainState): How far the training is.
+    n_left (int): Batches that are left of its epoch.
+    RETURNS (int): The steps from its beginning to its end, about; 0 if there is no limit.
+    RAISES (ValueError): If the schedule needs the number, and there is no limit.
+    """
+    limits = [settings.max_steps] if settings.max_steps else []
+    if settings.max_epochs:
+        size = settings.accumulate_gradient
+        n_more = max(0, settings.max_epochs - state.epoch - 1) * -(-n_batches // size)
+        limits.append(state.step + -(-n_left // size) + n_more)
     schedule = settings.optimizer.schedule
     if not limits and schedule in ENDING_SCHEDULES:
         raise ValueError(

@@ -1,103 +1,46 @@
-"""The training loop, from a config and a corpus to a biLM."""
+"""The training loop."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
-import spacy
 import torch
-from thinc.api import Config
 from wasabi import msg
 
 from ..bilm import BiLMConfig
 from ..bilm.lstm_layer import LayerState
-from ..files import atomic_file, exclusive_lock
+from ..files import atomic_file
 from . import checkpoint as checkpoints
 from .batches import ContiguousBatches, EpochBatches, make_epoch
-from .config import RunConfig
-from .corpus import Corpus, open_corpus
+from .config import LENGTH_SETTINGS, RunConfig
+from .corpus import Corpus
 from .distributed import all_gather, all_reduce_sum, any_rank, barrier, broadcast, rank, world_size
 from .export import write_model
 from .init_model import build_model
-from .loggers import Log, resolve_logger
+from .loggers import Log, ProgressLines
+from .optimizer import set_learn_rate
 from .perplexity import finite, perplexity
 from .signals import handle_signals
-from .train_state import TrainState, count_steps
+from .train_state import TrainState, count_steps, describe_changes, means
 from .updater import Updater
 
-# Steps between looks at the loss and the clock, which wait for the device.
+# Steps between looks at the sums and the clock, which wait for the device.
 SYNC_EVERY = 10
-# What a run leaves besides its checkpoints.
-_LOG = "log.jsonl"
-_RESULTS = (_LOG, "model-best", "model-last")
-
-
-def pretrain(
-    config: RunConfig, output: Path, *, device: str = "cpu", resume: bool = False
-) -> Trainer:
-    """Train until a limit is reached, or a signal (SIGTERM, SIGINT) asks to stop. Then a checkpoint
-    is written first, and an evaluation that is due is left to the next run.
-
-    config (RunConfig): What to train, and how.
-    output (Path): The folder of the run: checkpoints, log.jsonl, model-best and model-last.
-    device (str): "cpu", "cuda" or "cuda:1".
-    resume (bool): Continue from the last complete checkpoint, if there is one.
-    RETURNS (Trainer): Its `state` says how far it got, `interrupted` whether a signal came.
-    RAISES (ValueError): If the folder is in use, or has a run that is not to be resumed or that
-        has another config or corpus, or no checkpoints any more; or if the loss is not finite (the
-        last good checkpoint stays).
-    """
-    if config.paths.corpus is None:
-        raise ValueError("no corpus: give --paths.corpus, a folder from `spacy elmo prepare`")
-    set_up_logger = resolve_logger(config.pretraining.logger)
-    is_new = not output.exists()
-    output.mkdir(parents=True, exist_ok=True)
-    in_use = f"another run is using {output}: give another folder"
-    try:
-        with exclusive_lock(output / ".lock", in_use) if rank() == 0 else contextlib.nullcontext():
-            if rank() == 0:
-                checkpoints.clear(output)
-            barrier()
-            paths = checkpoints.all_checkpoints(output)
-            if paths and not resume:
-                raise ValueError(
-                    f"{output} holds a run already ({paths[-1].name}): continue it with --resume, "
-                    "or give another folder"
-                )
-            if not paths and any((output / name).exists() for name in _RESULTS):
-                raise ValueError(
-                    f"{output} holds a run whose checkpoints were removed, so that it cannot go "
-                    "on: give another folder (with --paths.init_from, a training begins with the "
-                    "weights of a model), or remove this one"
-                )
-            checkpoint = checkpoints.find_last(output)
-            corpus = open_corpus(config.paths.corpus)
-            trainer = Trainer(config, output, corpus, torch.device(device), checkpoint)
-            if rank() > 0:
-                trainer.train(lambda info: None)
-                return trainer
-            msg.info(trainer.description)
-            nlp = spacy.blank(corpus.tokenization.lang)
-            settings = {name: x for name, x in config.to_dict().items() if x is not None}
-            nlp.config = Config(nlp.config).merge(settings)  # Loggers interpolate it.
-            log, finalize = set_up_logger(nlp, sys.stdout, sys.stderr)
-            try:
-                trainer.train(log)
-            finally:
-                finalize()
-    finally:
-        if is_new:
-            with contextlib.suppress(OSError):
-                output.rmdir()  # It is empty if the settings were wrong.
-    return trainer
+# Steps without an update that end a training.
+MAX_BAD_STEPS = 100
+_BAD = "the gradient was NaN or infinite"
+# Those that ask to stop: of the system, a user, a lost connection, and a scheduler. Not every
+# system has all.
+_NAMES = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")
+STOP_SIGNALS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
+# A record per evaluation.
+LOG = "log.jsonl"
 
 
 class Trainer:
@@ -129,9 +72,11 @@ class Trainer:
         self._unigram = corpus.unigram_log_probabilities()
         self._stop_requested = False
         self._carried: list[LayerState] = []
-        saved = {} if checkpoint is None else checkpoints.read_state(checkpoint)
-        if saved:
-            checkpoints.check_same_training(saved, config, corpus)
+        saved: dict[str, Any] = {}
+        changes: dict[str, tuple[Any, Any]] = {}
+        if checkpoint is not None:
+            saved = checkpoints.read_state(checkpoint)
+            changes = checkpoints.check_same_training(saved, config, corpus)
         n_batches = len(self._epoch(0))  # Raises if there are too many rows for the corpus.
         torch.manual_seed(config.system.seed)
         model_config = config
@@ -145,25 +90,51 @@ class Trainer:
         self.model.bilm.lstm.kernel = self.model.output.kernel = config.system.kernel
         self.updater = Updater(self.model, self.settings, config.system.seed)
         if checkpoint is not None:
-            self._restore(checkpoint, saved)
-        optimizer = self.settings.optimizer
-        # A resumed run keeps the schedule's length, even if the limits have changed since.
-        total_steps = optimizer.total_steps or saved.get("total_steps", 0)
-        total_steps = total_steps or count_steps(self.settings, n_batches)
-        self.updater.schedule = replace(optimizer, total_steps=total_steps)
+            self._restore(checkpoint, saved, changes)
+        self._schedule(saved, changes, n_batches)
         # Where this run begins.
         self._is_new, self.start = checkpoint is None, replace(self.state)
         # The last good checkpoint; there may be later ones, which are damaged.
-        self._saved_step = self.state.step
+        self._saved_step, self._saved_at = self.state.step, self.state.seconds
+        self._lines = ProgressLines(self.state)
 
-    def _restore(self, checkpoint: Path, saved: dict[str, Any]) -> None:
+    def _restore(
+        self, checkpoint: Path, saved: dict[str, Any], changes: dict[str, tuple[Any, Any]]
+    ) -> None:
         carried = checkpoints.restore(checkpoint, self.model, self.updater.optimizer)
-        self.state = TrainState.from_dict(saved["progress"])
-        self.origin = f"resumed at step {self.state.step}"
+        self.state = state = TrainState.from_dict(saved["progress"])
+        self.origin = f"resumed at step {state.step}"
         own_rows = [[x.chunk(world_size(), 1)[rank()] for x in pair] for pair in carried]
         self._carried = [
             (h.to(self.device).contiguous(), c.to(self.device).contiguous()) for h, c in own_rows
         ]
+        if rank() == 0:
+            self.updater.sums.copy_(torch.tensor(state.sums, dtype=torch.float64))
+        if changes:
+            values = {name: list(pair) for name, pair in changes.items()}
+            state.changes.append({"step": state.step + 1, "changes": values})
+        if "pretraining.batch_words" in changes and state.batch:
+            # Batches of another size have another order. What is left of the epoch gets its own.
+            state.parts.append((changes["pretraining.batch_words"][0], state.batch))
+            state.batch = 0
+
+    def _schedule(
+        self, saved: dict[str, Any], changes: dict[str, tuple[Any, Any]], n_batches: int
+    ) -> None:
+        """Decide where the schedule ends, and set the rate."""
+        optimizer, state = self.settings.optimizer, self.state
+        total_steps = optimizer.total_steps
+        if not changes.keys() & LENGTH_SETTINGS:
+            # A resumed run keeps the schedule's length, even if the limits have changed since.
+            total_steps = total_steps or saved.get("total_steps", 0)
+        n_left = len(self._epoch(state.epoch)) - state.batch
+        total_steps = total_steps or count_steps(self.settings, n_batches, state, n_left)
+        self.updater.schedule = replace(optimizer, total_steps=total_steps)
+        if changes:
+            set_learn_rate(self.updater.optimizer, self.updater.schedule, state.step)
+            self.origin += describe_changes(changes, n_left, self.updater.learn_rate)
+        # Until there is a step, the rate is that of the last one.
+        set_learn_rate(self.updater.optimizer, self.updater.schedule, max(0, state.step - 1))
 
     @property
     def description(self) -> str:
@@ -176,7 +147,8 @@ class Trainer:
 
         log (Callable): The logger, called after every step as spaCy's trainer calls its loggers.
         """
-        with handle_signals(self._request_stop, signal.SIGTERM, signal.SIGINT):
+        self._began = time.monotonic() - self.state.seconds
+        with handle_signals(self._request_stop, *STOP_SIGNALS):
             if self._is_new:
                 self._save()
             # A kill may have come between a checkpoint and the log.
@@ -185,48 +157,49 @@ class Trainer:
             if self.state.pending is not None:
                 # An earlier run was stopped before it.
                 self._evaluate(log)
+            self._replace_best()
             self.interrupted = self._must_stop()
             if not self.interrupted:
                 self._take_steps(log)
             if self.state.record is None and not self.interrupted:
                 # A resumed run that had reached its limits.
-                at_limit = not self.state.is_due(self.settings)
-                self.state.pending = {"loss": None, "at_limit": at_limit}
+                self._ask_for_evaluation(at_limit=not self.state.is_due(self.settings))
                 self.interrupted = not self._evaluate(log)
             self._write_model("last")
             barrier()
 
     def _take_steps(self, log: Log) -> None:
         """Train until a limit or a signal; `interrupted` is set if something is left to do."""
-        state = self.state
-        start = time.monotonic() - state.seconds
+        state, settings = self.state, self.settings
+        frequencies = SYNC_EVERY, settings.eval_frequency, settings.checkpoint_frequency
         for epoch, numbers, is_last in self._remaining_steps():
-            share, n_words = self.updater.update(epoch, numbers, state.step, self._carried)
+            state.n_words += self.updater.update(epoch, numbers, state.step, self._carried)[1]
             state.step += 1
-            state.n_words += n_words
-            is_due = state.is_due(self.settings)
-            saves = state.step % self.settings.checkpoint_frequency == 0
-            syncs = is_due or saves or state.step % SYNC_EVERY == 0
+            syncs = any(n and state.step % n == 0 for n in frequencies)
             stop = False
             if syncs or world_size() == 1:
-                state.seconds = broadcast(time.monotonic() - start, self.device)
+                state.seconds = self._now()
                 stop = self._must_stop()
-            limit = is_last or state.is_at_limit(self.settings)
-            loss = None
-            if syncs or limit or stop:
-                loss = float(all_reduce_sum(share))
-                self._check_finite()
+            is_due = state.is_due(settings)
+            limit = is_last or state.is_at_limit(settings)
+            saves = is_due or limit or stop or self._is_checkpoint_due()
+            reports = self._lines.is_due(state)
+            if syncs or saves or reports:
+                self._read_sums()
             if is_due or limit:
-                state.pending = {"loss": loss, "at_limit": not is_due}
-            if is_due or saves or limit or stop:
+                self._ask_for_evaluation(at_limit=not is_due)
+            if saves:
                 # Before the evaluation: after a signal, this process may be killed at any moment.
                 self._save()
             if state.pending is not None and not stop:
                 if self._evaluate(log):
-                    limit = limit or state.is_out_of_patience(self.settings)
+                    limit = limit or state.is_out_of_patience(settings)
                 stop = self._must_stop()
-            elif rank() == 0:
-                log(None)
+            else:
+                if rank() == 0:
+                    log(None)
+                if reports:
+                    self._lines.print(state, self.updater.learn_rate)
             if limit or stop:
                 self.interrupted = stop and (state.pending is not None or not limit)
                 break
@@ -247,20 +220,55 @@ class Trainer:
                 is_last = is_last_epoch and state.batch == len(epoch)
                 yield epoch, range(first, state.batch), is_last
             state.epoch += 1
-            state.batch = 0
+            state.batch, state.parts = 0, []
 
     def _epoch(self, number: int) -> EpochBatches:
-        return make_epoch(self.corpus.train, self.settings, self.config.system.seed, number)
+        seed, parts = self.config.system.seed, self.state.parts
+        return make_epoch(self.corpus.train, self.settings, seed, number, parts)
 
-    def _check_finite(self) -> None:
-        """Called before every checkpoint, so that none has the weights of a bad step."""
-        step = int(self.updater.first_bad_step)
-        if step >= 0:
-            last = checkpoints.checkpoint_path(self.output, self._saved_step).name
-            raise ValueError(
-                f"step {step}: the loss or its gradient is NaN or infinite. Lower the learning "
-                f"rate or clip gradients (pretraining.optimizer) and start again; {last} is the "
-                "last good checkpoint"
+    def _now(self) -> float:
+        """RETURNS (float): Seconds of the training, the same in all processes."""
+        return broadcast(time.monotonic() - self._began, self.device)
+
+    def _is_checkpoint_due(self) -> bool:
+        frequency, minutes = self.settings.checkpoint_frequency, self.settings.checkpoint_minutes
+        by_steps = frequency and self.state.step % frequency == 0
+        by_time = minutes and self.state.seconds - self._saved_at >= 60 * minutes
+        return bool(by_steps or by_time)
+
+    def _read_sums(self) -> None:
+        """RAISES (ValueError): If there was no update for too many steps."""
+        self.state.sums = all_reduce_sum(self.updater.sums.clone()).tolist()
+        n_bad = int(self.updater.n_bad)
+        if n_bad >= MAX_BAD_STEPS:
+            raise self._stopped(f"for {n_bad} steps, {_BAD}")
+
+    def _stopped(self, why: str) -> ValueError:
+        last = checkpoints.checkpoint_path(self.output, self._saved_step).name
+        return ValueError(
+            f"step {self.state.step}: {why}. {last} is the last good checkpoint: continue from it "
+            "with --resume and a lower pretraining.optimizer.learn_rate or grad_clip"
+        )
+
+    def _ask_for_evaluation(self, at_limit: bool) -> None:
+        """Begin the record of an evaluation, and new sums."""
+        state = self.state
+        state.pending = {**means(state.sums, self.updater.learn_rate), "at_limit": at_limit}
+        self.updater.sums.zero_()
+        state.sums = self.updater.sums.tolist()
+        self._lines.restart(state)
+
+    def _replace_best(self) -> None:
+        """Write a model-best that was removed, if this step is the best one, or say so."""
+        state, path = self.state, self.output / "model-best"
+        if rank() > 0 or not state.best_step or path.exists():
+            return
+        if state.best_step == state.step:
+            self._write_model("best")
+        else:
+            msg.warn(
+                f"{path} was removed, and the weights of the best step ({state.best_step}) are "
+                "gone: it is written again after a better evaluation"
             )
 
     def _evaluate(self, log: Log) -> bool:
@@ -269,45 +277,56 @@ class Trainer:
         RETURNS (bool): False if a signal came first: then it stays pending.
         """
         state = self.state
-        scores = perplexity(
-            self.model,
-            self.corpus.dev,
-            batch_words=self.settings.batch_words,
-            max_words=self.settings.eval_words,
-            carry_state=self.settings.carry_state,
-            unigram=self._unigram,
-            should_stop=self._must_stop,
-        )
+        with self.updater.tf32:
+            scores = perplexity(
+                self.model,
+                self.corpus.dev,
+                batch_words=self.settings.batch_words,
+                max_words=self.settings.eval_words,
+                carry_state=self.settings.carry_state,
+                unigram=self._unigram,
+                should_stop=self._must_stop,
+            )
         if scores is None:
             return False
         assert state.pending is not None
-        loss = state.pending["loss"]
+        pending = state.pending
         counts = {"step": state.step, "epoch": state.epoch, "words": state.n_words}
-        seconds = round(state.seconds, 1)
-        state.history.append({**counts, "seconds": seconds, **state.pending, **finite(scores)})
+        record = {**counts, "seconds": round(state.seconds, 1), **pending, **finite(scores)}
+        last = state.history[-1]["step"] if state.history else 0
+        if changes := [x for x in state.changes if last < x["step"] <= state.step]:
+            record["changes"] = changes
+        state.history.append(record)
         if scores["average"] < state.best or not state.best_step:
             state.best, state.best_step = scores["average"], state.step
             self._write_model("best")
-        state.pending = None
+        state.pending, state.evaluated = None, self._now()
         if rank() == 0:
             path = checkpoints.checkpoint_path(self.output, state.step)
             checkpoints.update_state(path, self._checkpoint_state())
             self._write_history()
             # After saving: a logger may fail, such as one that needs a network.
             epoch_words = self.corpus.manifest["n_tokens"]["train"]
-            log(state.describe(scores, loss, self.start, self.settings, epoch_words))
+            log(state.describe(scores, pending, self.start, self.settings, epoch_words))
+            if n_skipped := pending.get("skipped"):
+                msg.warn(f"{n_skipped} steps before step {state.step} were skipped: {_BAD}")
         return True
 
     def _save(self) -> None:
-        """Write a checkpoint and remove old ones. All processes must call it."""
+        """Write a checkpoint and remove old ones. All processes must call it.
+
+        RAISES (ValueError): If a weight is not finite.
+        """
+        if not all(bool(p.isfinite().all()) for p in self.model.parameters()):
+            raise self._stopped("weights are NaN or infinite")
         carried = [(all_gather(h, 1), all_gather(c, 1)) for h, c in self._carried]
         self._saved_step = step = self.state.step
-        if rank() > 0:
-            return
-        path = checkpoints.checkpoint_path(self.output, step)
-        optimizer = self.updater.optimizer
-        checkpoints.save(path, self.model, optimizer, carried, self._checkpoint_state())
-        checkpoints.remove_old(self.output, self.settings.keep_checkpoints, step)
+        if rank() == 0:
+            path = checkpoints.checkpoint_path(self.output, step)
+            optimizer = self.updater.optimizer
+            checkpoints.save(path, self.model, optimizer, carried, self._checkpoint_state())
+            checkpoints.remove_old(self.output, self.settings.keep_checkpoints, step)
+        self._saved_at = self._now()
 
     def _checkpoint_state(self) -> dict[str, Any]:
         return {
@@ -327,7 +346,7 @@ class Trainer:
         """Write log.jsonl, a record per evaluation."""
         if rank() == 0:
             lines = (json.dumps(record) + "\n" for record in self.state.history)
-            with atomic_file(self.output / _LOG) as temporary:
+            with atomic_file(self.output / LOG) as temporary:
                 temporary.write_text("".join(lines), encoding="utf8")
 
     def _must_stop(self) -> bool:

@@ -38,8 +38,11 @@ def adagrad_kernel(
     column = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
     # As torch.nn.utils.clip_grad_norm_ and torch.optim.Adagrad have it.
-    scale = tl.minimum(limit / (tl.load(norm) + 1e-6), 1.0, propagate_nan=tl.PropagateNan.ALL)
-    g = tl.load(gradient + row * width + column, inside, other=0.0) * scale
+    size = tl.load(norm)
+    g = tl.load(gradient + row * width + column, inside, other=0.0)
+    g *= tl.minimum(limit / (size + 1e-6), 1.0)
+    # A gradient that is not finite changes nothing.
+    g = tl.where(tl.abs(size) < float("inf"), g, 0.0)
     place = (row if rows is None else tl.load(rows + row)) * width + column
     total = tl.load(sums + place, inside, other=0.0) + g * g
     value = tl.load(parameter + place, inside, other=0.0)
@@ -82,7 +85,7 @@ def clip_and_step(
     copies: Mapping[nn.Parameter, Tensor] = {},
     rows: Optional[Tensor] = None,
 ) -> Tensor:
-    """Clip gradients by their global norm, and make a step of Adagrad.
+    """Clip gradients by their global norm, and make a step of Adagrad, if the norm is finite.
 
     optimizer (Adagrad): Has all parameters in one group, without decay.
     limit (float): Bound of the norm.

@@ -15,12 +15,14 @@ from torch import nn
 from ..bilm.kernels import load_kernels
 from ..bilm.lstm_layer import LayerState
 from ..bilm.mixed_precision import autocast, usable_mixed_precision
+from ..inference.linear import TF32_PRODUCTS
 from .batches import Batch, EpochBatches
 from .config import OptimizerConfig, PretrainingConfig
 from .distributed import all_gather_unique, all_reduce_sum, rank, world_size
 from .language_model import LanguageModel
 from .losses import Samples
 from .optimizer import build_optimizer, set_learn_rate, update_rows
+from .train_state import SUMS
 
 TRITON_ADAGRAD = f"{__package__}.triton_adagrad"
 
@@ -32,9 +34,12 @@ class Updater:
     settings (PretrainingConfig): How to train.
     seed (int): Decides dropout and samples, together with the number of the step.
 
-    Attributes: `schedule`, the OptimizerConfig whose learning rates hold; `first_bad_step`, the
-    number (from 1) of the first step whose loss or gradient was not finite, else -1, as a tensor:
-    reading it waits for the device.
+    A step whose gradient is not finite changes nothing.
+
+    Attributes: `schedule`, the OptimizerConfig whose learning rates hold; `tf32`, a context in
+    which float32 products on a GPU use TF32; and tensors, for which one waits for the device to
+    read them: `sums`, what was added up over steps (see `SUMS`; the sum over all processes is that
+    of the training), and `n_bad`, the steps that were skipped in a row.
     """
 
     def __init__(self, model: LanguageModel, settings: PretrainingConfig, seed: int) -> None:
@@ -44,7 +49,13 @@ class Updater:
         self.seed = seed
         self.schedule: OptimizerConfig = settings.optimizer
         self.optimizer = build_optimizer(model, settings.optimizer, mixed_precision)
-        self.first_bad_step = torch.full((), -1, device=model.bilm.device)
+        device = model.bilm.device
+        self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=device)
+        self.n_bad = torch.zeros((), dtype=torch.int64, device=device)
+        # The loss is shared out, the rest is the same in all processes.
+        self._shares = torch.full_like(self.sums, float(rank() == 0))
+        self._shares[0] = 1
+        self.tf32: Any = contextlib.nullcontext() if device.type == "cpu" else TF32_PRODUCTS
         # Whether a step reads and updates only some rows of the output layer.
         self._has_rows = model.output.reads_rows and settings.optimizer.name == "adagrad"
         self._parallel: Any = model
@@ -55,6 +66,11 @@ class Updater:
                     model, [f"output.{name}" for name in model.output.state_dict()]
                 )
             self._parallel = nn.parallel.DistributedDataParallel(model)
+
+    @property
+    def learn_rate(self) -> float:
+        """The rate of the last step; with Muon, that of AdamW."""
+        return self.optimizer.param_groups[0]["lr"]
 
     def update(
         self,
@@ -90,16 +106,27 @@ class Updater:
             for copy in copies.values():
                 assert copy.grad is not None
                 all_reduce_sum(copy.grad).div_(world_size())
-        norm = self._step(samples, copies)
-        is_bad = ~torch.isfinite(total + norm) & (self.first_bad_step < 0)
-        self.first_bad_step.masked_fill_(is_bad, step + 1)
+        self._count(total, self._step(samples, copies))
+        if states:
+            # Of a step that is skipped, they may be bad, too.
+            states[:] = [(h.nan_to_num(0, 0, 0), c.nan_to_num(0, 0, 0)) for h, c in states]
         self.model.bilm.invalidate()
         return total, n_words
+
+    def _count(self, loss: torch.Tensor, norm: torch.Tensor) -> None:
+        """Add a step, with its share of the loss and the norm of its gradient, to `sums`."""
+        good = torch.isfinite(norm)
+        limit = self.settings.optimizer.grad_clip or math.inf
+        values = [value.double() for value in (loss, norm, norm > limit, ~good, good)]
+        values[:3] = [value.masked_fill(~good, 0) for value in values[:3]]
+        self.sums.addcmul_(torch.stack(values), self._shares)
+        self.n_bad.add_(1).masked_fill_(good, 0)
 
     def _step(
         self, samples: Optional[Samples], copies: dict[nn.Parameter, torch.Tensor]
     ) -> torch.Tensor:
-        """Clip the gradients and update. RETURNS (Tensor): Their norm before it was clipped."""
+        """Clip the gradients and update, if they are finite. RETURNS (Tensor): Their norm before it
+        was clipped."""
         config, device = self.settings.optimizer, self.model.bilm.device
         limit = config.grad_clip or math.inf
         if config.name == "adagrad":
@@ -110,8 +137,13 @@ class Updater:
                 return kernels.clip_and_step(self.optimizer, limit, copies, rows)
         trained = [copies.get(p, p) for p in self.model.parameters()]
         norm = nn.utils.clip_grad_norm_(trained, limit)
-        self.optimizer.step()
+        is_good = torch.isfinite(norm)
+        step_if(is_good, self.optimizer)
         if samples is not None and self._has_rows:
+            for copy in copies.values():
+                # A gradient of zero changes nothing.
+                assert copy.grad is not None
+                copy.grad.masked_fill_(~is_good, 0)
             update_rows(self.optimizer, samples)
         return norm
 
@@ -139,8 +171,37 @@ class Updater:
             # Accumulated gradients are summed over the processes only once.
             skips_sum = number < len(batches) and world_size() > 1
             no_sum = self._parallel.no_sync() if skips_sum else contextlib.nullcontext()
-            with no_sum, autocast(device, self.settings.mixed_precision):
-                loss = self._parallel(batch, samples, states or None) / (2 * n_targets)
-            (loss * factor).backward()
+            with self.tf32, no_sum:
+                with autocast(device, self.settings.mixed_precision):
+                    loss = self._parallel(batch, samples, states or None) / (2 * n_targets)
+                (loss * factor).backward()
             total += loss.detach() * bool(factor)
         return total
+
+
+@torch.no_grad()
+def step_if(is_good: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
+    """Let an optimizer make a step on a condition, without waiting for a GPU.
+
+    is_good (Tensor): The condition, of one bool.
+    """
+    is_fused = any(group.get("fused") for group in optimizer.param_groups)
+    if is_good.device.type == "cpu" and not is_fused:
+        if is_good:
+            optimizer.step()
+        return
+    if is_fused:
+        # PyTorch's own way, of its GradScaler. Muon has an AdamW inside.
+        fused: Any = getattr(optimizer, "adamw", optimizer)
+        fused.found_inf = (~is_good).float()
+    # What others change is put back. A state that begins with this step begins with zeros.
+    groups = [group for group in optimizer.param_groups if not group.get("fused")]
+    parameters = [p for group in groups for p in group["params"] if p.grad is not None]
+    before: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for parameter in parameters:
+        parameter.grad.masked_fill_(~is_good, 0)
+        changed = (parameter, *optimizer.state.get(parameter, {}).values())
+        before += ((x, x.clone()) for x in changed if x.device == is_good.device)
+    optimizer.step()
+    for tensor, old in before:
+        tensor.copy_(torch.where(is_good, tensor, old))

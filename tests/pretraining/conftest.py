@@ -25,8 +25,9 @@ from spacy_elmo.pretraining.config import (
 from spacy_elmo.pretraining.corpus import Corpus, open_corpus, prepare
 from spacy_elmo.pretraining.init_model import build_model
 from spacy_elmo.pretraining.language_model import LanguageModel
+from spacy_elmo.pretraining.run import pretrain
 from spacy_elmo.pretraining.tokenize import TokenizationConfig
-from spacy_elmo.pretraining.trainer import Trainer, pretrain
+from spacy_elmo.pretraining.trainer import Trainer
 from spacy_elmo.pretraining.updater import Updater
 
 from .worker import work
@@ -153,28 +154,35 @@ METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods()
 
 
 def train_in_two_processes(
-    config: RunConfig, output: Path, stops: int | None = None, method: str = METHOD
+    config: RunConfig,
+    output: Path | tuple[Path, Path],
+    stops: int | None = None,
+    method: str = METHOD,
+    exitcode: int = 0,
 ) -> None:
     """Train with gloo on this machine, or continue a training that was stopped.
 
+    output (Path): The folder of the run; or one for each process, as if they shared no disk.
     stops (int): The process that gets a signal in its first evaluation.
     method (str): How processes start; "spawn" is as slow as a user's command.
+    exitcode (int): That of both processes.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     context = multiprocessing.get_context(method)
     if method == "forkserver":
-        context.set_forkserver_preload(["spacy_elmo.pretraining.trainer"])
+        context.set_forkserver_preload(["spacy_elmo.pretraining.run"])
     processes = []
     for number in (0, 1):
         environment = {
             "RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": "2",
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
         }  # fmt: skip
-        arguments = (environment, config, output, number == stops)
+        folder = output[number] if isinstance(output, tuple) else output
+        arguments = (environment, config, folder, number == stops)
         processes.append(context.Process(target=work, args=arguments, daemon=True))
         processes[-1].start()
     for process in processes:
         process.join(timeout=300)
-        assert process.exitcode == 0
+        assert process.exitcode == exitcode

@@ -90,7 +90,7 @@ import torch
 torch.set_num_threads(1)
 torch.cpu._is_avx512_bf16_supported = lambda: True
 from spacy.util import registry
-from spacy_elmo.pretraining.trainer import pretrain
+from spacy_elmo.pretraining.run import pretrain
 config, output = map(Path, sys.argv[1:])
 n_steps = 0
 def log(info):

@@ -163,7 +163,7 @@ def result(folder: Path) -> dict[str, object]:
     assert [{**record, "seconds": None} for record in state["progress"].pop("history")] == (
         files["log.jsonl"]
     )
-    files["progress"] = {**state["progress"], "seconds": None}
+    files["progress"] = {**state["progress"], "seconds": None, "evaluated": None}
     return files
 
 

@@ -38,9 +38,9 @@ def test_what_loggers_get(tmp_path, corpus):
     assert first == 100 and last == "end" and len(steps) == 20
     assert [number for number, info in enumerate(steps, 1) if info] == [10, 20]
     info, history = steps[-1], trainer.state.history[-1]
-    assert info["other_scores"] == {
-        name: history[name] for name in ("forward", "backward", "average", "unigram", "unknown")
-    }
+    names = ("forward", "backward", "average", "unigram", "unknown")
+    names += ("learn_rate", "gradient_norm", "clipped", "skipped")
+    assert info["other_scores"] == {name: history[name] for name in names}
     assert info["score"] == history["average"] and info["losses"] == {"elmo": history["loss"]}
     assert info["words"] == trainer.state.n_words and info["words_per_second"] > 0
     assert info["seconds_left"] == 0

@@ -81,9 +81,15 @@ def test_nothing_waits_for_the_device(folders, loss, characters, settings):
     epoch = make_epoch(corpus.train, config.pretraining, 0, 0)
     rows = config.pretraining.batch_words // config.pretraining.unroll_steps
     states = model.new_states(rows) if config.pretraining.carry_state else None
+    tf32 = []
+    model.bilm.lstm.register_forward_pre_hook(
+        lambda *_: tf32.append(torch.backends.cuda.matmul.allow_tf32)
+    )
     for step in range(2):
         loss_value, _ = updater.update(epoch, [2 * step, 2 * step + 1], step, states)
         assert loss_value.device.type == "meta" and loss_value.shape == ()
+    # For the products of forward and backward passes only.
+    assert len(tf32) == 4 and all(tf32) and not torch.backends.cuda.matmul.allow_tf32
 
 
 @needs_triton

@@ -10,6 +10,7 @@ from spacy_elmo.pretraining import trainer
 from spacy_elmo.pretraining.config import RunConfig
 from spacy_elmo.pretraining.distributed import process_group, world_size
 from spacy_elmo.pretraining.language_model import LanguageModel
+from spacy_elmo.pretraining.run import pretrain
 
 
 def work(environment: dict[str, str], config: RunConfig, output: Path, stops: bool) -> None:
@@ -31,4 +32,4 @@ def work(environment: dict[str, str], config: RunConfig, output: Path, stops: bo
         LanguageModel.log_likelihood = stop
     with process_group(gpu=False) as device:
         assert world_size() == 2
-        trainer.pretrain(config, output, device=device, resume=True)
+        pretrain(config, output, device=device, resume=True)

@@ -1,0 +1,486 @@
+"""What a run of days meets: signals, minutes, steps that go wrong, and other settings when it goes
+on."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import sys
+import time
+from dataclasses import replace
+
+import numpy
+import pytest
+import torch
+
+from spacy_elmo.pretraining import checkpoint as checkpoints
+from spacy_elmo.pretraining.batches import make_epoch
+from spacy_elmo.pretraining.config import OptimizerConfig
+from spacy_elmo.pretraining.optimizer import Muon
+from spacy_elmo.pretraining.updater import Updater, step_if
+
+from .conftest import (
+    change,
+    new_model,
+    run_config,
+    train,
+    train_in_two_processes,
+)
+
+ADAMW = OptimizerConfig("adamw", learn_rate=0.02, grad_clip=1.0)
+NEVER = {"eval_frequency": 0, "eval_minutes": 0, "checkpoint_frequency": 0, "checkpoint_minutes": 0}
+
+
+def weights(trainer):
+    return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
+
+
+def equal(first, second):
+    return first.keys() == second.keys() and all(
+        torch.equal(x, second[name]) for name, x in first.items()
+    )
+
+
+def last_state(output):
+    return checkpoints.read_state(checkpoints.find_last(output))
+
+
+def steps_of_checkpoints(output):
+    return [int(path.name[5:]) for path in checkpoints.all_checkpoints(output)]
+
+
+def log(output):
+    return [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
+
+
+# Signals
+
+
+@pytest.fixture
+def raise_signal(monkeypatch):
+    """As in a process that was not started to ignore any."""
+    names = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    yield lambda name: signal.raise_signal(getattr(signal, name))
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def at(steps, call):
+    """RETURNS (Callable): Calls a function after some steps."""
+    return lambda updater, step: call() if step in steps else None
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"])
+def test_signals_save_first(tmp_path, corpus, raise_signal, name):
+    if not hasattr(signal, name):
+        pytest.skip(f"no {name} on this system")
+    stop = at([7], lambda: raise_signal(name))
+    trainer = train(run_config(corpus), tmp_path / "run", after_update=stop)
+    assert trainer.interrupted and steps_of_checkpoints(tmp_path / "run")[-1] == 7
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="needs SIGHUP")
+def test_a_run_under_nohup_goes_on(tmp_path, corpus, raise_signal):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    stop = at([7], lambda: raise_signal("SIGHUP"))
+    trainer = train(run_config(corpus), tmp_path / "run", after_update=stop)
+    assert not trainer.interrupted and trainer.state.step == 20
+
+
+# Minutes
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still until it is told to go on."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def tick(seconds):
+        now[0] += seconds
+
+    return tick
+
+
+def test_evaluations_by_minutes(tmp_path, corpus, clock):
+    """Of a training of 20 seconds per step, also over runs; those by steps come in between."""
+    config = run_config(corpus, max_steps=10, **{**NEVER, "eval_minutes": 1})
+    tick = at(range(100), lambda: clock(20))
+    train(change(config, max_steps=4), tmp_path / "run", after_update=tick)
+    train(config, tmp_path / "run", resume=True, after_update=tick)
+    assert [record["step"] for record in log(tmp_path / "run")] == [3, 4, 7, 10]
+    assert [record["seconds"] for record in log(tmp_path / "run")] == [60, 80, 140, 200]
+    both = change(config, eval_frequency=4)
+    train(both, tmp_path / "both", after_update=tick)
+    assert [record["step"] for record in log(tmp_path / "both")] == [3, 4, 7, 8, 10]
+
+
+def test_checkpoints_by_minutes(tmp_path, corpus, clock):
+    config = run_config(corpus, max_steps=10, keep_checkpoints=99)
+    config = change(config, **{**NEVER, "checkpoint_minutes": 1})
+    tick = at(range(100), lambda: clock(20))
+    train(config, tmp_path / "run", after_update=tick)
+    assert steps_of_checkpoints(tmp_path / "run") == [0, 3, 6, 9, 10]
+    train(change(config, checkpoint_frequency=4), tmp_path / "both", after_update=tick)
+    assert steps_of_checkpoints(tmp_path / "both") == [0, 3, 4, 7, 8, 10]
+
+
+def test_nothing_by_minutes_or_steps(tmp_path, corpus, clock):
+    """But what the end of a training leaves."""
+    config = run_config(corpus, max_steps=10, **NEVER)
+    train(config, tmp_path / "run", after_update=at(range(100), lambda: clock(10**6)))
+    assert steps_of_checkpoints(tmp_path / "run") == [0, 10]
+    assert [record["step"] for record in log(tmp_path / "run")] == [10]
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_lines_by_minutes(tmp_path, corpus, clock, capsys, monkeypatch, is_terminal):
+    """Where no progress bar is seen: after half a minute, and then every minute."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal, raising=False)
+    config = run_config(corpus, max_steps=10, **NEVER)
+    train(config, tmp_path / "run", after_update=at(range(100), lambda: clock(20)))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
+    assert [line.split()[1] for line in lines] == ([] if is_terminal else ["2:", "5:", "8:"])
+    for line in lines:
+        assert "loss" in line and "rate 0.02" in line and "clipped" in line and len(line) <= 80
+    epoch = make_epoch(corpus.train, config.pretraining, 0, 0)
+    sizes = [epoch.size(number)[0] for number in range(5)]
+    for line, part in zip(lines, (sizes[:2], sizes[2:5])):
+        assert line.endswith(f" {sum(part) / (20 * len(part)):,.0f} words/s")
+
+
+# What is logged
+
+
+@pytest.mark.parametrize("grad_clip", [0.0, 0.7])
+def test_means_since_the_last_evaluation(tmp_path, corpus, monkeypatch, grad_clip):
+    """Of losses, norms of gradients and what was clipped, also over runs."""
+    losses, norms, real = [], [], Updater.update
+
+    def update(updater, *args):
+        share, n_words = real(updater, *args)
+        losses.append(float(share))
+        gradients = [p.grad for p in updater.model.parameters() if p.grad is not None]
+        norms.append(math.sqrt(sum(float(g.double().square().sum()) for g in gradients)))
+        return share, n_words
+
+    monkeypatch.setattr(Updater, "update", update)
+    optimizer = replace(ADAMW, grad_clip=grad_clip, schedule="inverse_sqrt", warmup_steps=4)
+    config = run_config(corpus, optimizer=optimizer, eval_frequency=8)
+    for limit in (5, 11, 20):
+        config = change(config, max_steps=limit)
+        trainer = train(config, tmp_path / "run", resume=True)
+    start = 0
+    for record in log(tmp_path / "run"):
+        step = record["step"]
+        assert record["loss"] == pytest.approx(numpy.mean(losses[start:step]), rel=1e-6)
+        assert record["learn_rate"] == pytest.approx(0.02 * min(step / 4, (4 / step) ** 0.5))
+        assert record["skipped"] == 0
+        if grad_clip:
+            was_clipped = [norm == pytest.approx(0.7, rel=1e-4) for norm in norms[start:step]]
+            assert record["clipped"] == pytest.approx(numpy.mean(was_clipped))
+        else:
+            assert record["gradient_norm"] == pytest.approx(numpy.mean(norms[start:step]))
+            assert record["clipped"] == 0
+        start = step
+    assert [record["step"] for record in log(tmp_path / "run")] == [5, 8, 11, 16, 20]
+    assert trainer.state.history == log(tmp_path / "run")
+
+
+# Gradients that are not finite
+
+
+def spoil_gradients(steps, value=torch.nan):
+    """RETURNS (Callable): Puts a value into the gradients of these steps, and keeps what they
+    leave in `states`."""
+    states: dict = {}
+
+    def after(updater, step):
+        optimizer = updater.optimizer
+        states[step] = {
+            f"{name}/{key}": x.clone()
+            for name, p in updater.model.named_parameters()
+            for key, x in {"": p.detach(), **optimizer.state[p]}.items()
+            # Adagrad counts its steps, and does not use the number.
+            if key != "step" or not isinstance(optimizer, torch.optim.Adagrad)
+        }
+        if hooks:
+            hooks.pop().remove()
+        if step + 1 in steps:
+            [parameter, *_] = updater.model.bilm.lstm.parameters()
+            hooks.append(parameter.register_hook(lambda gradient: gradient * value))
+
+    hooks: list = []
+    after.states = states
+    return after
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize(
+    "name, carry_state", [("adagrad", False), ("adagrad", True), ("adamw", False), ("muon", True)]
+)
+def test_a_gradient_that_is_not_finite_changes_nothing(tmp_path, corpus, name, carry_state, value):
+    """No weight, and nothing that the optimizer knows."""
+    config = run_config(
+        corpus, optimizer=OptimizerConfig(name, learn_rate=0.02), carry_state=carry_state,
+        unroll_steps=5,
+    )  # fmt: skip
+    spoil = spoil_gradients((6, 7, 13), value)
+    trainer = train(config, tmp_path / "run", after_update=spoil)
+    for step in range(2, 21):
+        assert equal(spoil.states[step - 1], spoil.states[step]) == (step in (6, 7, 13)), step
+    assert [record["skipped"] for record in log(tmp_path / "run")] == [2, 1]
+    assert all(math.isfinite(x) for r in log(tmp_path / "run") for x in r.values())
+    assert trainer.state.step == 20
+
+
+def test_carried_states_that_are_not_finite_begin_again(corpus):
+    config = run_config(corpus, carry_state=True, unroll_steps=5, dropout=0.0)
+    model = new_model(config, corpus)
+    updater = Updater(model, config.pretraining, 0)
+    epoch = make_epoch(corpus.train, config.pretraining, 0, 0)
+    states = model.new_states(epoch.n_rows)
+    states[0][1][:, 3] = torch.nan
+    before = weights(updater)
+    updater.update(epoch, [1], 0, states)
+    assert equal(before, weights(updater)) and int(updater.n_bad) == 1
+    updater.update(epoch, [2], 1, states)
+    assert not equal(before, weights(updater)) and int(updater.n_bad) == 0
+    assert all(x.isfinite().all() for pair in states for x in pair)
+
+
+def test_no_gradient_is_finite_any_more(tmp_path, corpus):
+    """The run ends, and goes on from its last checkpoint with a lower rate."""
+    config = run_config(corpus, max_steps=300, eval_frequency=300, checkpoint_frequency=40)
+    with pytest.raises(ValueError) as error:
+        train(config, tmp_path / "run", after_update=spoil_gradients(range(50, 1000)))
+    message = str(error.value)
+    assert "step 150: for 101 steps, the gradient was NaN or infinite" in message
+    assert "step-00000120 is the last good checkpoint: continue from it with --resume" in message
+    assert "again" not in message
+    lower = change(config, max_steps=130, optimizer=replace(ADAMW, learn_rate=0.002))
+    trainer = train(lower, tmp_path / "run", resume=True)
+    assert trainer.start.step == 120 and trainer.state.history[-1]["skipped"] == 71
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_a_fused_optimizer_skips_without_a_look(name):
+    """As on a GPU: the same as on a CPU, where the condition is read."""
+
+    def run(fused):
+        generator = torch.Generator().manual_seed(0)
+        weights = [torch.nn.Parameter(torch.randn(6, 4, generator=generator)) for _ in range(3)]
+        if name == "adamw":
+            optimizer = torch.optim.AdamW(weights, lr=0.1, fused=fused)
+        else:
+            groups = [
+                {"params": weights[:1]},
+                {"params": weights[1:], "lr": 0.1, "weight_decay": 0.1, "momentum": 0.9},
+            ]
+            optimizer = Muon(groups, None, lr=0.1, fused=fused)
+        for step in range(8):
+            for weight in weights:
+                weight.grad = torch.randn(6, 4, generator=generator)
+            is_bad = step in (0, 3, 4)
+            if is_bad:
+                weights[2].grad[0] = torch.nan
+            before = [w.detach().clone() for w in weights]
+            step_if(torch.tensor(not is_bad), optimizer)
+            assert all(map(torch.equal, before, weights)) == is_bad
+        return weights
+
+    for plain, fused in zip(run(False), run(True)):
+        assert torch.allclose(plain, fused, atol=1e-6)
+
+
+# Other settings on resuming
+
+
+def test_a_cool_down_of_a_constant_rate_is_that_of_one_run(tmp_path, corpus):
+    """Muon and wsd: bit for bit, from the step on where the rate begins to fall."""
+    muon = OptimizerConfig("muon", learn_rate=0.01, warmup_steps=3, total_steps=0)
+    wsd = replace(muon, schedule="wsd", decay_steps=8)
+    whole = train(run_config(corpus, optimizer=wsd), tmp_path / "whole")
+    train(run_config(corpus, optimizer=muon, max_steps=12), tmp_path / "run")
+    cooled = train(run_config(corpus, optimizer=wsd), tmp_path / "run", resume=True)
+    assert equal(weights(whole), weights(cooled))
+    assert (
+        cooled.updater.schedule.total_steps == 20 and log(tmp_path / "run")[-1]["learn_rate"] == 0
+    )
+    changes = {
+        "pretraining.optimizer.schedule": ["constant", "wsd"],
+        "pretraining.optimizer.decay_steps": [0, 8],
+    }
+    expected = [{"step": 13, "changes": changes}]
+    assert last_state(tmp_path / "run")["progress"]["changes"] == expected
+    assert [r.get("changes") for r in log(tmp_path / "run")] == [None, None, expected]
+
+
+def test_settings_that_may_change(tmp_path, corpus, capsys):
+    """They hold from the next step on, and are recorded."""
+    settings = {"learn_rate": 0.005, "grad_clip": 0.3, "weight_decay": 0.5}
+    config = run_config(corpus, optimizer=ADAMW, accumulate_gradient=1)
+
+    def set_settings(updater, step):
+        if step == 10:
+            optimizer = replace(ADAMW, **settings)
+            updater.schedule = optimizer
+            updater.settings = replace(updater.settings, optimizer=optimizer)
+            updater.optimizer.param_groups[0]["weight_decay"] = 0.5
+
+    whole = train(config, tmp_path / "whole", after_update=set_settings)
+    train(change(config, max_steps=10), tmp_path / "run")
+    other = change(config, optimizer=replace(ADAMW, **settings))
+    capsys.readouterr()
+    again = train(other, tmp_path / "run", resume=True)
+    assert equal(weights(whole), weights(again))
+    output = " ".join(capsys.readouterr().out.split())
+    assert "resumed at step 10 with pretraining.optimizer.grad_clip: 1.0 -> 0.3; " in output
+    assert "pretraining.optimizer.learn_rate: 0.02 -> 0.005" in output
+    assert "the next step has the learning rate 0.005" in output
+    [record] = log(tmp_path / "run")[-1]["changes"]
+    assert record["step"] == 11 and record["changes"] == {
+        f"pretraining.optimizer.{name}": [getattr(ADAMW, name), value]
+        for name, value in settings.items()
+    }
+    # Once.
+    last = train(change(other, max_steps=30), tmp_path / "run", resume=True)
+    assert len(last.state.changes) == 1 and "changes" not in log(tmp_path / "run")[-1]
+
+
+@pytest.mark.parametrize("carry_state", [False, True])
+def test_another_batch_size_reads_what_is_left_of_the_epoch(tmp_path, corpus, carry_state):
+    """No sentence twice; of carried rows, sentences that are cut stay out."""
+    config = run_config(
+        corpus, max_steps=4, max_epochs=2, carry_state=carry_state, unroll_steps=5, **NEVER
+    )
+    read, real = [], Updater.update
+
+    def update(updater, epoch, numbers, step, states=None):
+        read.append([word for n in numbers for word in words_of(epoch.read(n))])
+        return real(updater, epoch, numbers, step, states)
+
+    def words_of(batch):
+        return [x for x in batch.targets[0].tolist() if x > 1]
+
+    sizes = [(100, 4), (160, 8), (60, 11), (60, 0)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Updater, "update", update)
+        for batch_words, limit in sizes:
+            other = change(config, batch_words=batch_words, max_steps=limit)
+            trainer = train(other, tmp_path / "run", resume=True)
+    state = trainer.state
+    assert state.epoch == 1 and state.parts == [] and [len(x) for x in read[4:8]] != 100
+    steps = {change["step"]: change["changes"] for change in state.changes}
+    assert steps == {5: {"pretraining.batch_words": [100, 160]},
+                     9: {"pretraining.batch_words": [160, 60]}}  # fmt: skip
+    total = len(corpus.train.ids)
+    assert sum(map(len, read)) == state.n_words
+    if carry_state:
+        assert 1.5 * total < state.n_words < 2 * total
+        return
+    assert state.n_words == 2 * total
+    # Both epochs read every word as often as the text has it.
+    ids = numpy.where(corpus.train.ids < len(corpus.words), corpus.train.ids, 2)
+    counts = numpy.bincount([word for words in read for word in words])
+    assert (counts == 2 * numpy.bincount(ids)).all()
+
+
+def test_another_batch_size_and_a_kill(tmp_path, corpus):
+    """What is left of the epoch has the same order in every run."""
+    config = run_config(corpus, max_steps=4, max_epochs=1)
+    train(config, tmp_path / "run")
+    bigger = change(config, batch_words=150, max_steps=0)
+    for limit in (6, 9, 0):
+        parts = train(change(bigger, max_steps=limit), tmp_path / "run", resume=True)
+    train(config, tmp_path / "whole")
+    whole = train(bigger, tmp_path / "whole", resume=True)
+    assert equal(weights(whole), weights(parts)) and whole.state.step == parts.state.step
+
+
+def test_a_schedule_ends_with_the_training_of_another_batch_size(tmp_path, corpus):
+    optimizer = replace(ADAMW, schedule="wsd", total_steps=0)
+    config = run_config(corpus, max_steps=4, max_epochs=2, optimizer=optimizer)
+    train(config, tmp_path / "run")
+    other = change(config, batch_words=50, accumulate_gradient=3, max_steps=0)
+    trainer = train(other, tmp_path / "run", resume=True)
+    assert trainer.updater.schedule.total_steps == trainer.state.step
+    assert log(tmp_path / "run")[-1]["learn_rate"] == 0
+
+
+def test_an_epoch_that_has_ended_has_nothing_left(corpus):
+    config = run_config(corpus, carry_state=True, unroll_steps=5)
+    for settings in (config.pretraining, run_config(corpus).pretraining):
+        whole = make_epoch(corpus.train, settings, 0, 0)
+        assert len(make_epoch(corpus.train, settings, 0, 0, [(100, len(whole))])) == 0
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="needs POSIX signals")
+def test_all_of_it_in_one_run(tmp_path, corpus, raise_signal):
+    """A lost connection, bad gradients, a scheduler, a lower rate, and a cool-down: it learns."""
+    muon = OptimizerConfig("muon", learn_rate=0.01, warmup_steps=5, total_steps=0)
+    lower = replace(muon, learn_rate=0.005, muon_rate=0.007)
+    wsd = replace(lower, schedule="wsd", decay_steps=30)
+    spoil = spoil_gradients((40, 41))
+
+    def meet(updater, step):
+        spoil(updater, step)
+        if step in (12, 50):
+            raise_signal({12: "SIGHUP", 50: "SIGUSR1"}[step])
+
+    config = run_config(corpus, eval_frequency=30, max_steps=1000)
+    runs = [(muon, 1000), (muon, 1000), (lower, 70), (wsd, 100)]
+    ends = []
+    for optimizer, limit in runs:
+        config = change(config, optimizer=optimizer, max_steps=limit)
+        trainer = train(config, tmp_path / "run", resume=True, after_update=meet)
+        ends.append((trainer.state.step, trainer.interrupted))
+    assert ends == [(12, True), (50, True), (70, False), (100, False)]
+    records = log(tmp_path / "run")
+    assert [record["step"] for record in records] == [30, 60, 70, 90, 100]
+    assert [record["skipped"] for record in records] == [0, 2, 0, 0, 0]
+    rates = [record["learn_rate"] for record in records]
+    assert rates == [0.01, 0.005, 0.005, pytest.approx(0.005 * (1 - (20 / 30) ** 0.5)), 0]
+    changed = [[x["step"] for x in record.get("changes", [])] for record in records]
+    assert changed == [[], [51], [], [71], []]
+    assert records[-1]["average"] < 0.6 * records[-1]["unigram"]
+
+
+# Several machines
+
+
+def test_machines_without_a_shared_disk(tmp_path, corpus, capfd):
+    """Each has a folder of its own; only that of rank 0 has checkpoints."""
+    config = run_config(corpus, max_steps=4)
+    folders = tmp_path / "first", tmp_path / "second"
+    train_in_two_processes(config, folders)
+    assert steps_of_checkpoints(folders[0]) == [0, 4] and not steps_of_checkpoints(folders[1])
+    assert "Grad strides" not in capfd.readouterr().err
+    train_in_two_processes(config, folders, exitcode=1)
+    output = " ".join(capfd.readouterr().err.split())
+    assert "find different checkpoints (step-00000004 in one of them)" in output
+    assert "find different checkpoints (no checkpoint in one of them)" in output
+
+
+# A model-best that was removed
+
+
+def test_a_best_model_that_was_removed(tmp_path, corpus, capsys):
+    """It is written again if its weights are those of the checkpoint."""
+    config = run_config(corpus, max_steps=10)
+    trainer = train(config, tmp_path / "run", export=True)
+    assert trainer.state.best_step == 10
+    best = tmp_path / "run" / "model-best"
+    expected = (best / "meta.json").read_bytes()
+    best.rename(tmp_path / "best")
+    train(config, tmp_path / "run", resume=True, export=True)
+    assert (best / "meta.json").read_bytes() == expected
+    best.rename(tmp_path / "second")
+    worse = change(config, max_steps=20, optimizer=replace(ADAMW, learn_rate=5.0))
+    assert train(worse, tmp_path / "run", resume=True).state.best_step == 10
+    capsys.readouterr()
+    train(change(worse, max_steps=22), tmp_path / "run", resume=True)
+    assert "weights of the best step (10) are gone" in " ".join(capsys.readouterr().out.split())
