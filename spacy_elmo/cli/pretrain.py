@@ -61,7 +61,9 @@ def pretrain_cli(
                 "pretraining.optimizer.learn_rate, and start again"
             )
         else:
+            best = output / "model-best"
             msg.good(
                 f"Best average perplexity {state.best:.1f} at step {state.best_step} "
-                f"(unigram {state.history[-1]['unigram']:.1f}): {output / 'model-best'}"
+                f"(unigram {state.history[-1]['unigram']:.1f})"
+                f"{f': {best}' if best.exists() else ', whose model-best was removed'}"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from torch import nn
 from ..bilm.kernels import load_kernels
 from ..bilm.lstm_layer import LayerState
 from ..bilm.mixed_precision import autocast, usable_mixed_precision
+from ..bilm.model import TRITON_LSTM
 from ..inference.linear import TF32_PRODUCTS
 from .batches import Batch, EpochBatches
 from .config import OptimizerConfig, PretrainingConfig
@@ -55,7 +57,13 @@ class Updater:
         # The loss is shared out, the rest is the same in all processes.
         self._shares = torch.full_like(self.sums, float(rank() == 0))
         self._shares[0] = 1
-        self.tf32: Any = contextlib.nullcontext() if device.type == "cpu" else TF32_PRODUCTS
+        self.tf32: Any = contextlib.nullcontext()
+        if device.type != "cpu":
+            self.tf32 = TF32_PRODUCTS
+            # Before that rounds what kernels are compared with; evaluations are in float32.
+            lstm = model.bilm.lstm
+            for dtype in {torch.float32, torch.bfloat16 if mixed_precision else torch.float32}:
+                load_kernels(TRITON_LSTM, lstm.kernel, device, dtype, lstm.config)
         # Whether a step reads and updates only some rows of the output layer.
         self._has_rows = model.output.reads_rows and settings.optimizer.name == "adagrad"
         self._parallel: Any = model
@@ -107,9 +115,9 @@ class Updater:
                 assert copy.grad is not None
                 all_reduce_sum(copy.grad).div_(world_size())
         self._count(total, self._step(samples, copies))
-        if states:
-            # Of a step that is skipped, they may be bad, too.
-            states[:] = [(h.nan_to_num(0, 0, 0), c.nan_to_num(0, 0, 0)) for h, c in states]
+        for state in itertools.chain.from_iterable(states or ()):
+            # After a step that is skipped, it may be bad, too.
+            state.nan_to_num_(0, 0, 0)
         self.model.bilm.invalidate()
         return total, n_words
 
