@@ -62,7 +62,7 @@ from spacy.tokens import Doc
 from torch.nn import functional as F
 
 from spacy_elmo.bilm import BiLM, LSTMConfig
-from spacy_elmo.bilm.mixed_precision import cpu_has_bfloat16
+from spacy_elmo.bilm.mixed_precision import bfloat16_is_faster
 from spacy_elmo.inference import Session, Settings, current_session
 from spacy_elmo.inference.settings import CPU_PRECISIONS, GPU_PRECISIONS
 from spacy_elmo.layers.encoder import set_bilm
@@ -363,7 +363,7 @@ def device_precisions(device: str) -> list[str]:
     """RETURNS (list): Those that the device has."""
     if device != "cpu":
         return list(GPU_PRECISIONS)
-    return [name for name in CPU_PRECISIONS if name != "bfloat16" or cpu_has_bfloat16()]
+    return [name for name in CPU_PRECISIONS if name != "bfloat16" or bfloat16_is_faster()]
 
 
 MEASURES = {

@@ -51,7 +51,7 @@ from count import count_layer, count_update
 from torch import nn
 
 from spacy_elmo.bilm import BiLMConfig
-from spacy_elmo.bilm.mixed_precision import cpu_has_bfloat16
+from spacy_elmo.bilm.mixed_precision import bfloat16_is_faster
 from spacy_elmo.bilm.token_encoder import character_ids
 from spacy_elmo.pretraining.batches import Batch, make_epoch
 from spacy_elmo.pretraining.config import (
@@ -309,7 +309,7 @@ def parse_args() -> argparse.Namespace:
     args.rows, args.batch_words = args.rows or 128, args.batch_words or 4096
     args.steps = args.steps or (6 if args.device == "cpu" else 50)
     if args.precision is None:
-        has_bfloat16 = args.device == "cuda" or cpu_has_bfloat16()
+        has_bfloat16 = args.device == "cuda" or bfloat16_is_faster()
         args.precision = ["float32", "bfloat16"] if has_bfloat16 else ["float32"]
     return args
 

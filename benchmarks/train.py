@@ -34,7 +34,7 @@ from spacy.vectors import Vectors
 from thinc.api import Adam, fix_random_seed
 
 from spacy_elmo.bilm.formats import native
-from spacy_elmo.bilm.mixed_precision import cpu_has_bfloat16
+from spacy_elmo.bilm.mixed_precision import bfloat16_is_faster
 
 SENTENCES_PER_DOC = 10
 WORDS_PER_BATCH = 2000
@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--measure", choices=VARIANTS, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    has_bfloat16 = args.device == "cuda" or cpu_has_bfloat16()
+    has_bfloat16 = args.device == "cuda" or bfloat16_is_faster()
     args.variants = args.variants or [x for x in VARIANTS if x != BFLOAT16 or has_bfloat16]
     if BFLOAT16 in args.variants and not has_bfloat16:
         parser.error(f"{BFLOAT16!r}: this processor would train in float32")

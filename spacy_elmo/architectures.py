@@ -55,8 +55,8 @@ def PretrainedBiLM(
     kernel (str): What runs the LSTMs. "auto": on a CPU the compiled kernels, if there was a C
         compiler at installation; on a GPU Triton, if it is installed; if they give the results of
         PyTorch. "torch": PyTorch alone. "triton": Triton on any GPU, without a comparison.
-    mixed_precision (bool): Fine-tune with bfloat16 products. A processor without instructions for
-        them (AVX512-BF16 or AMX) fine-tunes in float32, with a warning.
+    mixed_precision (bool): Fine-tune with bfloat16 products. A processor that is not faster in
+        them fine-tunes in float32, with a warning.
     RAISES (ValueError): If a setting has an impossible value.
     """
     return ElmoEncoder(

@@ -221,7 +221,7 @@ def test_training_runs_on_its_device(gpu: None, zeros_from_meta: None, weights_f
 
 
 @pytest.mark.parametrize(
-    "precision, reason", [("tf32", "not for the device 'cpu'"), ("bfloat16", "no instructions")]
+    "precision, reason", [("tf32", "not for the device 'cpu'"), ("bfloat16", "brings nothing")]
 )
 def test_a_pipeline_saved_on_a_gpu_runs_on_a_cpu(
     weights_folder: Path, precision: str, reason: str, without_bfloat16: None

@@ -3,41 +3,67 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import time
 import warnings
+from functools import cache
 from typing import Optional
 
 import torch
 from torch import Tensor
 
+from .forking import no_fork
 from .onednn import add_rows, round_up
+from .threads import one_thread
+
+# With less, what else bfloat16 needs costs more than its products bring. Measured: 1.7 and more by
+# processors that are made for it, 0.5 and less by others.
+_MIN_SPEED = 1.2
 
 # The device and the type in which a product of training compiles and keeps a kernel for every
 # number of rows, as oneDNN does (see `round_up`).
 COMPILED_PER_SIZE = "cpu", torch.bfloat16
 
 
-def cpu_has_bfloat16() -> bool:
-    """RETURNS (bool): Whether the processor multiplies bfloat16, and PyTorch can use that."""
-    tests = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # Not in old versions.
-    supported = any(getattr(torch.cpu, name, lambda: False)() for name in tests)
-    return supported and torch.backends.mkldnn.is_available()
+@cache
+@no_fork()
+def bfloat16_speed() -> float:
+    """RETURNS (float): How many times as fast as in float32 a product is in bfloat16 on this
+    processor, in one thread. It is measured once per process, in some milliseconds (less than 0.2
+    seconds where bfloat16 is emulated): instructions do not tell, as some are slower."""
+    operands = torch.ones(64, 256), torch.ones(256, 512)
+    times: dict[torch.dtype, float] = {}
+    with one_thread(), torch.inference_mode(), torch.autocast("cpu", enabled=False):
+        # The least of a few that take turns: others may use the processor, too.
+        for dtype in (torch.float32, torch.bfloat16) * 4:
+            x, weight = (tensor.to(dtype) for tensor in operands)
+            start = time.perf_counter()
+            torch.mm(x, weight)
+            seconds = time.perf_counter() - start
+            times[dtype] = min(seconds, times.get(dtype, math.inf))
+    return times[torch.float32] / times[torch.bfloat16]
+
+
+def bfloat16_is_faster() -> bool:
+    """RETURNS (bool): Whether this processor is clearly faster in bfloat16 than in float32."""
+    return bfloat16_speed() >= _MIN_SPEED
 
 
 def usable_mixed_precision(enabled: bool, device: torch.device) -> bool:
-    """RETURNS (bool): The setting, but False, with a warning, on a processor or GPU that has no
-    instructions for bfloat16: what emulates them is many times slower than float32."""
+    """RETURNS (bool): The setting, but False, with a warning, on a processor that is not faster in
+    bfloat16 than in float32, or on a GPU that only emulates it."""
     if not enabled or device.type not in ("cpu", "cuda"):
         return enabled
     if device.type == "cpu":
-        name, needed, supported = "processor", "AVX512-BF16 or AMX", cpu_has_bfloat16()
+        supported = bfloat16_is_faster()
+        why = f"processor: it is {bfloat16_speed():.2g} times as fast in bfloat16 as in float32"
     else:
-        name, needed = "GPU", "NVIDIA's have them since Ampere"
+        why = "GPU: it has no products of bfloat16 (NVIDIA's have them since Ampere)"
         with torch.cuda.device(device):
             supported = torch.cuda.is_bf16_supported(including_emulation=False)
     if not supported:
         warnings.warn(
-            f"mixed_precision = true would be many times slower than float32 on this {name}, which "
-            f"has no instructions for bfloat16 ({needed}); training runs in float32",
+            f"mixed_precision = true brings nothing on this {why}; training runs in float32",
             stacklevel=3,
         )
     return supported

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Literal, Optional, TypeVar
 
@@ -91,6 +92,18 @@ def _pool(n_threads: int, name: str) -> ThreadPoolExecutor:
     for future in [pool.submit(barrier.wait, 10) for _ in range(n_threads)]:
         future.result()
     return pool
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """A context with one thread inside operators, for an instant (see `_use_one_thread`)."""
+    with _STARTING:
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
 
 def _use_one_thread() -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import srsly
+import torch
 import typer
 from wasabi import msg
 
 from ..bilm import BiLM, BiLMConfig
 from ..bilm.formats import find_format, fits_half, fits_int8, load, unpacked
+from ..bilm.kernels import Kernel, load_kernels
+from ..bilm.lstm_layer import COMPILED_CELL
+from ..bilm.mixed_precision import bfloat16_is_faster, bfloat16_speed
 from ..component import Elmo
 from ..files import sha256
 from ..layers.encoder import get_session
@@ -66,6 +71,7 @@ def _describe(source: str) -> dict[str, dict[str, Any]]:
             "segmenter": str(elmo.model.attrs["segmenter"]),
             "precision": _describe_precision(elmo),
             "type cache": f"{settings.type_cache_mb:g} MiB",
+            **_describe_processor(settings.kernel),
         }
     return report
 
@@ -81,6 +87,7 @@ def _describe_weights(source: str, path: Path) -> dict[str, Any]:
         "language": source_language(source) or "unknown",
         **_describe_bilm(bilm),
         **_describe_file(path if is_packed else file),
+        **_describe_processor(),
     }
     if is_bundled:  # The rows of the model card's table that the weights do not imply.
         card = (path / "README.md").read_text(encoding="utf8")
@@ -94,6 +101,18 @@ def _describe_precision(elmo: Elmo) -> str:
     asked = elmo.model.attrs["settings"].precision
     precision = get_session(elmo.model).settings.precision
     return precision if asked == precision else f"{precision} (asked for: {asked})"
+
+
+def _describe_processor(kernel: Kernel = "auto") -> dict[str, str]:
+    """RETURNS (dict): What runs the LSTMs on this processor, and what speaks for bfloat16."""
+    name = "compiled C"
+    if kernel != "torch" and find_spec("spacy_elmo.bilm._kernels") is None:
+        name = "PyTorch (slower: there was no C compiler when the package was installed)"
+    elif load_kernels(COMPILED_CELL, kernel, torch.device("cpu"), torch.float32) is None:
+        name = "PyTorch"
+    choice = "use it" if bfloat16_is_faster() else "do without"
+    speed = f"{bfloat16_speed():.2g} times as fast as float32"
+    return {"kernels": name, "bfloat16": f"{speed}: precision auto and mixed_precision {choice}"}
 
 
 def _describe_file(path: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.nn import functional as F
 
-from ..bilm.mixed_precision import cpu_has_bfloat16
+from ..bilm.mixed_precision import bfloat16_is_faster
 from .settings import Precision, Settings
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ _CHOSEN: WeakKeyDictionary[BiLM, dict[tuple[torch.device, str], Precision]] = We
 
 
 def choose_precision(bilm: BiLM, settings: Settings) -> Settings:
-    """Choose by the kind of device, and compare with float32 on a small sample. The times are not
-    measured, so that the same machine always chooses the same.
+    """Choose by the kind of device, for bfloat16 on a CPU by `bfloat16_is_faster`, and compare with
+    float32 on a small sample.
 
     bilm (BiLM): The network.
     settings (Settings): With any precision.
@@ -66,7 +66,7 @@ def choose_precision(bilm: BiLM, settings: Settings) -> Settings:
 def _candidates(device: torch.device) -> list[Precision]:
     """RETURNS (list): What may be faster than float32, the fastest first. int8 does not reach
     `MIN_COSINE`."""
-    if device.type == "cpu" and cpu_has_bfloat16():
+    if device.type == "cpu" and bfloat16_is_faster():
         return ["bfloat16"]
     if device.type == "cpu" and "fbgemm" in torch.backends.quantized.supported_engines:
         return ["float16"]

@@ -8,7 +8,7 @@ from typing import Literal, Optional, get_args
 import torch
 
 from ..bilm.kernels import Kernel
-from ..bilm.mixed_precision import cpu_has_bfloat16
+from ..bilm.mixed_precision import bfloat16_is_faster, bfloat16_speed
 
 Precision = Literal["float32", "float16", "int8", "tf32", "bfloat16", "auto"]
 CPU_PRECISIONS = ("float32", "float16", "int8", "bfloat16")
@@ -19,8 +19,8 @@ GPU_PRECISIONS = ("float32", "tf32", "bfloat16")
 class Settings:
     """Settings of a `Session`.
 
-    precision (str): Arithmetic of the products: float32, float16, int8 or (if the processor has
-        instructions for it) bfloat16 on a CPU, float32, tf32 or bfloat16 on a GPU. auto: the
+    precision (str): Arithmetic of the products: float32, float16, int8 or (if the processor is
+        faster in it) bfloat16 on a CPU, float32, tf32 or bfloat16 on a GPU. auto: the
         fastest one whose vectors have a cosine of 0.9999 or more with those of float32. In int8,
         all rows of an LSTM's product share one scale: every layer but the token encoder's depends
         slightly on the sentences of the same batch. While tf32 runs, float32 products of other
@@ -73,9 +73,9 @@ def check_precision(precision: Precision, device: torch.device) -> None:
             f"precision {precision!r} is not for the device {str(device)!r}: "
             f"choose one of {', '.join(allowed)}"
         )
-    if precision == "bfloat16" and device.type == "cpu" and not cpu_has_bfloat16():
+    if precision == "bfloat16" and device.type == "cpu" and not bfloat16_is_faster():
         others = ", ".join(name for name in allowed if name != "bfloat16")
         raise ValueError(
-            "precision 'bfloat16' would be slower than 'float32' on this processor, which has no "
-            f"instructions for it (AVX512-BF16 or AMX): choose one of {others}"
+            "precision 'bfloat16' brings nothing on this processor, whose products are "
+            f"{bfloat16_speed():.2g} times as fast in it as in 'float32': choose one of {others}"
         )

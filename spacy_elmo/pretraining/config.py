@@ -158,8 +158,9 @@ class PretrainingConfig:
     unroll_steps (int): Steps per batch of such rows, batch_words // unroll_steps of them.
     accumulate_gradient (int): Batches per step.
     dropout (float): Of each LSTM layer's input, and of the top layer's output.
-    mixed_precision (bool): bfloat16 products. A processor without instructions for them
-        (AVX512-BF16 or AMX), or a GPU (NVIDIA's before Ampere), trains in float32, with a warning.
+    mixed_precision (bool): bfloat16 products. A processor that is not faster in them, or a GPU
+        without them (NVIDIA's before Ampere), trains in float32, with a warning; of several
+        processes, the first one decides.
     max_steps, max_epochs, max_minutes: Whichever comes first ends the training; 0 for no limit.
         Minutes count over all runs of a training that is resumed.
     eval_frequency (int): Steps between evaluations on the held-out part; 0 for none by steps. The

@@ -20,7 +20,7 @@ from ..bilm.model import TRITON_LSTM
 from ..inference.linear import TF32_PRODUCTS
 from .batches import Batch, EpochBatches
 from .config import OptimizerConfig, PretrainingConfig
-from .distributed import all_gather_unique, all_reduce_sum, rank, world_size
+from .distributed import all_gather_unique, all_reduce_sum, broadcast, rank, world_size
 from .language_model import LanguageModel
 from .losses import Samples
 from .optimizer import build_optimizer, set_learn_rate, update_rows
@@ -45,7 +45,10 @@ class Updater:
     """
 
     def __init__(self, model: LanguageModel, settings: PretrainingConfig, seed: int) -> None:
-        mixed_precision = usable_mixed_precision(settings.mixed_precision, model.bilm.device)
+        device = model.bilm.device
+        # All processes do what the first one's processor is fast at.
+        usable = rank() == 0 and usable_mixed_precision(settings.mixed_precision, device)
+        mixed_precision = bool(broadcast(usable, device))
         self.model = model
         self.settings = replace(settings, mixed_precision=mixed_precision)
         self.seed = seed

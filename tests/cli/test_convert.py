@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import h5py
@@ -161,6 +162,18 @@ def test_info_of_every_format(pipeline: Path, hdf5_folder: Path, weights_folder:
         "3 layers of width 12",
     ):
         assert text in report
+
+
+def test_info_shows_what_runs(pipeline: Path, weights_folder: Path, monkeypatch, without_bfloat16):
+    """A build without a compiler says nothing else."""
+    built = "compiled C" if find_spec("spacy_elmo.bilm._kernels") else "PyTorch (slower"
+    for path in (pipeline, weights_folder):
+        [facts] = json.loads(succeed("info", path, "--json")).values()
+        assert facts["kernels"].startswith(built)
+        assert "times as fast as float32" in facts["bfloat16"]
+        assert facts["bfloat16"].endswith("do without")
+    monkeypatch.setitem(sys.modules, "spacy_elmo.bilm._kernels", None)
+    assert "PyTorch (slower: there was no C compiler" in succeed("info", pipeline)
 
 
 def test_info_of_a_name_beside_a_folder(tmp_path, monkeypatch):

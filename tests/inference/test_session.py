@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy
 import pytest
 import torch
 
-from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
+from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig, mixed_precision
 from spacy_elmo.inference import Session, Settings, auto, current_session
 from spacy_elmo.layers.encoder import ElmoEncoder, get_session, set_precision
 from spacy_elmo.segmenters import sentences as by_sentence
@@ -270,7 +271,7 @@ def test_precisions_of_a_gpu_are_refused_on_a_cpu():
 
 
 def test_bfloat16_is_refused_where_it_is_slow(without_bfloat16):
-    with pytest.raises(ValueError, match=r"no instructions.*choose one of auto, float32, float16"):
+    with pytest.raises(ValueError, match=r"brings nothing.*choose one of auto, float32, float16"):
         embed(random_bilm(), [["the"]], precision="bfloat16")
 
 
@@ -309,6 +310,24 @@ def test_auto_is_bfloat16_where_that_is_fast(caplog):
 
 def test_auto_is_float16_elsewhere(without_bfloat16):
     assert Session(random_bilm(WIDER), Settings("auto")).settings.precision == "float16"
+
+
+@pytest.mark.parametrize("kind, chosen", [("slow", "float16"), ("fast", "bfloat16")])
+def test_auto_goes_by_the_speed_of_a_product(monkeypatch, kind, chosen):
+    """Whatever instructions a processor has: some are slower with them."""
+    clock, product = [0.0], torch.mm
+
+    def timed(x, weight):
+        clock[0] += {"slow": 2, "fast": 0.5}[kind] if x.dtype == torch.bfloat16 else 1
+        return product(x, weight)
+
+    monkeypatch.setattr(torch, "mm", timed)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    mixed_precision.bfloat16_speed.cache_clear()
+    try:
+        assert Session(random_bilm(WIDER), Settings("auto")).settings.precision == chosen
+    finally:
+        mixed_precision.bfloat16_speed.cache_clear()
 
 
 def test_auto_is_float32_where_others_are_not_close(monkeypatch):

@@ -88,9 +88,10 @@ import pickle, resource, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-torch.cpu._is_avx512_bf16_supported = lambda: True
 from spacy.util import registry
+from spacy_elmo.bilm import mixed_precision
 from spacy_elmo.pretraining.run import pretrain
+mixed_precision.bfloat16_speed = lambda: 2.0
 config, output = map(Path, sys.argv[1:])
 n_steps = 0
 def log(info):

@@ -427,6 +427,14 @@ def test_two_processes_equal_one(tmp_path, corpus, loss, carry_state, optimizer)
             assert first[name] == pytest.approx(second[name], rel=1e-5), name
 
 
+def test_the_first_process_decides_for_mixed_precision(tmp_path, corpus):
+    """The others may run on another kind of processor."""
+    config = run_config(corpus, max_steps=3)
+    train_in_two_processes(config, tmp_path / "float32")
+    train_in_two_processes(change(config, mixed_precision=True), tmp_path / "mixed")
+    assert equal(*(final_weights(tmp_path / name) for name in ("float32", "mixed")))
+
+
 def test_a_signal_saves_first(tmp_path, corpus):
     """Also between the steps that look at the loss."""
 
