@@ -52,6 +52,7 @@ setup(
         "numpy>=1.24",
         "pydantic>=2,<3",
         "safetensors>=0.4",
+        "filelock>=3.30",
         "h5py>=3.9",
         "srsly>=2.4.3,<3",
         "smart-open>=7.5",

@@ -11,10 +11,12 @@ import os
 import re
 import secrets
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Optional
+from typing import Optional
 
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
@@ -146,57 +148,37 @@ def locked_output(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def exclusive_lock(path: Path, message: str) -> Iterator[IO]:
-    """Create a file and lock it. At the end the file is removed, unless a child process that has
-    inherited it is still running. A killed process leaves the file, but not the lock.
+def exclusive_lock(path: Path, message: str) -> Iterator[list[int]]:
+    """Create a file and lock it. At the end the file is removed. A killed process leaves the file,
+    but not the lock.
 
-    If the system has no such locks, nothing is locked.
+    On a file system without locks nothing is locked, and a warning says so.
 
     path (Path): The file.
     message (str): The error if another process has locked it.
-    YIELDS (IO): The open file. A child process that inherits it keeps it locked.
+    YIELDS (list[int]): The descriptor, if there is a lock. A child process that inherits it keeps
+        the lock if this one is killed.
     RAISES (ValueError): If another process has locked it.
     """
-    file = _lock(path)
-    if file is None:
-        raise ValueError(message)
+    held: list[int] = []
+    lock = FileLock(path, thread_local=False, on_acquired=held.append)
     try:
-        with file:
-            yield file
-    finally:
-        # A child or the next run may have the lock by now. Only its owner may remove the file.
-        with contextlib.suppress(OSError):
-            if file := _lock(path):
-                with file:
-                    if os.name == "posix":  # Windows removes no file that is open.
-                        path.unlink()
-
-
-def _lock(path: Path) -> Optional[IO]:
-    """RETURNS (Optional[IO]): The file, locked if the system supports it; None if another process
-    has locked it."""
-    while True:
-        file = path.open("w")
-        if os.name != "posix":
-            return file
-        import fcntl
-
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                return file
-        except BlockingIOError:
-            file.close()
-            return None
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            if error.errno in _NO_LOCKS:
-                return file
-            file.close()
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise ValueError(message) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
             raise
-        # The owner of the lock has removed the file since it was opened here.
-        file.close()
+        warnings.warn(
+            f"the file system of {path.parent} has no locks: let no two runs write there at once",
+            stacklevel=3,
+        )
+    try:
+        yield held
+    finally:
+        with contextlib.suppress(OSError):  # Windows removes no open file: filelock does it then.
+            path.unlink()
+        lock.release()
 
 
 def save_tensors(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,3 +81,24 @@ def test_imports(path: Path):
             assert part not in PURE or module not in FOREIGN, f"{part} must not import {module}"
         elif module and (name, module) != EXCEPTION and part_of(module) != part:
             assert part_of(module) in ALLOWED[part], f"{part} must not import {module}"
+
+
+# Windows lacks the first ones, WebAssembly and some builds the others.
+WITHOUT_POSIX = """
+import importlib, pathlib, pkgutil, sys
+import filelock, h5py, safetensors.torch, smart_open, spacy.cli, torch.distributed, tqdm
+for name in ("fcntl", "grp", "posix", "pty", "pwd", "resource", "termios", "syslog"):
+    sys.modules[name] = None
+import spacy_elmo
+for module in pkgutil.walk_packages(spacy_elmo.__path__, "spacy_elmo."):
+    if "triton" not in module.name and not module.name.endswith(("_kernels", "__main__")):
+        importlib.import_module(module.name)
+        print(module.name)
+"""
+
+
+def test_no_module_needs_posix():
+    """What the dependencies need is theirs: they are imported before."""
+    command = [sys.executable, "-c", WITHOUT_POSIX]
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    assert {"spacy_elmo.files", "spacy_elmo.tools.embedder"} <= set(output.split())

@@ -314,7 +314,7 @@ class Experiment:
         """RAISES (ValueError): If it fails; what it prints has said why."""
         command = [sys.executable, "-m", "spacy", *map(str, arguments)]
         # A child that outlives this process keeps the lock.
-        inherited = [self.locked.fileno()] if os.name == "posix" else []
+        inherited = self.locked if os.name == "posix" else []
         if code := subprocess.run(command, pass_fds=inherited).returncode:
             raise ValueError(f"spacy {arguments[0]} failed (exit code {code}), see above")
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import torch
 
 from spacy_elmo.bilm import BiLM
 from spacy_elmo.bilm.formats import load
+from spacy_elmo.files import exclusive_lock
 from spacy_elmo.pretraining.head import HEAD_FILES
 from spacy_elmo.weights import load_bilm
 
@@ -356,11 +356,8 @@ def test_what_a_killed_command_left_is_removed(name: str, hdf5_folder: Path, tmp
     assert list(out.parent.iterdir()) == [out] and sorted(out.iterdir()) == before
 
 
-@pytest.mark.skipif(os.name != "posix", reason="locks are POSIX only")
 @pytest.mark.parametrize("name", ["convert", "export"])
 def test_a_second_run_is_refused(name: str, hdf5_folder: Path, tmp_path: Path):
-    import fcntl
-
     arguments = {
         "convert": (hdf5_folder / "options.json", hdf5_folder / "weights.hdf5"),
         "export": (hdf5_folder,),
@@ -368,8 +365,7 @@ def test_a_second_run_is_refused(name: str, hdf5_folder: Path, tmp_path: Path):
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "out")
     left = killed_leftover(tmp_path / "out")
-    with (tmp_path / ".out.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with exclusive_lock(tmp_path / ".out.lock", ""):
         for out in (tmp_path / "out", link):
             assert "another run is writing" in fail(name, *arguments, out, "--force")
     assert left.exists() and not (tmp_path / "out").exists()

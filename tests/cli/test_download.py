@@ -395,7 +395,6 @@ def test_force_downloads_again(get, web: Site, bilm: BiLM):
     assert_is("known", bilm)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="locks are POSIX only")
 def test_a_second_process_is_refused(get, refuse, cache: Path, bilm: BiLM):
     (cache / "weights").mkdir(parents=True)
     with exclusive_lock(cache / "weights" / ".plain.lock", ""):

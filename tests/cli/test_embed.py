@@ -21,6 +21,7 @@ from spacy.tokens import Doc, DocBin
 
 from spacy_elmo.bilm import BiLM
 from spacy_elmo.bilm.formats import native
+from spacy_elmo.files import exclusive_lock
 
 from ..conftest import add_tagger, elmo_pipeline, listener, max_difference, random_bilm, tagged
 from .conftest import fail, run, succeed
@@ -331,12 +332,8 @@ def test_bad_arguments(text: Path, pipeline: Path, tmp_path: Path):
     assert "--force" in fail("embed", text, out, "-m", pipeline)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="locks are POSIX only")
 def test_second_run_on_one_output_is_refused(text: Path, pipeline: Path, tmp_path: Path):
-    import fcntl
-
-    with (tmp_path / ".out.hdf5.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with exclusive_lock(tmp_path / ".out.hdf5.lock", ""):
         parts = tmp_path / ".out.hdf5.partial"
         parts.touch()
         for options in ([], ["--force"]):

@@ -18,6 +18,7 @@ from spacy.util import load_config, load_model_from_config
 from spacy_elmo.bilm.formats import native
 
 from ..conftest import random_bilm, run_spacy
+from ..kills import PROGRAMS
 from .conftest import CONFIG_FOLDER, SCRIPTS, script
 
 sys.path.insert(0, SCRIPTS)
@@ -204,13 +205,15 @@ def test_fingerprints(folder):
 @pytest.mark.skipif(os.name != "posix", reason="there are no such locks")
 def test_one_process_at_a_time(folder):
     """Also while a child of a killed process is running."""
-    first = experiment()
-    with first.lock():
-        inherited = first.locked.fileno()
-        child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[inherited])
+    lock = folder / "training" / "films" / "elmo" / ".lock"
+    lock.parent.mkdir(parents=True)
+    command = [sys.executable, PROGRAMS / "hold_lock.py", lock, "--child"]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdout.readline() == b"locked\n"
+    holder.kill()
     output = script("experiment", *ARGUMENTS, "--weights", "bilm", fails=True)
     assert "another process runs training/films/elmo" in output
-    child.communicate(timeout=60)
+    holder.communicate(timeout=60)
     with experiment().lock():
         pass
 
