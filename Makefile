@@ -6,7 +6,9 @@ WORKERS ?= 2
 # Set up when the requirements have changed.
 READY = $(VENV)/.ready
 
-.PHONY: demo test test-slow lint bench clean
+LOWEST = .venv-lowest/bin/python
+
+.PHONY: demo test test-slow test-lowest lint bench clean
 
 demo: $(READY)
 	$(BIN)/python -m spacy project run demo project --vars.demo ../demo
@@ -16,6 +18,13 @@ test: lint
 
 test-slow: lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 20 -m "slow or not slow"
+
+test-lowest:
+	$(PYTHON) -m venv .venv-lowest
+	$(LOWEST) -m pip install -q --prefer-binary -c constraints-lowest.txt \
+		-e ".[demo,report,zst,search]" pytest pytest-xdist hypothesis psutil
+	$(LOWEST) -m pip freeze
+	$(LOWEST) -m pytest -n $(WORKERS) --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check .

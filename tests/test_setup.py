@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import setuptools
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
 
@@ -43,6 +44,18 @@ def test_extras_for_gpus_go_together_with_spacys(settings, extra):
 def test_cuda_is_cuda12x(settings):
     extras = settings["extras_require"]
     assert extras["cuda"] == extras["cuda12x"] and "cuda13x" in extras
+
+
+def test_lower_bounds_are_the_versions_that_are_tested(settings):
+    extras = [settings["extras_require"][name] for name in ("viz", "arrow", "search", "report")]
+    needed = map(Requirement, sum(extras, settings["install_requires"]))
+    bounds = {r.name: s.version for r in needed for s in r.specifier if s.operator == ">="}
+    lines = (ROOT / "constraints-lowest.txt").read_text().splitlines()
+    tested = [Requirement(line) for line in lines if line and line[0] != "#"]
+    assert {r.name for r in tested} == set(bounds)
+    for requirement in tested:
+        [pin] = requirement.specifier
+        assert Version(pin.version) == Version(bounds[requirement.name]), requirement.name
 
 
 CHECK = """

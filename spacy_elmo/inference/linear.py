@@ -133,10 +133,7 @@ class _TF32:
         with self._lock:
             matmul = torch.backends.cuda.matmul
             if not self._users:
-                if hasattr(matmul, "fp32_precision"):  # Since PyTorch 2.9.
-                    self._before = matmul.fp32_precision
-                else:
-                    self._before = "tf32" if matmul.allow_tf32 else "ieee"
+                self._before = matmul.fp32_precision
                 if self._before != "tf32":
                     # Unlike its successor `fp32_precision`, this sets what both PyTorch's old and
                     # new interfaces read. They must not contradict each other.
@@ -150,11 +147,10 @@ class _TF32:
                 return
             matmul = torch.backends.cuda.matmul
             matmul.allow_tf32 = False
-            if hasattr(matmul, "fp32_precision"):
-                # "none" means the setting of all backends.
-                matmul.fp32_precision = "none"
-                if matmul.fp32_precision != self._before:
-                    matmul.fp32_precision = self._before
+            # "none" means the setting of all backends.
+            matmul.fp32_precision = "none"
+            if matmul.fp32_precision != self._before:
+                matmul.fp32_precision = self._before
 
 
 TF32_PRODUCTS = _TF32()

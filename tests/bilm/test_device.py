@@ -95,25 +95,20 @@ def test_memory_for_the_gates_is_bounded():
 
 # ----------------------------------------------------------------------------------- TF32 products
 
-NEW = hasattr(torch.backends.cuda.matmul, "fp32_precision")
-needs_new = pytest.mark.skipif(not NEW, reason="an interface of PyTorch 2.9")
-
 
 def state() -> tuple:
     """What PyTorch's old and new interfaces say. It raises if they contradict each other."""
     matmul = torch.backends.cuda.matmul
-    new = matmul.fp32_precision if NEW else None
-    return matmul.allow_tf32, torch.get_float32_matmul_precision(), new
+    return matmul.allow_tf32, torch.get_float32_matmul_precision(), matmul.fp32_precision
 
 
 @pytest.fixture(autouse=True)
 def settings() -> Iterator[None]:
     yield
     torch.set_float32_matmul_precision("highest")
-    if NEW:
-        torch.backends.fp32_precision = "none"
-        torch.backends.cuda.matmul.fp32_precision = "none"
-        torch.backends.mkldnn.matmul.fp32_precision = "none"
+    torch.backends.fp32_precision = "none"
+    torch.backends.cuda.matmul.fp32_precision = "none"
+    torch.backends.mkldnn.matmul.fp32_precision = "none"
 
 
 aten = torch.ops.aten
@@ -156,7 +151,6 @@ def test_the_users_own_precision_stays(user: str):
     assert states == [before] and state() == before
 
 
-@needs_new
 @pytest.mark.parametrize("user", ["tf32", "ieee"])
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_the_users_own_precision_stays_in_the_new_interface(user: str, everywhere: bool):
