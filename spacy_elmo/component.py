@@ -15,6 +15,7 @@ from spacy.training import Example
 from spacy.vocab import Vocab
 from thinc.api import Config, Model, Optimizer
 
+from . import processes  # noqa: F401
 from .layers.activation_cache import ActivationCache
 from .layers.encoder import BatchLayers, get_shim, set_bilm
 from .layers.mixes import Mix

@@ -21,7 +21,7 @@ from spacy_elmo.inference import Settings, current_session
 from spacy_elmo.inference.session import TypeCache
 
 from .conftest import elmo_pipeline, max_difference, random_bilm
-from .kills import PROGRAMS
+from .kills import PROGRAMS, started, wait_for_end
 
 TIMEOUT = 300  # Seconds. Generous, for machines that do other work as well.
 
@@ -76,6 +76,51 @@ def test_workers_give_the_same_vectors(tmp_path, weights_folder, method, used):
 
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+
+
+ENDS = {
+    "fail": (1, "RuntimeError: a bug in the user's loop"),
+    "interrupt": (-signal.SIGINT, "KeyboardInterrupt"),
+    "interrupt_alone": (-signal.SIGINT, "KeyboardInterrupt"),
+    "be_killed": (-9, ""),
+}
+EARLY = ["leave_by_break", "leave_by_error", "close"]
+EARLY += ["use_two", "use_one_in_another", "lose_worker", "use_all"]
+
+
+def leave(method, ways, folder):
+    """Leave `nlp.pipe` early; no process may be left. RETURNS (tuple): Exit code and outputs."""
+    program = PROGRAMS / "leave_pipe.py"
+    with started([sys.executable, program, folder, method, *ways]) as (process, read):
+        try:
+            process.wait(TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGUSR1)  # Shows where it is.
+            time.sleep(1)
+            pytest.fail(f"a hang: {read()}")
+        left, (output, errors) = wait_for_end(process.pid), read()
+    assert not left, f"these processes outlived nlp.pipe: {left}"
+    return process.returncode, output, errors
+
+
+@needs_fork
+@pytest.mark.parametrize("end", ENDS)
+def test_the_end_of_a_program_in_the_middle_of_a_pipe(weights_folder, end):
+    code, _, errors = leave("fork", [end], weights_folder)
+    assert code == ENDS[end][0] and ENDS[end][1] in errors, errors
+
+
+@needs_fork
+def test_a_pipe_that_is_left_early_leaves_nothing(weights_folder):
+    code, output, errors = leave("fork", EARLY, weights_folder)
+    assert code == 0, errors
+    before, *after = json.loads(output)
+    assert after == [before] * len(EARLY)
+
+
+def test_spawned_workers_and_a_pipe_that_is_left_early(weights_folder):
+    code, _, errors = leave("spawn", ["leave_by_break", "fail"], weights_folder)
+    assert code == 1 and ENDS["fail"][1] in errors, errors
 
 
 @needs_fork
