@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -64,7 +65,8 @@ class Embedder:
     def embed_batch(self, sentences: Iterable[Iterable[str]]) -> list[numpy.ndarray]:
         """Embed sentences together.
 
-        sentences (Iterable[Iterable[str]]): Lists of tokens; may be empty.
+        sentences (Iterable[Iterable[str]]): Lists of tokens without padding; may be empty. A token
+            "" or "<pad>" is a word like any other, as in AllenNLP. There is a warning of "".
         RETURNS (list): All layers of each sentence, shape (L+1, tokens, 2P). No two share memory.
         RAISES (ValueError): If there is one string in place of the sentences, if a sentence is a
             string (split it into tokens first), or if a token is not a string.
@@ -77,6 +79,12 @@ class Embedder:
                     f"sentence {number} has a token of type {type(token).__name__} ({token!r}): "
                     "give strings, such as [token.text for token in doc]"
                 )
+        if any("" in sentence for sentence in tokens if not isinstance(sentence, str)):
+            warnings.warn(
+                "there is an empty token (''): it is read as a word, and changes the vectors of "
+                "its sentence; leave out padding, or give a dict of tokens and sequence_len",
+                stacklevel=2,
+            )
         embedded = current_session(self.bilm, self._settings).embed(tokens)
         if embedded and self.bilm.device.type != "cpu":  # One transfer, not one per sentence.
             lengths = [len(sentence) for sentence in tokens]

@@ -1,6 +1,7 @@
 """Token lists in, arrays out."""
 
 import shutil
+import warnings
 
 import numpy
 import pytest
@@ -112,6 +113,24 @@ def test_one_thing_is_no_batch(embedder, batch):
 def test_rows_of_strings_are_no_sentences(embedder):
     with pytest.raises(ValueError, match="sentence 0 is a string"):
         embedder({"tokens": ["The", "bank"], "sequence_len": [1, 1]})
+
+
+EMPTY_TOKEN = ["there is an empty token (''"]
+
+
+@pytest.mark.parametrize("padding", ["", "<pad>"])
+def test_padding_is_read_as_words(embedder, bilm, padding):
+    tokens = ["the", "bank", padding, padding]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        layers = embedder.embed_sentence(tokens)
+    assert [str(warning.message)[:27] for warning in caught] == EMPTY_TOKEN * (not padding)
+    assert max_difference(layers, reference_layers(bilm, tokens).layers) <= 1e-5
+    rows = {"tokens": [tokens], "sequence_len": [2]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        padded = embedder(rows)["elmo"][0]
+    assert max_difference(padded[:2], embedder.embed_sentence(tokens[:2]).mean(0)) <= 1e-6
 
 
 def test_sentences_and_their_tokens_may_be_generators(embedder):
