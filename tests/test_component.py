@@ -8,7 +8,7 @@ import warnings
 import numpy
 import pytest
 import spacy
-from spacy.tokens import Doc
+from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 from spacy.util import registry
 
@@ -478,6 +478,42 @@ def test_a_part_of_a_doc_leaves_the_arrays_of_all_components_behind(tmp_path, nl
     excerpt = doc[:10].as_doc(copy_user_data=True)
     assert excerpt._.elmo_layers is None
     assert len(excerpt.to_bytes()) < len(nlp.make_doc(excerpt.text).to_bytes()) + 1000
+
+
+def merged(doc):
+    with doc.retokenize() as retokenizer:
+        retokenizer.merge(doc[:2])
+    return doc
+
+
+OTHER_DOCS = {
+    "as_doc": lambda doc: doc[1:3].as_doc(),
+    "as_doc with user data": lambda doc: doc[1:3].as_doc(copy_user_data=True),
+    "from_docs": lambda doc: Doc.from_docs([doc, doc.copy()], exclude=["user_data"]),
+    "from_json": lambda doc: Doc(doc.vocab).from_json(doc.to_json()),
+    "without user data": lambda doc: next(DocBin(docs=[doc]).get_docs(doc.vocab)),
+    "retokenised": merged,
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_DOCS)
+def test_docs_made_of_docs_have_no_vectors_until_the_component_runs(nlp, bilm, kind):
+    doc = OTHER_DOCS[kind](nlp("The bank of the river"))
+    if kind == "retokenised":
+        with pytest.raises(ValueError, match="retokenised"):
+            doc._.elmo  # noqa: B018
+    else:
+        assert doc._.elmo is None and doc._.elmo_layers is None and doc[0]._.elmo is None
+    nlp.get_pipe("elmo")(doc)
+    sentences = doc.sents if doc.has_annotation("SENT_START") else [doc]  # `from_docs` sets it.
+    layers = bilm.embed([words(sentence) for sentence in sentences])
+    assert max_difference(doc._.elmo_layers, numpy.concatenate(layers, axis=1)) <= 1e-5
+
+
+def test_from_docs_warns_that_vectors_are_left_out(nlp):
+    docs = [nlp("The bank"), nlp("Money")]
+    messages = warnings_of(lambda: Doc.from_docs(docs))
+    assert "[W101] Skipping Doc custom extension 'elmo_layers'" in messages[0]
 
 
 def test_update_changes_no_weight(nlp):
