@@ -12,6 +12,7 @@ from typing import Any, Callable, Optional, Union
 from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example
+from spacy.util import registry
 from spacy.vocab import Vocab
 from thinc.api import Config, Model, Optimizer
 
@@ -229,8 +230,8 @@ class Elmo(Upstream):
         nlp: Optional[Language] = None,
         weights: Optional[str] = None,
     ) -> None:
-        """Read the weights, if they are not there yet. Trained weights are kept, until
-        `load_weights`.
+        """Begin a training: read the weights, if they are not there yet, or undo the training that
+        they have had since they were read (by this component, `load_weights` or a saved pipeline).
 
         weights (Optional[str]): From `[initialize.components.elmo]`; overrides the weights that the
             `model` block names.
@@ -238,6 +239,10 @@ class Elmo(Upstream):
         """
         if nlp is not None:
             self.set_pipeline(nlp)
+            # The moments and the schedules of the last training end with it.
+            config = nlp.config["components"].get(self.name, {}).get("optimizer")
+            self.optimizer = registry.resolve({"_": config})["_"] if config else self.optimizer
+        self._run.end_training()
         if weights is not None:
             self.load_weights(weights)
         self.model.initialize()

@@ -1,12 +1,15 @@
-"""What `spacy train` uses of ours: the log of the mixes."""
+"""What `spacy train` and loops like it use of ours: the log of the mixes, and a new beginning."""
 
 from __future__ import annotations
 
 import io
 
-from spacy.util import registry
+import pytest
+from spacy.util import fix_random_seed, registry
 
-from .conftest import add_tagger, elmo_pipeline, tagged
+from spacy_elmo.bilm.formats import native
+
+from .conftest import add_tagger, elmo_pipeline, max_difference, random_bilm, tagged
 
 
 class Terminal(io.StringIO):
@@ -50,3 +53,78 @@ def test_the_progress_bar_does_not_tear_the_log(weights_folder):
     with_bar = log(nlp, logger)
     # The bar has the last line. Above it there is nothing of it left.
     assert with_bar[: len(plain) - 1] == plain[:-1]
+
+
+def train(nlp):
+    """RETURNS (tuple): The losses of a training, and the vectors before and after it."""
+    fix_random_seed(0)
+    sgd = nlp.initialize(lambda: tagged(nlp))
+    before = nlp("The bank")._.elmo_layers
+    losses = [nlp.update(tagged(nlp), sgd=sgd)["tagger"] for _ in range(4)]
+    return losses, before, nlp("The bank")._.elmo_layers
+
+
+WARMUP = {"@schedules": "warmup_linear.v1", "warmup_steps": 2, "total_steps": 5}
+OPTIMIZER = {"@optimizers": "Adam.v1", "learn_rate": {**WARMUP, "initial_rate": 0.01}}
+
+
+def loaded(folder, **config):
+    """A saved pipeline, whose file of weights is gone, and was another one."""
+    nlp = elmo_pipeline(folder, **config)
+    add_tagger(nlp)
+    nlp.initialize(lambda: tagged(nlp))
+    native.write(random_bilm(seed=1), folder)
+    again = elmo_pipeline(folder, **config)
+    add_tagger(again)
+    return again.from_bytes(nlp.to_bytes())
+
+
+def own_copy(folder, **config):
+    nlp = elmo_pipeline(folder, **config)
+    add_tagger(nlp)
+    nlp.replace_listeners("elmo", "tagger", ["model.tok2vec"])
+    return nlp
+
+
+def shared(folder, **config):
+    nlp = elmo_pipeline(folder, **config)
+    add_tagger(nlp)
+    return nlp
+
+
+def other_weights(folder, **config):
+    nlp = shared(folder, **config)
+    native.write(random_bilm(seed=1), folder.parent / "other")
+    nlp.get_pipe("elmo").load_weights(folder.parent / "other")
+    return nlp
+
+
+@pytest.mark.parametrize("optimizer", [None, OPTIMIZER])
+@pytest.mark.parametrize("make", [shared, own_copy, loaded, other_weights])
+def test_initialize_undoes_fine_tuning(weights_folder, make, optimizer):
+    """So that the folds of a cross-validation do not know each other's data."""
+    nlp = make(weights_folder, frozen=False, optimizer=optimizer)
+    losses, before, after = train(nlp)
+    assert losses[-1] < losses[0]
+    assert (max_difference(before, after) > 1e-3) == (make is not own_copy)
+    again, before_again, after_again = train(nlp)
+    assert again == pytest.approx(losses, rel=1e-5)
+    assert max_difference(before_again, before) <= 1e-5
+    assert max_difference(after_again, after) <= 1e-5
+
+
+def test_gradients_that_no_step_has_used_are_forgotten(weights_folder):
+    nlp = shared(weights_folder, frozen=False)
+    nlp.initialize(lambda: tagged(nlp))
+    nlp.update(tagged(nlp), sgd=False)
+    weights = list(nlp.get_pipe("elmo").bilm.parameters())
+    assert any(weight.grad is not None for weight in weights)
+    nlp.initialize(lambda: tagged(nlp))
+    assert all(weight.grad is None for weight in weights)
+
+
+def test_fine_tuned_weights_that_were_saved_stay(weights_folder):
+    nlp = shared(weights_folder, frozen=False)
+    *_, after = train(nlp)
+    again = shared(weights_folder, frozen=False).from_bytes(nlp.to_bytes())
+    assert max_difference(train(again)[1], after) <= 1e-5

@@ -78,7 +78,8 @@ class ElmoShim(PyTorchShim):
 
     The attribute `pending` is `load`, until `set_bilm` gives the shim its biLM; then it is None.
     The attribute `usable_settings` has a precision that the device has: that of the settings, or
-    float32. The attribute `warning` is shown when the biLM is loaded.
+    float32. The attribute `warning` is shown when the biLM is loaded. The attribute `untrained` has
+    the weights that training has changed, as they were before, in main memory.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class ElmoShim(PyTorchShim):
         self.mixed_precision = mixed_precision
         self.language = language
         self.warning: Optional[str] = None
+        self.untrained: dict[str, torch.Tensor] = {}
 
     @property
     def has_weights(self) -> bool:
@@ -149,6 +151,8 @@ class ElmoShim(PyTorchShim):
         not have becomes float32, with a warning: a pipeline that was saved on a GPU must load on a
         CPU, and the other way round."""
         device = self.device
+        if bilm is not self._model:
+            self.untrained = {}
         self.usable_settings = self.settings
         try:
             check_precision(self.settings.precision, device)
@@ -172,7 +176,18 @@ class ElmoShim(PyTorchShim):
             shim.id = Shim.global_id
         return shim
 
+    def restore(self) -> None:
+        """Give the biLM the weights that it had before it was trained."""
+        if isinstance(self._model, BiLM):
+            self._model.zero_grad()
+            self._model.load_state_dict(self.untrained, strict=False)
+            self._model.invalidate()
+        self.untrained = {}
+
     def finish_update(self, optimizer: Optimizer) -> None:
+        for name, weight in self._model.named_parameters():
+            if weight.grad is not None and name not in self.untrained:
+                self.untrained[name] = weight.detach().to("cpu", copy=True)
         super().finish_update(optimizer)
         if isinstance(self._model, BiLM):
             self._model.invalidate()  # PyTorch does not count the changes that thinc makes.
@@ -272,6 +287,7 @@ def forward(model: Encoder, docs: list[Doc], is_train: bool) -> tuple[BatchLayer
 
 
 def init(model: Encoder, X: Any = None, Y: Any = None) -> Encoder:
+    get_shim(model).restore()
     get_bilm(model)
     return model
 
