@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from .config import ENDING_SCHEDULES, PretrainingConfig
 
-# What is added up over steps. All but the last two is zero in a step that is skipped.
+# What is added up over steps; of a step that is skipped, nothing but that.
 SUMS = ("loss", "gradient_norm", "clipped", "skipped", "updates")
 # Those that loggers get besides the loss.
 MEANS = ("learn_rate", "gradient_norm", "clipped", "skipped")

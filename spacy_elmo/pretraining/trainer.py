@@ -127,7 +127,9 @@ class Trainer:
         if not changes.keys() & LENGTH_SETTINGS:
             # A resumed run keeps the schedule's length, even if the limits have changed since.
             total_steps = total_steps or saved.get("total_steps", 0)
-        n_left = len(self._epoch(state.epoch)) - state.batch
+        n_left = 0
+        if changes or not total_steps:
+            n_left = len(self._epoch(state.epoch)) - state.batch
         total_steps = total_steps or count_steps(self.settings, n_batches, state, n_left)
         self.updater.schedule = replace(optimizer, total_steps=total_steps)
         if changes:
@@ -309,7 +311,7 @@ class Trainer:
             epoch_words = self.corpus.manifest["n_tokens"]["train"]
             log(state.describe(scores, pending, self.start, self.settings, epoch_words))
             if n_skipped := pending.get("skipped"):
-                msg.warn(f"{n_skipped} steps before step {state.step} were skipped: {_BAD}")
+                msg.warn(f"{n_skipped} of the steps since the last evaluation were skipped: {_BAD}")
         return True
 
     def _save(self) -> None:

@@ -27,19 +27,10 @@ from .conftest import (
     train,
     train_in_two_processes,
 )
+from .test_trainer import equal, weights
 
 ADAMW = OptimizerConfig("adamw", learn_rate=0.02, grad_clip=1.0)
 NEVER = {"eval_frequency": 0, "eval_minutes": 0, "checkpoint_frequency": 0, "checkpoint_minutes": 0}
-
-
-def weights(trainer):
-    return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
-
-
-def equal(first, second):
-    return first.keys() == second.keys() and all(
-        torch.equal(x, second[name]) for name, x in first.items()
-    )
 
 
 def last_state(output):
@@ -373,7 +364,7 @@ def test_another_batch_size_reads_what_is_left_of_the_epoch(tmp_path, corpus, ca
             other = change(config, batch_words=batch_words, max_steps=limit)
             trainer = train(other, tmp_path / "run", resume=True)
     state = trainer.state
-    assert state.epoch == 1 and state.parts == [] and [len(x) for x in read[4:8]] != 100
+    assert state.epoch == 1 and state.parts == []
     steps = {change["step"]: change["changes"] for change in state.changes}
     assert steps == {5: {"pretraining.batch_words": [100, 160]},
                      9: {"pretraining.batch_words": [160, 60]}}  # fmt: skip
