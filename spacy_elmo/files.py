@@ -176,8 +176,9 @@ def exclusive_lock(path: Path, message: str) -> Iterator[list[int]]:
     try:
         yield held
     finally:
-        with contextlib.suppress(OSError):  # Windows removes no open file: filelock does it then.
-            path.unlink()
+        if os.name == "posix":  # Elsewhere filelock removes it.
+            with contextlib.suppress(OSError):
+                path.unlink()
         lock.release()
 
 
