@@ -16,7 +16,7 @@ from .forking import no_fork
 from .onednn import add_rows, round_up
 from .threads import one_thread
 
-# With less, what else bfloat16 needs costs more than its products bring. Measured: 1.7 and more by
+# With less, what else bfloat16 needs costs more than its products bring. Measured: 1.5 and more by
 # processors that are made for it, 0.5 and less by others.
 _MIN_SPEED = 1.2
 

@@ -402,7 +402,8 @@ learn_rate = 0.05
 )
 def test_two_processes_equal_one(tmp_path, corpus, loss, carry_state, optimizer):
     """With the same global batches; gloo on this machine. Of an adaptive softmax, some batches have
-    words of every cluster in one process only."""
+    words of every cluster in one process only. The first process, which is not faster in bfloat16,
+    decides for both."""
     config = run_config(
         corpus,
         loss=LOSSES[loss],
@@ -415,7 +416,7 @@ def test_two_processes_equal_one(tmp_path, corpus, loss, carry_state, optimizer)
         optimizer=optimizer,
     )
     one = train(config, tmp_path / "one")
-    train_in_two_processes(config, tmp_path / "two")
+    train_in_two_processes(change(config, mixed_precision=True), tmp_path / "two")
     tensors = final_weights(tmp_path / "two")
     for name, value in weights(one).items():
         assert max_difference(tensors[name], value) < 1e-6, name
@@ -425,14 +426,6 @@ def test_two_processes_equal_one(tmp_path, corpus, loss, carry_state, optimizer)
     for first, second in zip(one.state.history, history):
         for name in ("forward", "backward", "unigram", "n_words", "unknown"):
             assert first[name] == pytest.approx(second[name], rel=1e-5), name
-
-
-def test_the_first_process_decides_for_mixed_precision(tmp_path, corpus):
-    """The others may run on another kind of processor."""
-    config = run_config(corpus, max_steps=3)
-    train_in_two_processes(config, tmp_path / "float32")
-    train_in_two_processes(change(config, mixed_precision=True), tmp_path / "mixed")
-    assert equal(*(final_weights(tmp_path / name) for name in ("float32", "mixed")))
 
 
 def test_a_signal_saves_first(tmp_path, corpus):

@@ -21,7 +21,7 @@ def work(environment: dict[str, str], config: RunConfig, output: Path, stops: bo
     stops (bool): Whether this process gets a signal in its first evaluation.
     """
     torch.set_num_threads(1)
-    # As if the first process ran on another kind of processor than the second one.
+    # As if the processes ran on two kinds of processors.
     mixed_precision.bfloat16_speed = lambda: 2.0 if environment["RANK"] == "1" else 0.5
     os.environ.update(environment)
     trainer.write_model = lambda *args: None
