@@ -70,7 +70,7 @@ class ElmoShim(PyTorchShim):
         pipeline replaces the biLM before that. None: the encoder has no weights yet.
     settings (Settings): How to run it.
     mixed_precision (bool): Fine-tune with bfloat16 products; weights, gradients and results stay
-        float32. A processor without instructions for them fine-tunes in float32, with a warning.
+        float32. A processor that is not faster in them fine-tunes in float32, with a warning.
     language (Optional[str]): The language of the text that it was trained on, if known.
 
     Weights that a pipeline stores as int8 stay so while the precision is int8 and nothing
