@@ -123,7 +123,7 @@ def test_it_trains(name, corpus, tmp_path):
     after = nlp.get_pipe("elmo").bilm.state_dict()
     assert all(numpy.array_equal(value, after[key]) for key, value in before.items())
     mixes = {task.split("/")[0]: mix for task, mix in find_mixes(nlp)}
-    assert set(mixes) == set(nlp.pipe_names) - {"elmo", "sentencizer"}
+    assert set(mixes) == set(nlp.pipe_names) - {"elmo", "sentencizer", "doc_cleaner"}
     assert all(state.weights != pytest.approx([1 / 3] * 3, abs=1e-6) for state in mixes.values())
     assert len(set(map(str, mixes.values()))) == len(mixes)
     assert len(nlp.get_pipe("elmo").activation_cache) == 0  # The logger has freed it.
@@ -195,7 +195,9 @@ def test_fill_config(tmp_path):
 
 def test_debug_data(corpus):
     output = run("debug", "data", FOLDER / "multitask.cfg", *options(corpus))
-    assert "Training pipeline: elmo, tagger, morphologizer, parser" in " ".join(output.split())
+    assert "Training pipeline: elmo, tagger, morphologizer, parser, doc_cleaner" in " ".join(
+        output.split()
+    )
 
 
 @pytest.mark.parametrize("component", ["elmo", "tagger"])
@@ -211,6 +213,16 @@ def test_evaluate(corpus, trained, tmp_path):
     docs = list(DocBin().from_disk(corpus["paths.dev"]).get_docs(nlp.vocab))
     expected = nlp.evaluate([Example(nlp.make_doc(doc.text), doc) for doc in docs])
     assert scores["tag_acc"] == pytest.approx(expected["tag_acc"])
+
+
+def test_apply_stores_no_vectors(corpus, trained, tmp_path):
+    run("apply", trained, corpus["paths.dev"], tmp_path / "out.spacy")
+    nlp = spacy.load(trained)
+    docs = list(DocBin().from_disk(tmp_path / "out.spacy").get_docs(nlp.vocab))
+    assert all(doc.has_annotation("TAG") and doc._.elmo_layers is None for doc in docs)
+    assert max(len(doc.to_bytes()) for doc in docs) < 3000
+    nlp.remove_pipe("doc_cleaner")
+    assert nlp("The bank .")._.elmo_layers.shape == (3, 3, 12)
 
 
 def test_assemble(corpus, trained, tmp_path):

@@ -62,7 +62,7 @@ def test_what_is_wrong(tmp_path: Path):
     assert "--force" in fail("init-config", "tagger", out)
     assert out.read_text() == "mine"
     succeed("init-config", "tagger", out, "--force")
-    assert load_config(out)["nlp"]["pipeline"] == ["elmo", "tagger"]
+    assert load_config(out)["nlp"]["pipeline"][:2] == ["elmo", "tagger"]
 
 
 def test_configs_are_part_of_the_package(settings):  # noqa: F811
