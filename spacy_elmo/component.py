@@ -16,7 +16,7 @@ from spacy.util import registry
 from spacy.vocab import Vocab
 from thinc.api import Config, Model, Optimizer
 
-from . import processes  # noqa: F401
+from . import processes  # noqa: F401 (ends the workers of `nlp.pipe`)
 from .layers.activation_cache import ActivationCache
 from .layers.encoder import BatchLayers, get_shim, set_bilm
 from .layers.mixes import Mix
@@ -240,8 +240,9 @@ class Elmo(Upstream):
         if nlp is not None:
             self.set_pipeline(nlp)
             # The moments and the schedules of the last training end with it.
-            config = nlp.config["components"].get(self.name, {}).get("optimizer")
-            self.optimizer = registry.resolve({"_": config})["_"] if config else self.optimizer
+            config = nlp.config.interpolate()["components"].get(self.name, {})
+            if config.get("optimizer") is not None:
+                self.optimizer = registry.resolve({"_": config["optimizer"]})["_"]
         self._run.end_training()
         if weights is not None:
             self.load_weights(weights)

@@ -283,6 +283,13 @@ def fine_tuning(corpus, every, **settings) -> spacy.util.Config:
     return config
 
 
+def test_the_optimizer_may_be_a_variable(corpus):
+    config = load_config(FOLDER / "tagger.cfg", overrides=corpus, interpolate=False)
+    config["components"]["elmo"]["optimizer"] = "${training.optimizer}"
+    config["training"]["optimizer"]["learn_rate"] = 0.25
+    assert init_nlp(config).get_pipe("elmo").optimizer.learn_rate == 0.25
+
+
 def test_gradual_unfreezing(corpus):
     """The top layer learns from the start, the token encoder last."""
     changed = {}
