@@ -34,11 +34,11 @@ _texts: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 def _calls() -> Iterator[dict[str, Any]]:
     """YIELDS (dict): The local variables of each `nlp.pipe` that runs in this thread: one may read
     the docs of another."""
-    frame = sys._getframe()
+    frame: Any = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "_multiprocessing_pipe":
             yield frame.f_locals
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
 
 
 def _before_start() -> None:

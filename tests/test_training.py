@@ -8,6 +8,7 @@ import pytest
 from spacy.util import fix_random_seed, registry
 
 from spacy_elmo.bilm.formats import native
+from spacy_elmo.layers.encoder import get_session
 
 from .conftest import add_tagger, elmo_pipeline, max_difference, random_bilm, tagged
 
@@ -111,6 +112,15 @@ def test_initialize_undoes_fine_tuning(weights_folder, make, optimizer):
     assert again == pytest.approx(losses, rel=1e-5)
     assert max_difference(before_again, before) <= 1e-5
     assert max_difference(after_again, after) <= 1e-5
+
+
+def test_what_a_frozen_bilm_computed_is_kept_for_the_next_fold(weights_folder):
+    nlp = shared(weights_folder)
+    train(nlp)
+    elmo = nlp.get_pipe("elmo")
+    session, n_cached = get_session(elmo.model), len(elmo.activation_cache)
+    train(nlp)
+    assert get_session(elmo.model) is session and len(elmo.activation_cache) == n_cached > 0
 
 
 def test_gradients_that_no_step_has_used_are_forgotten(weights_folder):

@@ -181,7 +181,6 @@ class ElmoShim(PyTorchShim):
         if isinstance(self._model, BiLM):
             self._model.zero_grad()
             self._model.load_state_dict(self.untrained, strict=False)
-            self._model.invalidate()
         self.untrained = {}
 
     def finish_update(self, optimizer: Optimizer) -> None:
