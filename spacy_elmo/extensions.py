@@ -148,14 +148,9 @@ def _stored_layers(doc: Doc) -> Iterator[dict[str, Any]]:
     data: dict[Any, Any] = doc.user_data
     sources = data.get(_SOURCES, {})
     if data.get(_LAYERS) is not None:
-        # Docs from before there were sources only hold the names of the components.
-        unknown = {"component": data.get("elmo_upstream"), "checksum": None, "words": None}
+        unknown = {"component": None, "checksum": None, "words": None}
         yield {**(sources.get("layers") or unknown), "array": data[_LAYERS]}
     yield from sources.get("others", ())
-    if not sources:
-        for key in data:
-            if isinstance(key, tuple) and key[0] == "elmo_upstream":
-                yield {"component": key[1], "checksum": None, "words": None, "array": data[key]}
 
 
 def _same_words(words: Optional[numpy.ndarray], tokens: slice, present: numpy.ndarray) -> bool:

@@ -208,17 +208,3 @@ def test_an_attribute_of_the_user_is_named():
         assert numpy.array_equal(doc[0].vector, vectors[0])
     finally:
         Token.set_extension("elmo", getter=mine[2], force=True)
-
-
-def test_layers_that_an_earlier_version_stored():
-    """It stored the name of the last component, and the layers of the one before under its own."""
-    first, second = numpy.zeros((3, 2, 4), "float32"), numpy.ones((3, 2, 4), "float32")
-    doc = Doc(spacy.blank("en").vocab, words=["the", "bank"])
-    doc.user_data["._.", "elmo_layers", None, None] = second
-    doc.user_data["elmo_upstream"] = "second"
-    doc.user_data["elmo_upstream", "first"] = first
-    for checksums in ([], ["of other weights"]):
-        assert numpy.array_equal(extensions.get_layers(doc, "first", checksums), first)
-        assert numpy.array_equal(extensions.get_layers(doc, "second", checksums), second)
-        assert numpy.array_equal(extensions.get_layers(doc, "*", checksums), second)
-        assert extensions.get_layers(doc, "third", checksums) is None

@@ -20,8 +20,7 @@ from ..tools.records import Reader
 from ..tools.texts import find_files, read_texts, total_size
 from .util import ENCODING, ERRORS, INPUT_HELP, TEXT, exit_on_error, lock_folder, warn_of_errors
 
-# The files of a corpus; the last two are of version 1.
-_FILES = (MANIFEST, *FILES, "characters.bin", "lengths.bin")
+_FILES = (MANIFEST, *FILES)
 # What calls for a warning: unknown words of a given vocabulary, and words to train on.
 _MAX_UNKNOWN, _MIN_WORDS = 0.5, 1_000_000
 

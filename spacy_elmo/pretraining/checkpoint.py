@@ -35,13 +35,10 @@ from .distributed import any_rank, broadcast
 
 _STATE, _CHECKSUMS = "state.json", "checksums.json"
 _NAME = re.compile(r"step-\d{8,}")
-# Leftovers of killed processes in the folder of a run: temporary files and folders, and those of
-# earlier versions.
+# Temporary files and folders that killed processes leave in the folder of a run.
 _LEFTOVER = re.compile(
-    r"\.((?P<name>step-\d{8,}|model-(best|last)(\.head)?|log\.jsonl|curves\.png)"
+    r"\.(?P<name>step-\d{8,}|model-(best|last)(\.head)?|log\.jsonl|curves\.png)"
     r"\.[0-9a-f]{12}\.tmp"
-    r"|step-\d{8,}\.old"
-    r"|(step-\d{8,}|model-(best|last)(\.head)?)\.[a-z0-9_]{8})"
 )
 
 
@@ -157,10 +154,8 @@ def clear(output: Path) -> None:
     process may write there."""
     for path in list(output.iterdir()):
         match = _LEFTOVER.fullmatch(path.name)
-        if match is not None and match["name"]:
+        if match is not None:
             clear_temporary(output, match["name"])
-        elif match is not None:
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> list[LayerState]:

@@ -11,8 +11,6 @@ Files of a folder:
 | types.txt       | the texts of the word types by id: special words, vocabulary, others by     |
 |                 | falling frequency                                                           |
 | counts.bin      | how often each type occurs in train, int64                                  |
-
-Version 1 also has the types' character ids (characters.bin, lengths.bin), which are not read.
 """
 
 from __future__ import annotations
@@ -307,9 +305,9 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
             f"no corpus in {folder} ({error}): make one with `spacy elmo prepare`"
         ) from error
     version = manifest.get("version") if isinstance(manifest, dict) else None
-    if version not in (1, VERSION):
+    if version != VERSION:
         raise ValueError(
-            f"the corpus {folder} is of version {version}, this software reads 1 to {VERSION}: "
+            f"the corpus {folder} is of version {version}, this software reads {VERSION}: "
             "prepare it again"
         )
     checksum = _checksum(manifest)

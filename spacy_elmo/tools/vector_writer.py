@@ -42,8 +42,6 @@ _PORTION_BATCHES = 8
 _SETTINGS = "settings.json"
 # The name of a part: its number, how many docs it has, and their checksum.
 _PART = re.compile(r"\d{8}-\d+-[0-9a-f]{16}\.zip")
-# How a file of an earlier version, in place of the folder, starts.
-_EARLIER = b"spacy-elmo embed 1\n"
 # All that zipfile raises for damaged files.
 _DAMAGED = (zipfile.BadZipFile, RuntimeError, EOFError, ValueError, OSError, zlib.error)
 
@@ -113,10 +111,6 @@ class VectorWriter:
             "precision": get_session(elmo.model).settings.precision,
             **describe_pipeline(nlp, elmo),
         }
-        if _is_earlier_version(self._folder):
-            if not force:
-                raise ValueError(f"{self._folder} is of an earlier version: remove it, or --force")
-            self._folder.unlink()
         if self._folder.exists() and not (self._folder / _SETTINGS).is_file():
             raise ValueError(
                 f"{self._folder} was not written by this command, which needs the name: move it "
@@ -241,14 +235,6 @@ class VectorWriter:
                 f"cannot write {path}: {error.strerror or error}. What is finished is kept in "
                 f"{self._folder}: the same command continues from there"
             ) from error
-
-
-def _is_earlier_version(path: Path) -> bool:
-    """RETURNS (bool): Whether this is a file in which an earlier version kept its records."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(len(_EARLIER)) == _EARLIER
 
 
 def _complete_parts(paths: list[Path]) -> list[Path]:

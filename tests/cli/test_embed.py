@@ -356,17 +356,6 @@ def test_a_file_of_another_program_is_not_used(
     succeed(*command)
 
 
-def test_a_file_of_an_earlier_version(text: Path, pipeline: Path, tmp_path: Path):
-    earlier = tmp_path / ".out.hdf5.partial"
-    earlier.write_bytes(b"spacy-elmo embed 1\n" + bytes(99))
-    command = ("embed", text, tmp_path / "out.hdf5", "-m", pipeline)
-    message = fail(*command)
-    assert "of an earlier version: remove it" in message and "--force" in message
-    assert earlier.exists()
-    succeed(*command, "--force")
-    assert not earlier.exists() and len(read(tmp_path / "out.hdf5")) == len(LINES)
-
-
 def test_what_a_killed_run_leaves_in_the_parts(text: Path, in_parts: Path, tmp_path: Path):
     """A part that is not complete, and a folder of parts without its settings."""
     out, parts = tmp_path / "out.hdf5", tmp_path / ".out.hdf5.partial"
