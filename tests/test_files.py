@@ -417,4 +417,5 @@ def test_a_lock_that_fails_leaves_no_open_file(tmp_path, monkeypatch):
         with contextlib.suppress(OSError), exclusive_lock(tmp_path / ".lock", "it is in use"):
             raise AssertionError("not locked")
         gc.collect()
-    assert not [w for w in caught if issubclass(w.category, ResourceWarning)]
+    # Other tests leave warnings, too.
+    assert not [w for w in caught if str(tmp_path) in str(w.message)]

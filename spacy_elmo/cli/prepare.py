@@ -128,7 +128,7 @@ def prepare_files(
         f"vocabulary of {manifest['n_vocabulary']:,} "
         f"({fraction:.2%} unknown)"
     )
-    if settings["vocabulary"] is not None and fraction > _MAX_UNKNOWN:
+    if settings.get("vocabulary") is not None and fraction > _MAX_UNKNOWN:
         msg.warn(
             f"{fraction:.0%} of the words are not in --vocab: is it of this language, and are its "
             "words spelled as the tokenizer leaves them?"

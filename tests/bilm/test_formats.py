@@ -931,9 +931,10 @@ def test_convert_names_an_archive_in_place_of_options(options, hdf5_folder):
 
 
 def test_files_of_elmoformanylangs_without_the_others(tmp_path):
-    for number, prefix in enumerate(("", "en.model/")):  # Something else.
-        folder = folder_of(tmp_path / f"other{number}", f"{prefix}encoder.pkl")
-        assert_refused(folder, str(folder), "must hold one file of weights")
+    folder = folder_of(tmp_path / "part", "encoder.pkl")
+    assert_refused(folder, str(folder), "but lacks char.dic, config.json, token_embedder.pkl")
+    folder = folder_of(tmp_path / "other", "en.model/encoder.pkl")  # Something else.
+    assert_refused(folder, str(folder), "must hold one file of weights")
 
 
 def test_modules_of_tf_hub(tmp_path):

@@ -17,6 +17,7 @@ import threading
 import numpy
 import spacy
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell may have it ignored.
 if hasattr(signal, "SIGUSR1"):
     faulthandler.register(signal.SIGUSR1)  # The signal shows where a hang is.
 

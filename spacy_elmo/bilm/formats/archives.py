@@ -42,7 +42,7 @@ def unpacked(path: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="spacy-elmo-", ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary) / "files"
         try:
-            unpack = _unpack_zip if zipfile.is_zipfile(path) else _unpack_tar
+            unpack = _unpack_zip if _read_start(path).startswith(b"PK") else _unpack_tar
             unpack(path, folder, _MAX_COMPRESSION * path.stat().st_size + _FREE_BYTES)
         except Exception as error:  # For a damaged archive, the libraries raise any.
             reason = str(error).replace(temporary, path.name) or type(error).__name__
@@ -62,17 +62,13 @@ def is_archive(path: Path) -> bool:
     of weights."""
     if not path.is_file():
         return False
-    with path.open("rb") as file:
-        start = file.read(512)
+    start = _read_start(path)
     if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         # The first file of torch.save is NAME/data.pkl.
         return not start[30:].partition(b"/")[2].startswith(b"data.pkl")
-    opener = next((x for magic, x in _COMPRESSED.items() if start.startswith(magic)), None)
-    if opener is not None:
-        start = b""
-        with contextlib.suppress(Exception), opener(path) as inner:
-            start = inner.read(512)
-    return start[257:262] == b"ustar"
+    with contextlib.suppress(Exception), _open(path) as file:
+        return file.read(512)[257:262] == b"ustar"
+    return False
 
 
 def read_member(path: Path, name: str) -> Optional[bytes]:
@@ -115,10 +111,14 @@ def _unpack_tar(path: Path, folder: Path, limit: int) -> None:
 
 
 def _open(path: Path) -> IO[bytes]:
-    with path.open("rb") as file:
-        start = file.read(3)
+    start = _read_start(path)
     openers = [opener for magic, opener in _COMPRESSED.items() if start.startswith(magic)]
     return openers[0](path) if openers else path.open("rb")
+
+
+def _read_start(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(512)
 
 
 def _check_size(n_bytes: int, n_files: int, limit: int) -> None:
