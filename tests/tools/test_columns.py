@@ -15,6 +15,7 @@ import numpy
 import pytest
 import spacy
 import torch
+from packaging.version import Version
 
 from spacy_elmo import Embed
 
@@ -281,7 +282,10 @@ def test_nulls_may_be_empty(pool: str, texts: list, pipeline: Path):
     column = embed(arrow.table({"text": arrow.array(texts, arrow.string())})).column("vector")
     assert column.type == embed(arrow.table({"text": [""]})).column("vector").type
     check(column.to_pylist())
-    for kind in ("object", "string", "str", "category"):
+    kinds = ["object", "string", "category"]
+    if Version(pandas.__version__) >= Version("3"):  # Before, "str" makes text of nulls.
+        kinds.append("str")
+    for kind in kinds:
         check(list(embed(pandas.DataFrame({"text": pandas.array(texts, kind)}))["vector"]))
     texts = [float("nan") if x is None else x for x in texts]
     assert len(embed.embed(texts)) == len(texts)
