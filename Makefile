@@ -40,7 +40,7 @@ bench: $(READY)
 clean:
 	rm -rf demo build dist *.egg-info
 
-$(READY): setup.py constraints.txt spacy_elmo/bilm/_kernels.c
+$(READY): setup.py constraints.txt spacy_elmo/kernels/_kernels.c
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
 	touch $(READY)

@@ -36,8 +36,8 @@ setup(
     # Optional: without a compiler, PyTorch does the same, more slowly.
     ext_modules=[
         Extension(
-            "spacy_elmo.bilm._kernels",
-            ["spacy_elmo/bilm/_kernels.c"],
+            "spacy_elmo.kernels._kernels",
+            ["spacy_elmo/kernels/_kernels.c"],
             extra_compile_args=[] if sys.platform == "win32" else COMPILE_ARGS,
             extra_link_args=[] if sys.platform == "win32" else EXACT,
             py_limited_api=True,

@@ -31,8 +31,8 @@ import spacy
 import texts
 from common import BUNDLED, describe, print_header, print_row
 
+from spacy_elmo.bulk.parquet_writer import DEFAULT_ROWS
 from spacy_elmo.inference.settings import CPU_PRECISIONS
-from spacy_elmo.tools.parquet_writer import DEFAULT_ROWS
 
 ENGINES = ("local", "ray")
 # Of the lines, those of a short run. Workers need not be ready at the same time: rates are those of

@@ -33,8 +33,8 @@ from spacy.training.batchers import minibatch_by_words
 from spacy.vectors import Vectors
 from thinc.api import Adam, fix_random_seed
 
-from spacy_elmo.bilm.formats import native
 from spacy_elmo.bilm.mixed_precision import bfloat16_is_faster
+from spacy_elmo.formats import native
 
 SENTENCES_PER_DOC = 10
 WORDS_PER_BATCH = 2000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .bulk.columns import Embed
     from .component import Elmo
-    from .tools.columns import Embed
     from .tools.embedder import Embedder
 
 __version__ = "0.1.0"
@@ -20,7 +20,7 @@ def __getattr__(name: str) -> Any:
 
         return Elmo
     if name == "Embed":
-        from .tools.columns import Embed
+        from .bulk.columns import Embed
 
         return Embed
     if name == "Embedder":

@@ -13,8 +13,8 @@ from thinc.api import Model, chain
 from thinc.types import Floats2d
 
 from .bilm import BiLM, BiLMConfig, LSTMConfig
-from .bilm.formats import read_vocabulary
 from .bilm.validation import validate
+from .formats import read_vocabulary
 from .inference import Settings
 from .layers.encoder import BatchLayers, ElmoEncoder
 from .layers.listener import make_source

@@ -21,7 +21,7 @@ from spacy.language import Language
 from spacy.util import find_matching_language, get_lang_class, is_package, load_config
 
 from .bilm import BiLM
-from .bilm.formats import OPTIONS, load, read_origin
+from .formats import OPTIONS, load, read_origin
 from .models import download_command, downloaded_language, find_download, find_published
 
 # Weights that come with the package: a folder per name. The name begins with the language.

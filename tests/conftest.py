@@ -24,7 +24,7 @@ from spacy.util import registry
 from typer.testing import CliRunner, Result
 
 from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig, mixed_precision
-from spacy_elmo.bilm.formats import hdf5, native
+from spacy_elmo.formats import hdf5, native
 
 SHARED = Path(os.environ.get("SPACY_ELMO_SHARED", Path(__file__).parents[2] / "shared"))
 

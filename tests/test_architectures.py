@@ -17,8 +17,8 @@ from spacy.tokens import Doc
 from spacy.util import registry
 from thinc.api import Config
 
-from spacy_elmo.bilm.formats import native
 from spacy_elmo.component import DEFAULT_CONFIG_STR
+from spacy_elmo.formats import native
 from spacy_elmo.layers.encoder import get_bilm
 
 from .conftest import TINY, WORDS, max_difference

@@ -11,7 +11,7 @@ import torch
 from spacy.tokens import Doc
 from thinc.api import Model
 
-from spacy_elmo.bilm.formats import native
+from spacy_elmo.formats import native
 from spacy_elmo.inference import Session, Settings
 
 from .conftest import TINY, elmo_pipeline, max_difference, random_bilm

@@ -13,7 +13,7 @@ from spacy.training import Example
 from spacy.util import registry
 
 from spacy_elmo import Elmo
-from spacy_elmo.bilm.formats import native
+from spacy_elmo.formats import native
 from spacy_elmo.layers.encoder import get_session
 
 from .conftest import TINY, elmo_pipeline, listener, max_difference, random_bilm

@@ -16,7 +16,7 @@ from spacy.training.initialize import init_nlp
 from spacy.training.loop import train
 from spacy.util import load_config
 
-from spacy_elmo.bilm.formats import native
+from spacy_elmo.formats import native
 from spacy_elmo.mix_logger import find_mixes
 
 from .conftest import random_bilm, run_spacy

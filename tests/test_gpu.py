@@ -22,11 +22,10 @@ from thinc.compat import has_cupy_gpu
 from torch.nn import functional as F
 
 from spacy_elmo.bilm import LSTMConfig
-from spacy_elmo.bilm.kernels import load_kernels
 from spacy_elmo.bilm.model import TRITON_LSTM
 from spacy_elmo.inference import Session, Settings, current_session
+from spacy_elmo.kernels import load_kernels
 from spacy_elmo.layers.encoder import get_session
-from spacy_elmo.pretraining import losses
 from spacy_elmo.pretraining.updater import TRITON_ADAGRAD
 
 from .conftest import TINY, add_tagger, elmo_pipeline, max_difference, random_bilm, tagged
@@ -334,7 +333,7 @@ def test_tritons_kernels_are_taken(dtype: torch.dtype):
     pytest.importorskip("triton", reason="Triton is not installed")
     for config in (TINY.lstm, LSTMConfig(4096, 512)):
         assert load_kernels(TRITON_LSTM, "auto", torch.device("cuda", 0), dtype, config)
-    for name in (f"{losses.__name__}.triton_softmax", TRITON_ADAGRAD):
+    for name in ("spacy_elmo.kernels.triton_softmax", TRITON_ADAGRAD):
         assert load_kernels(name, "auto", torch.device("cuda", 0), dtype)
 
 

@@ -20,7 +20,7 @@ from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 from thinc.api import Model, serialize_attr
 
-from spacy_elmo.bilm.formats import native, round_to_half
+from spacy_elmo.formats import native, round_to_half
 from spacy_elmo.layers.encoder import get_bilm, get_session
 
 from .conftest import TINY_WORDS, elmo_pipeline, listener, max_difference, random_bilm

@@ -61,13 +61,13 @@ def test_lower_bounds_are_the_versions_that_are_tested(settings):
 
 CHECK = """
 import sys, importlib.machinery, importlib.util, torch
-name, path = "spacy_elmo.bilm._kernels", sys.argv[1]
+name, path = "spacy_elmo.kernels._kernels", sys.argv[1]
 loader = importlib.machinery.ExtensionFileLoader(name, path)
 module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
 import spacy_elmo.bilm
-sys.modules[name] = spacy_elmo.bilm._kernels = module
-from spacy_elmo.bilm import compiled_cell
-from spacy_elmo.pretraining.losses import compiled_softmax
+sys.modules[name] = spacy_elmo.kernels._kernels = module
+from spacy_elmo.kernels import compiled_cell
+from spacy_elmo.kernels import compiled_softmax
 for compiled in (compiled_cell, compiled_softmax):
     assert compiled._kernels is module
     assert compiled.max_error(torch.device("cpu"), torch.float32) < 1e-6
@@ -80,12 +80,12 @@ assert torch.tensor([1e-40]) * 1 != 0
 
 
 @pytest.mark.skipif(
-    sys.platform == "win32" or find_spec("spacy_elmo.bilm._kernels") is None,
+    sys.platform == "win32" or find_spec("spacy_elmo.kernels._kernels") is None,
     reason="the extension was not built: there was no C compiler at installation",
 )
 def test_the_extension_is_exact_whatever_cflags_say(tmp_path):
     command = [sys.executable, "setup.py", "-q", "build_ext", "-b", tmp_path, "-t", tmp_path]
     flags = os.environ | {"CFLAGS": "-Ofast -ffast-math"}
     subprocess.run(command, cwd=ROOT, env=flags, check=True)
-    built = tmp_path.glob("spacy_elmo/bilm/_kernels*")
+    built = tmp_path.glob("spacy_elmo/kernels/_kernels*")
     subprocess.run([sys.executable, "-c", CHECK, *built], check=True)

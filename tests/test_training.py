@@ -7,7 +7,7 @@ import io
 import pytest
 from spacy.util import fix_random_seed, registry
 
-from spacy_elmo.bilm.formats import native
+from spacy_elmo.formats import native
 from spacy_elmo.layers.encoder import get_session
 
 from .conftest import add_tagger, elmo_pipeline, max_difference, random_bilm, tagged

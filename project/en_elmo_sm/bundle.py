@@ -17,10 +17,10 @@ from pathlib import Path
 
 from wasabi import msg
 
-from spacy_elmo.bilm.formats import native, round_to_half
 from spacy_elmo.bilm.mixes import TrainedMix
 from spacy_elmo.cli.util import exit_on_error
 from spacy_elmo.files import atomic_folder
+from spacy_elmo.formats import native, round_to_half
 from spacy_elmo.pretraining.head import head_folder
 from spacy_elmo.weights import load_bilm
 

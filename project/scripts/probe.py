@@ -35,9 +35,9 @@ from torch.nn.functional import cross_entropy, normalize
 from wasabi import msg
 
 from spacy_elmo.bilm import BiLM
-from spacy_elmo.bilm.formats import native
 from spacy_elmo.cli.util import exit_on_error, torch_device
 from spacy_elmo.files import atomic_file, sha256
+from spacy_elmo.formats import native
 from spacy_elmo.segmenters import sentences
 from spacy_elmo.weights import load_bilm
 

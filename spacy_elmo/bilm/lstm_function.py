@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..kernels import Kernel, load_kernels
 from .config import LSTMConfig
-from .kernels import Kernel, load_kernels
 from .lstm_layer import (
     COMPILED_CELL,
     FORGET_BIAS,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .config import LSTMConfig
 
-COMPILED_CELL = f"{__package__}.compiled_cell"
+COMPILED_CELL = "spacy_elmo.kernels.compiled_cell"
 
 # Added to the forget gate's bias at run time (bilm-tf stores it without).
 FORGET_BIAS = 1.0

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..kernels import Kernel, load_kernels
 from .config import BiLMConfig, LSTMConfig
 from .forking import no_fork
 from .int8 import Int8Weight
-from .kernels import Kernel, load_kernels
 from .lstm_function import LSTMFunction
 from .lstm_layer import LayerState
 from .mixed_precision import autocast, product_dtype
@@ -28,7 +28,7 @@ from .mixes import TrainedMix
 from .packing import pack_sentences, to_device
 from .token_encoder import build_token_encoder
 
-TRITON_LSTM = f"{__package__}.triton_lstm"
+TRITON_LSTM = "spacy_elmo.kernels.triton_lstm"
 
 
 class LSTMLayer(nn.Module):

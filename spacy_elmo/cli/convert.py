@@ -13,9 +13,9 @@ import typer
 from spacy.language import Language
 from wasabi import msg
 
-from ..bilm.formats import FORMATS, load, read_origin, round_to_half, unpacked
 from ..component import Elmo
 from ..files import atomic_folder, remove_folder, sha256
+from ..formats import FORMATS, load, read_origin, round_to_half, unpacked
 from ..layers.encoder import set_bilm
 from ..pretraining.head import HEAD_FILES, Head, find_head, head_folder, write_head
 from ..weights import find_weights, source_language

@@ -10,7 +10,7 @@ from typing import Any, Optional
 import typer
 from wasabi import msg
 
-from ..bilm.formats import unpacked
+from ..formats import unpacked
 from ..models import (
     TABLE,
     PublishedModel,

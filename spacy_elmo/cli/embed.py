@@ -14,15 +14,15 @@ import typer
 from tqdm import tqdm
 from wasabi import msg
 
+from ..bulk.columns import DTYPES, NULLS, POOLS, Embed
+from ..bulk.parquet_writer import DEFAULT_ROWS, ParquetJob
+from ..bulk.ray_engine import run_on_ray
+from ..bulk.rows import find_sources
+from ..bulk.vector_writer import LAYERS, VectorWriter, locked_vectors
 from ..inference.settings import Precision
 from ..layers.encoder import set_precision
-from ..tools.columns import DTYPES, NULLS, POOLS, Embed
-from ..tools.parquet_writer import DEFAULT_ROWS, ParquetJob
-from ..tools.ray_engine import run_on_ray
 from ..tools.records import Reader
-from ..tools.rows import find_sources
 from ..tools.texts import find_files, read_docs, total_size
-from ..tools.vector_writer import LAYERS, VectorWriter, locked_vectors
 from ..weights import load_pipeline
 from .util import (
     ENCODING,

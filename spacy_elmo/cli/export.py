@@ -8,7 +8,7 @@ from typing import Optional
 import typer
 from wasabi import msg
 
-from ..bilm.formats import FORMATS, OPTIONS, VOCABULARY, round_to_half
+from ..formats import FORMATS, OPTIONS, VOCABULARY, round_to_half
 from ..weights import load_bilm
 from .util import exit_on_error, lock_folder
 

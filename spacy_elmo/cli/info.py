@@ -13,12 +13,12 @@ import typer
 from wasabi import msg
 
 from ..bilm import BiLM, BiLMConfig
-from ..bilm.formats import find_format, fits_half, fits_int8, load, unpacked
-from ..bilm.kernels import Kernel, load_kernels
 from ..bilm.lstm_layer import COMPILED_CELL
 from ..bilm.mixed_precision import bfloat16_is_faster, bfloat16_speed
 from ..component import Elmo
 from ..files import sha256
+from ..formats import find_format, fits_half, fits_int8, load, unpacked
+from ..kernels import Kernel, load_kernels
 from ..layers.encoder import get_session
 from ..layers.mixes import use_trained
 from ..weights import FOLDER, find_source, is_pipeline, load_pipeline, source_language
@@ -106,7 +106,7 @@ def _describe_precision(elmo: Elmo) -> str:
 def _describe_processor(kernel: Kernel = "auto") -> dict[str, str]:
     """RETURNS (dict): What runs the LSTMs on this processor, and what speaks for bfloat16."""
     name = "compiled C"
-    if kernel != "torch" and find_spec("spacy_elmo.bilm._kernels") is None:
+    if kernel != "torch" and find_spec("spacy_elmo.kernels._kernels") is None:
         name = "PyTorch (slower: there was no C compiler when the package was installed)"
     elif load_kernels(COMPILED_CELL, kernel, torch.device("cpu"), torch.float32) is None:
         name = "PyTorch"

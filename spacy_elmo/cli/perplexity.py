@@ -10,8 +10,8 @@ import srsly
 import typer
 from wasabi import msg
 
-from ..bilm.formats import unpacked
 from ..files import atomic_file
+from ..formats import unpacked
 from ..pretraining.corpus import Sentences
 from ..pretraining.head import load_language_model
 from ..pretraining.perplexity import finite, perplexity

@@ -12,7 +12,7 @@ import typer
 from tqdm import tqdm
 from wasabi import msg
 
-from ..bilm.formats import read_vocabulary
+from ..formats import read_vocabulary
 from ..pretraining.corpus import FILES, MANIFEST, prepare
 from ..pretraining.signals import handle_signals
 from ..pretraining.tokenize import TokenizationConfig

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ..bilm.int8 import Int8Weight
-from ..bilm.kernels import load_kernels
 from ..bilm.lstm_layer import (
     COMPILED_CELL,
     FORGET_BIAS,
@@ -21,6 +20,7 @@ from ..bilm.lstm_layer import (
 )
 from ..bilm.model import TRITON_LSTM, BiLSTM, LSTMLayer
 from ..bilm.token_encoder import CharCNN, WordEmbedding
+from ..kernels import load_kernels
 from .linear import pack_linear
 from .settings import Precision, Settings
 

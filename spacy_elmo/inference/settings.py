@@ -7,8 +7,8 @@ from typing import Literal, Optional, get_args
 
 import torch
 
-from ..bilm.kernels import Kernel
 from ..bilm.mixed_precision import bfloat16_is_faster, bfloat16_speed
+from ..kernels import Kernel
 
 Precision = Literal["float32", "float16", "int8", "tf32", "bfloat16", "auto"]
 CPU_PRECISIONS = ("float32", "float16", "int8", "bfloat16")

@@ -19,8 +19,8 @@ from thinc.types import ArgsKwargs, Floats3d
 
 from ..bilm import BiLM
 from ..bilm.forking import no_fork
-from ..bilm.formats import native
 from ..bilm.mixed_precision import usable_mixed_precision
+from ..formats import native
 from ..inference import Session, Settings, current_session, release_session
 from ..inference.settings import Precision, check_precision
 from ..segmenters import Segmenter, Sequences

@@ -13,8 +13,8 @@ from thinc.api import Config
 
 from ..bilm import BiLMConfig
 from ..bilm.config import settings_from_options
-from ..bilm.kernels import Kernel
 from ..bilm.validation import SETTINGS, Bool, Number, Text, Whole, validate
+from ..kernels import Kernel
 from .losses import LOSSES
 
 Positive = Annotated[Whole, Field(ge=1)]

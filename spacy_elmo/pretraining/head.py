@@ -20,9 +20,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ..bilm import BiLM
-from ..bilm.formats import bilm_tf, find_format, read_vocabulary, unpacked
 from ..bilm.validation import validate
 from ..files import save_tensors
+from ..formats import bilm_tf, find_format, read_vocabulary, unpacked
 from ..weights import is_pipeline
 from .config import LossConfig
 from .language_model import LanguageModel

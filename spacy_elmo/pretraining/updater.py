@@ -13,11 +13,11 @@ import numpy
 import torch
 from torch import nn
 
-from ..bilm.kernels import load_kernels
 from ..bilm.lstm_layer import LayerState
 from ..bilm.mixed_precision import autocast, usable_mixed_precision
 from ..bilm.model import TRITON_LSTM
 from ..inference.linear import TF32_PRODUCTS
+from ..kernels import load_kernels
 from .batches import Batch, EpochBatches
 from .config import OptimizerConfig, PretrainingConfig
 from .distributed import all_gather_unique, all_reduce_sum, broadcast, rank, world_size
@@ -26,7 +26,7 @@ from .losses import Samples
 from .optimizer import build_optimizer, set_learn_rate, update_rows
 from .train_state import SUMS
 
-TRITON_ADAGRAD = f"{__package__}.triton_adagrad"
+TRITON_ADAGRAD = "spacy_elmo.kernels.triton_adagrad"
 
 
 class Updater:

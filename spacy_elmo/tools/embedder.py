@@ -11,8 +11,8 @@ import numpy
 import torch
 from spacy.util import minibatch
 
-from ..bilm.formats import load
 from ..bilm.validation import check_batch
+from ..formats import load
 from ..inference import Settings, current_session
 from ..inference.settings import Precision, check_precision
 from ..weights import DEFAULT, load_bilm

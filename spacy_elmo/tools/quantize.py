@@ -15,8 +15,8 @@ from spacy.tokens import Doc
 from torch.nn import functional as F
 
 from ..bilm import BiLM
-from ..bilm.formats import fits_half, fits_int8, round_to_half, round_to_int8
 from ..component import Elmo
+from ..formats import fits_half, fits_int8, round_to_half, round_to_int8
 from ..inference import Session, Settings, current_session
 from ..layers.encoder import get_shim, run_sequences, set_bilm, set_precision
 from ..segmenters import Sequences

@@ -12,7 +12,9 @@ import safetensors.torch
 import torch
 
 from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
-from spacy_elmo.bilm.formats import (
+from spacy_elmo.bilm.int8 import Int8Weight, named_weights
+from spacy_elmo.bilm.model import LSTMLayer
+from spacy_elmo.formats import (
     fits_half,
     fits_int8,
     hdf5,
@@ -21,8 +23,6 @@ from spacy_elmo.bilm.formats import (
     round_to_half,
     round_to_int8,
 )
-from spacy_elmo.bilm.int8 import Int8Weight, named_weights
-from spacy_elmo.bilm.model import LSTMLayer
 from spacy_elmo.inference import Settings, current_session
 
 from ..conftest import TINY, random_bilm

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from spacy_elmo.bilm.formats import load
+from spacy_elmo.formats import load
 from spacy_elmo.pretraining.corpus import open_corpus
 from spacy_elmo.pretraining.head import find_head
 from spacy_elmo.weights import load_bilm

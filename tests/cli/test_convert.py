@@ -14,8 +14,8 @@ import spacy
 import torch
 
 from spacy_elmo.bilm import BiLM
-from spacy_elmo.bilm.formats import load
 from spacy_elmo.files import exclusive_lock
+from spacy_elmo.formats import load
 from spacy_elmo.pretraining.head import HEAD_FILES
 from spacy_elmo.weights import load_bilm
 
@@ -166,13 +166,13 @@ def test_info_of_every_format(pipeline: Path, hdf5_folder: Path, weights_folder:
 
 def test_info_shows_what_runs(pipeline: Path, weights_folder: Path, monkeypatch, without_bfloat16):
     """A build without a compiler says nothing else."""
-    built = "compiled C" if find_spec("spacy_elmo.bilm._kernels") else "PyTorch (slower"
+    built = "compiled C" if find_spec("spacy_elmo.kernels._kernels") else "PyTorch (slower"
     for path in (pipeline, weights_folder):
         [facts] = json.loads(succeed("info", path, "--json")).values()
         assert facts["kernels"].startswith(built)
         assert "times as fast as float32" in facts["bfloat16"]
         assert facts["bfloat16"].endswith("do without")
-    monkeypatch.setitem(sys.modules, "spacy_elmo.bilm._kernels", None)
+    monkeypatch.setitem(sys.modules, "spacy_elmo.kernels._kernels", None)
     assert "PyTorch (slower: there was no C compiler" in succeed("info", pipeline)
 
 

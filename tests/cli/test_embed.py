@@ -20,8 +20,8 @@ from spacy.language import Language
 from spacy.tokens import Doc, DocBin
 
 from spacy_elmo.bilm import BiLM
-from spacy_elmo.bilm.formats import native
 from spacy_elmo.files import exclusive_lock
+from spacy_elmo.formats import native
 
 from ..conftest import add_tagger, elmo_pipeline, listener, max_difference, random_bilm, tagged
 from .conftest import fail, run, succeed

@@ -15,7 +15,7 @@ from spacy.tokens import Doc, DocBin
 
 from spacy_elmo import Embedder
 from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
-from spacy_elmo.bilm.formats import fits_half, fits_int8
+from spacy_elmo.formats import fits_half, fits_int8
 from spacy_elmo.layers.encoder import get_shim, set_bilm
 from spacy_elmo.tools import quantize as tool
 from spacy_elmo.weights import load_bilm

@@ -16,7 +16,7 @@ from spacy.training import Example
 from spacy.util import registry
 from thinc.api import Adam, Model, NumpyOps, get_current_ops, set_current_ops
 
-from spacy_elmo.bilm.formats import native
+from spacy_elmo.formats import native
 from spacy_elmo.inference import Session
 from spacy_elmo.layers.activation_cache import ActivationCache, make_activation_cache
 

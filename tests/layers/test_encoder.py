@@ -13,7 +13,7 @@ from spacy.tokens import Doc
 from spacy.vocab import Vocab
 from thinc.api import Adam, Model
 
-from spacy_elmo.bilm.formats import native
+from spacy_elmo.formats import native
 from spacy_elmo.inference import Settings
 from spacy_elmo.layers.encoder import (
     ElmoEncoder,

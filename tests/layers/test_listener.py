@@ -21,8 +21,8 @@ from spacy.util import registry
 from thinc.api import SGD, Adam, Linear, NumpyOps, chain, with_array
 
 from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
-from spacy_elmo.bilm.formats import native
 from spacy_elmo.extensions import get_layers
+from spacy_elmo.formats import native
 from spacy_elmo.inference import Session
 from spacy_elmo.layers.encoder import BatchLayers, get_bilm
 from spacy_elmo.layers.listener import NAME

@@ -16,7 +16,7 @@ import numpy
 import pytest
 import spacy
 
-from spacy_elmo.bilm.formats import hdf5
+from spacy_elmo.formats import hdf5
 from spacy_elmo.pretraining.corpus import open_corpus, prepare
 from spacy_elmo.pretraining.tokenize import TokenizationConfig, make_pipeline, tokenize
 from spacy_elmo.tools.texts import find_files

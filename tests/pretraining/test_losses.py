@@ -236,7 +236,7 @@ def test_impossible_settings(build, message):
 
 
 needs_extension = pytest.mark.skipif(
-    find_spec("spacy_elmo.bilm._kernels") is None,
+    find_spec("spacy_elmo.kernels._kernels") is None,
     reason="the extension was not built: there was no C compiler at installation",
 )
 

@@ -4,7 +4,7 @@ import numpy
 import pytest
 import torch
 
-from spacy_elmo.bilm.formats import load
+from spacy_elmo.formats import load
 from spacy_elmo.pretraining.batches import SentenceBatches
 from spacy_elmo.pretraining.config import LossConfig
 from spacy_elmo.pretraining.corpus import Corpus

@@ -18,9 +18,9 @@ import torch
 from safetensors.torch import load_file
 
 import spacy_elmo
-from spacy_elmo.bilm.formats import hdf5, load
 from spacy_elmo.bilm.mixed_precision import usable_mixed_precision
 from spacy_elmo.files import atomic_folder
+from spacy_elmo.formats import hdf5, load
 from spacy_elmo.pretraining import checkpoint as checkpoints
 from spacy_elmo.pretraining.batches import ContiguousBatches, SentenceBatches, make_epoch, pack
 from spacy_elmo.pretraining.config import LossConfig, OptimizerConfig, SystemConfig, read_config

@@ -10,9 +10,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from spacy_elmo.bilm import triton_cell
-from spacy_elmo.pretraining import triton_adagrad
-from spacy_elmo.pretraining.losses import triton_softmax
+from spacy_elmo.kernels import triton_adagrad, triton_cell, triton_softmax
 
 tools = triton.__path__[0] + "/backends/nvidia/bin/"
 

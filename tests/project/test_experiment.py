@@ -15,7 +15,7 @@ import spacy
 from spacy.tokens import Doc, DocBin
 from spacy.util import load_config, load_model_from_config
 
-from spacy_elmo.bilm.formats import native
+from spacy_elmo.formats import native
 
 from ..conftest import random_bilm, run_spacy
 from ..kills import PROGRAMS

@@ -8,7 +8,7 @@ import pytest
 import spacy
 import torch
 
-from spacy_elmo.bilm.formats import native
+from spacy_elmo.formats import native
 from spacy_elmo.tools.embedder import Embedder
 
 from ..conftest import TINY_WORDS, max_difference, random_bilm

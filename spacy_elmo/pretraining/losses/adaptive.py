@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...bilm.kernels import Kernel
 from ...bilm.mixed_precision import product_dtype, product_rows
 from ...bilm.packing import to_device
+from ...kernels import Kernel
 from .softmax import cross_entropy, rows_per_chunk
 
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from ...bilm.kernels import Kernel, load_kernels, relative_error
 from ...bilm.mixed_precision import autocast, operand, product_dtype
 from ...bilm.packing import to_device
 from ...bilm.threads import run_side_by_side
+from ...kernels import Kernel, load_kernels, relative_error
 
 # Each thread has a gradient of the weights of its own: numbers of all of them together.
 _MAX_GRADIENTS = 64 << 20
@@ -174,7 +174,9 @@ def cross_entropy(
     """
     dtype = product_dtype(h)
     name = "compiled_softmax" if h.device.type == "cpu" else "triton_softmax"
-    kernels = load_kernels(f"{__package__}.{name}", kernel, h.device, dtype, weight_dtype=h.dtype)
+    kernels = load_kernels(
+        f"spacy_elmo.kernels.{name}", kernel, h.device, dtype, weight_dtype=h.dtype
+    )
     with autocast(h.device, False):
         return _CrossEntropy.apply(h, weight, bias, targets, target_logit, dtype, kernels)
 

@@ -1,0 +1,277 @@
+"""Embed columns of texts, for engines that hand batches of rows to a function, such as Ray Data,
+Hugging Face datasets, Dask and Spark. None of them is imported."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from operator import length_hint
+from pathlib import Path
+from typing import Any, Optional, Union
+
+import numpy
+import spacy
+import torch
+from spacy.language import Language
+from spacy.tokens import Doc
+from thinc.api import to_numpy
+
+from ..bilm.validation import check_batch
+from ..component import Elmo, pipe_settings
+from ..inference.settings import Precision
+from ..layers.encoder import get_session, set_precision
+from ..strings import bounded_strings, one_thread
+from ..tools.records import replace_surrogates
+from ..weights import absolute_source, choose_component, load_pipeline
+from .arrow import vectors_to_arrow
+
+POOLS = ("mean", "tokens", "layers")
+DTYPES = ("float16", "float32")
+NULLS = ("error", "empty")
+_BATCH = "give a list with an item for each row; Dataset.map does so with batched=True"
+
+
+@dataclass
+class Embed:
+    """Adds a column of vectors to the columns of a batch. It pickles as its settings alone. The
+    pipeline is loaded by the first call, and once per process for all copies that were pickled.
+
+    The vectors of a row depend on its text alone, apart from rounding to the last bit. The same
+    batch has the same bits, whatever was computed before. Threads may share it: they take turns.
+
+    pipeline (Union[str, Path]): A pipeline or weights, by name or path.
+    text (str): The column of texts. A row is a string, or a list of tokens (one sentence).
+    output (str): The column to add; it replaces one of this name.
+    pool (str): "mean": the mean over the tokens of a row, shape (width,). "tokens": shape
+        (tokens, width). "layers": all layers of the biLM, shape (L+1, tokens, 2P). Whitespace
+        tokens have zeros, and do not count in the mean. The mean of no tokens is zeros.
+    layer (Optional[int]): For "mean" and "tokens", a layer; 0 is the token encoder, -1 the top.
+        None: the component's mix.
+    dtype (str): How the vectors are stored, "float16" or "float32".
+    threads (Optional[int]): Threads of PyTorch in the process; None leaves their number.
+    precision (Optional[str]): Arithmetic; None is that of the pipeline. int8 has to be named here:
+        its values depend on the other rows of a batch.
+    name (Optional[str]): The elmo component, if the pipeline has several.
+    gpu_id (int): A GPU, or -1 for the device that spaCy uses.
+    nulls (str): What becomes of a row whose text is null (None or NaN): "error", or "empty", which
+        is null in Arrow, None in pandas and in lists, and a row of NaN in an array.
+    RAISES (ValueError): If a setting is impossible.
+    """
+
+    pipeline: Union[str, Path]
+    text: str = "text"
+    output: str = "vector"
+    pool: str = "mean"
+    layer: Optional[int] = None
+    dtype: str = "float16"
+    threads: Optional[int] = None
+    precision: Optional[Precision] = field(default=None, kw_only=True)
+    name: Optional[str] = field(default=None, kw_only=True)
+    gpu_id: int = field(default=-1, kw_only=True)
+    nulls: str = field(default="error", kw_only=True)
+    _loaded: Optional[tuple[Language, Elmo]] = field(
+        default=None, init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        for setting, allowed in (("pool", POOLS), ("dtype", DTYPES), ("nulls", NULLS)):
+            value = getattr(self, setting)
+            if value not in allowed:
+                raise ValueError(f"{setting} must be one of {', '.join(allowed)}, found {value!r}")
+        if self.pool == "layers" and self.layer is not None:
+            raise ValueError(
+                f"pool 'layers' writes all layers, not layer {self.layer}: leave layer out, or "
+                "choose pool 'tokens'"
+            )
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads must be 1 or more, found {self.threads}")
+        if not isinstance(self.pipeline, (str, Path)):
+            raise ValueError(
+                f"pipeline must be a name or a path, found {type(self.pipeline).__name__}: save it "
+                "with nlp.to_disk first"
+            )
+        # Workers may have another working directory.
+        self.pipeline = absolute_source(self.pipeline)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        settings = ((x.name, getattr(self, x.name)) for x in fields(self) if x.init)
+        return _unpickle, (type(self), *settings)
+
+    def __call__(self, columns: Any, *, first_row: int = 1) -> Any:
+        """Embed a batch.
+
+        columns (Union[Mapping, DataFrame, Table, RecordBatch]): Columns by name, those of pandas,
+            or Arrow's.
+        first_row (int): The number of the first row, for messages.
+        RETURNS (Union[dict, DataFrame, Table, RecordBatch]): All columns and the vectors. In a
+            dict, these are an array (rows, width) for "mean", else a list of arrays; in a data
+            frame an array (width,) for "mean", else lists of such arrays.
+        RAISES (ValueError): If the pipeline cannot be loaded, the columns are not those of a batch,
+            or a text is not one. The message names the row.
+        """
+        is_frame = isinstance(columns, getattr(sys.modules.get("pandas"), "DataFrame", ()))
+        is_arrow = hasattr(columns, "append_column")
+        if not (is_frame or is_arrow or isinstance(columns, Mapping)):
+            kind = type(columns)
+            raise ValueError(
+                f"cannot read columns of {kind.__module__}.{kind.__qualname__}: give a dict of "
+                "columns, a data frame of pandas, or an Arrow table"
+            )
+        names = columns.schema.names if is_arrow else list(columns)
+        if names.count(self.text) != 1:
+            raise ValueError(f"there must be one column {self.text!r} of texts, found {names}")
+        if not (is_frame or is_arrow):
+            _check_columns(columns, self.text)
+            return {**columns, self.output: self.embed(columns[self.text], first_row=first_row)}
+        if is_frame:
+            texts = columns[self.text]
+            rows, _ = self._embed(texts, first_row)
+            cells = [None if row is None else _nested_lists(row) for row in rows]
+            series = type(texts)(cells, index=columns.index, dtype=object)
+            return columns.assign(**{self.output: series})
+        rows, empty = self._embed(columns.column(self.text).to_pylist(), first_row)
+        vectors = vectors_to_arrow([*rows, empty])[:-1]  # Whose type is then known.
+        if self.output in names:
+            return columns.set_column(names.index(self.output), self.output, vectors)
+        return columns.append_column(self.output, vectors)
+
+    def embed(self, texts: Iterable[Any], *, first_row: int = 1) -> Any:
+        """Embed rows. RETURNS (Union[ndarray, list]): See `__call__`."""
+        check_batch(texts, f"the column {self.text!r}", _BATCH)
+        rows, empty = self._embed(texts, first_row)
+        if self.pool != "mean":
+            return rows
+        null = numpy.full_like(empty, numpy.nan)
+        return numpy.stack([*(null if row is None else row for row in rows), empty])[:-1]
+
+    @one_thread()
+    def _embed(
+        self, texts: Iterable[Any], first_row: int
+    ) -> tuple[list[Optional[numpy.ndarray]], numpy.ndarray]:
+        """RETURNS (tuple): The vectors of each row, None for null; and those of an empty text."""
+        nlp, elmo = self.load()
+        keep_layers = self.pool == "layers" or self.layer is not None
+        settings = pipe_settings(nlp, elmo, keep_layers=keep_layers)
+        # The last bits of a type's encoding depend on the types that it is computed with.
+        get_session(elmo.model).type_cache.clear()
+        rows = dict(enumerate(texts, first_row))
+        filled = {n: text for n, text in rows.items() if not self._is_null(text, n)}
+        filled[-1] = ""
+        with bounded_strings(nlp):
+            docs = nlp.pipe(self._make_docs(nlp, filled), **settings)
+            vectors = {n: self._pool(doc) for doc, n in zip(docs, filled)}
+        return [vectors.get(n) for n in rows], vectors[-1]
+
+    @one_thread()
+    def load(self) -> tuple[Language, Elmo]:
+        """RETURNS (tuple): The pipeline and its component, loaded by the first call. Nothing else
+            may use them while another thread embeds: spaCy's memory zones free docs of all threads.
+        RAISES (ValueError): If they cannot be, or do not fit the settings."""
+        if self.gpu_id >= 0:  # The device is a setting of each thread.
+            spacy.require_gpu(self.gpu_id)
+        if self._loaded is None:
+            if self.threads is not None:
+                torch.set_num_threads(self.threads)
+            nlp = load_pipeline(self.pipeline)
+            pipes = {name: pipe for name, pipe in nlp.components if isinstance(pipe, Elmo)}
+            advice = "choose one by name"
+            name = choose_component(list(pipes), nlp.component_names, self.name, advice)
+            self._check(pipes[name])
+            self._loaded = nlp, pipes[name]
+        return self._loaded
+
+    def _check(self, elmo: Elmo) -> None:
+        if self.precision is not None:
+            set_precision(elmo.model, self.precision)
+        session = get_session(elmo.model)
+        if session.settings.precision == "int8" and self.precision != "int8":
+            raise ValueError(
+                f"{self.pipeline} computes in int8, where the vectors of a row depend on the other "
+                "rows of its batch: choose precision 'float32', or name 'int8' to accept that"
+            )
+        if session.settings.stateful:
+            raise ValueError(
+                f"{self.pipeline} is stateful: the vectors of a row depend on all rows before; "
+                "choose a pipeline with stateful = false"
+            )
+        if self.layer is not None and not -session.n_layers <= self.layer < session.n_layers:
+            raise ValueError(
+                f"layer must be from {-session.n_layers} to {session.n_layers - 1}, found "
+                f"{self.layer}"
+            )
+
+    def _is_null(self, text: Any, number: int) -> bool:
+        """RETURNS (bool): Whether a text is None, or what pandas makes of it.
+        RAISES (ValueError): If it is, and the settings do not say what then."""
+        is_nan = isinstance(text, float) and math.isnan(text)
+        is_null = text is None or is_nan or type(text).__name__ == "NAType"
+        if is_null and self.nulls == "error":
+            raise ValueError(
+                f"row {number} of the column {self.text!r} is null: remove it, or choose nulls "
+                "'empty'"
+            )
+        return is_null
+
+    def _make_docs(self, nlp: Language, texts: Mapping[int, Any]) -> Iterator[Doc]:
+        for number, text in texts.items():
+            if isinstance(text, str):
+                # Not `nlp.make_doc`: it refuses long texts, because of parsers.
+                yield nlp.tokenizer(replace_surrogates(text))
+                continue
+            words: list[Any] = (
+                list(text) if isinstance(text, (list, tuple, numpy.ndarray)) else [None]
+            )
+            if not all(isinstance(word, str) and word for word in words):
+                raise ValueError(
+                    f"row {number} of the column {self.text!r} is neither a string nor a list of "
+                    f"tokens: {text!r:.80}"
+                )
+            words = list(map(replace_surrogates, words))
+            yield Doc(nlp.vocab, words=words, sent_starts=[i == 0 for i in range(len(words))])
+
+    def _pool(self, doc: Doc) -> numpy.ndarray:
+        """RETURNS (ndarray): The row of a processed doc."""
+        if self.pool == "layers":
+            vectors = to_numpy(doc._.elmo_layers)
+        elif self.layer is not None:
+            vectors = to_numpy(doc._.elmo_layers[self.layer])
+        else:
+            vectors = to_numpy(doc._.elmo_tokens)
+        if self.pool == "mean":
+            vectors = vectors.sum(axis=0) / max(sum(not token.is_space for token in doc), 1)
+        try:
+            with numpy.errstate(over="raise"):
+                return vectors.astype(self.dtype)
+        except FloatingPointError as error:
+            raise ValueError(
+                f"a vector of {doc.text!r:.80} does not fit into {self.dtype}: choose dtype "
+                "'float32'"
+            ) from error
+
+
+def _nested_lists(vectors: numpy.ndarray) -> Any:
+    """RETURNS (Union[ndarray, list]): Lists of vectors: pandas cannot store other arrays."""
+    return vectors if vectors.ndim == 1 else list(map(_nested_lists, vectors))
+
+
+def _check_columns(columns: Mapping[str, Any], text: str) -> None:
+    """RAISES (ValueError): If the columns of a dict are one row, or of different lengths."""
+    if type(columns).__name__ == "LazyRow":
+        raise ValueError(f"found one row of a dataset, not a batch: {_BATCH}")
+    n_rows = length_hint(columns[text], -1)
+    for name in (text, *columns):
+        check_batch(columns[name], f"the column {name!r}", _BATCH)
+        if (n := length_hint(columns[name], -1)) != n_rows or n < 0:
+            raise ValueError(
+                f"the column {name!r} has {n} rows, but {text!r} has {n_rows}: {_BATCH}"
+            )
+
+
+@one_thread()
+@lru_cache(maxsize=4)
+def _unpickle(kind: type[Embed], *settings: tuple[str, Any]) -> Embed:
+    """Engines unpickle an `Embed` for every task. In a process, all are the same one."""
+    return kind(**dict(settings))

@@ -1,0 +1,148 @@
+"""TensorFlow checkpoints of bilm-tf, with the output layer.
+
+The variables are those of its `bilm/training.py`: what `bin/dump_weights.py` writes as HDF5 (see
+`hdf5`) under other names, the output layer, and the optimizer's, which are not read.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+from ..bilm.model import BiLM
+from .hdf5 import GROUPS, build, name_map, with_stored_projection
+from .options import OPTIONS, VOCABULARY, read_files_beside, read_vocabulary
+from .parameters import check_tensors, to_float32
+from .tensor_bundle import StoredTensor, read_index, read_tensor
+
+NAME = "bilm-tf"
+DESCRIPTION = "a TensorFlow checkpoint of bilm-tf"
+SUFFIXES = ()
+# What the names of all variables start with.
+_SCOPE = "lm/"
+_CELL = "RNN_{0}/rnn/multi_rnn_cell/cell_{1}/lstm_cell"
+_ONLY_CELL = "RNN_{0}/rnn/lstm_cell"
+_CELL_TENSORS = ("kernel", "bias", "projection/kernel")
+# The names of TensorFlow before version 1.2.
+_RENAMED = {"weights": "kernel", "biases": "bias"}
+_FILE = re.compile(r"(.+)\.(index|meta|data-\d{5}-of-\d{5})", re.DOTALL)
+# The file that says which checkpoint of a folder is the newest.
+_STATE = "checkpoint"
+_NEWEST = re.compile(rb'model_checkpoint_path:\s*"([^"]*)"')
+
+
+class OutputLayer(NamedTuple):
+    """A softmax, shared by both directions.
+
+    words (list[str]): The words that are predicted.
+    weight (Tensor): Shape (words, P).
+    bias (Tensor): Shape (words,).
+    tied (bool): Whether the weights are the word embeddings.
+    """
+
+    words: list[str]
+    weight: Tensor
+    bias: Tensor
+    tied: bool
+
+
+def detect(path: Path, start: bytes) -> bool:
+    """RETURNS (bool): Whether this is a folder of checkpoints, or a file of one by its name."""
+    if path.is_dir():
+        return any(_FILE.fullmatch(file.name) for file in path.iterdir())
+    return bool(_FILE.fullmatch(path.name)) or start.startswith(b"model_checkpoint_path")
+
+
+def read(path: Path, options: Optional[Path] = None) -> BiLM:
+    """Read a checkpoint.
+
+    path (Path): A folder, the file `checkpoint` in it, or any file of a checkpoint.
+    RAISES (ValueError): If a file is missing or damaged, or contradicts the options.
+    """
+    path = find_index(path)
+    config, vocabulary = read_files_beside(path, options)
+    if config is None:
+        raise ValueError(f"no options for {path}: put the {OPTIONS} of the training beside it")
+    tensors = {k: v for k, v in _read_variables(path).items() if k.startswith(GROUPS)}
+    config = with_stored_projection(config, tensors)
+    has_one = config.lstm.n_layers == 1 and f"{_ONLY_CELL.format(0)}/kernel" in tensors
+    names = name_map(config, _ONLY_CELL if has_one else _CELL, _CELL_TENSORS)
+    stored = {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
+    values = ((name, read_tensor(name, tensor)) for name, tensor in tensors.items())
+    return build(path, config, vocabulary, names, stored, values)
+
+
+@torch.inference_mode(False)  # Else the weights could never be trained.
+def read_output_layer(path: Path) -> OutputLayer:
+    """Read the output layer of a checkpoint. Its words are in `vocab.txt` beside it.
+
+    path (Path): See `read`.
+    RAISES (ValueError): If there is none, or a file is missing, damaged or of another model.
+    """
+    path = find_index(path)
+    tensors = _read_variables(path)
+    tied = "softmax/W" not in tensors
+    names = ["embedding" if tied else "softmax/W", "softmax/b"]
+    if not tensors.keys() >= set(names):
+        raise ValueError(f"{path} has no output layer (the variables {' and '.join(names)})")
+    vocabulary = path.with_name(VOCABULARY)
+    words = read_vocabulary(vocabulary)
+    stored = {name: (tensors[name].shape, tensors[name].dtype) for name in names}
+    if any(shape[:1] != (len(words),) for shape, _ in stored.values()):
+        raise ValueError(
+            f"{vocabulary} has {len(words):,} words, but the output layer in {path} has the shape "
+            f"{stored[names[0]][0]}: put the vocabulary of the training there"
+        )
+    check_tensors(path, {name: shape for name, (shape, _) in stored.items()}, stored)
+    weight, bias = (
+        to_float32(path, name, torch.from_numpy(read_tensor(name, tensors[name]))) for name in names
+    )
+    return OutputLayer(words, weight, bias, tied)
+
+
+def find_index(path: Path) -> Path:
+    """Find the checkpoint that a path means: in a folder, the one that its file `checkpoint` names,
+    or the only one.
+
+    RETURNS (Path): The index of the checkpoint. It is in the folder of the path.
+    RAISES (ValueError): If there is none, or one of several has to be chosen.
+    """
+    is_folder = path.is_dir()
+    if not is_folder and (file_name := _FILE.fullmatch(path.name)):
+        return path.with_name(f"{file_name[1]}.index")
+    state = path / _STATE if is_folder else path
+    indices = {file.name: file for file in state.parent.glob("*.index")}
+    if state.is_file():
+        with state.open("rb") as file:
+            match = _NEWEST.search(file.read(1 << 16))
+        # The last part of the path: the others may be of another machine.
+        newest = re.split(r"[/\\]", match[1].decode("utf8", "replace"))[-1] if match else ""
+        indices = {name: x for name, x in indices.items() if name == f"{newest}.index"} or indices
+    if len(indices) != 1:
+        raise ValueError(
+            f"{state.parent} must hold one TensorFlow checkpoint, or a file {_STATE!r} that names "
+            f"one of them, found {', '.join(sorted(indices)) or 'none'}: give one of the files"
+        )
+    return next(iter(indices.values()))
+
+
+def _read_variables(path: Path) -> dict[str, StoredTensor]:
+    """RETURNS (dict): The variables of the language model by name, without the scope.
+    RAISES (ValueError): If there are none, or if it is not a biLM."""
+    tensors = read_index(path)
+    variables = {}
+    for name, tensor in tensors.items():
+        module, _, last = name.rpartition("/")
+        # An optimizer's are named like the variable, with a level more.
+        if name.startswith(_SCOPE) and module not in tensors:
+            full_name = f"{module}/{_RENAMED.get(last, last)}"
+            variables[full_name.removeprefix(_SCOPE)] = tensor
+    if not variables:
+        raise ValueError(f"{path} is no checkpoint of bilm-tf: it has no variable {_SCOPE}...")
+    if any(name.startswith("rnn/") for name in variables):
+        raise ValueError(f"{path} holds a language model of one direction, which is no biLM")
+    return variables

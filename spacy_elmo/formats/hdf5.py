@@ -1,0 +1,194 @@
+"""The published format: `options.json` and an HDF5 file, as bilm-tf and AllenNLP read and write.
+
+Weights are stored as (input, output). The character table has 261 rows, without the masking row
+that the models add at run time; files that already hold that row, as zeros, have 262.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Optional
+
+import h5py
+import numpy
+import torch
+
+from ..bilm.config import N_CHARACTERS, BiLMConfig
+from ..bilm.model import BiLM
+from ..files import atomic_folder
+from .options import OPTIONS, read_files_beside, write_options
+from .parameters import check_tensors, empty_model, stored_tensors, to_float32
+from .safe_hdf5 import check_storage, open_datasets, read_values
+
+NAME = "hdf5"
+DESCRIPTION = "the format of AllenNLP and bilm-tf"
+SUFFIXES = (".hdf5", ".h5")
+WEIGHTS = "weights.hdf5"
+# Other groups, such as the softmax of a training dump, are ignored.
+GROUPS = ("char_embed", "embedding", "CNN", "RNN_")
+_CELL = "RNN_{0}/RNN/MultiRNNCell/Cell{1}/LSTMCell"
+# bilm-tf's dump_weights.py writes these names for a single layer, and cannot read them itself.
+_ONLY_CELL = "RNN_{0}/RNN/LSTMCell"
+
+
+def _add_masking_row(table: numpy.ndarray) -> numpy.ndarray:
+    """A file of 262 rows has a masking row of zeros in front, or, of a model trained with
+    n_characters = 262, a last row that no character uses."""
+    if len(table) == N_CHARACTERS:
+        table = table[:-1] if table[0].any() else table[1:]
+    return numpy.concatenate((numpy.zeros_like(table[:1]), table))
+
+
+# Two functions that change axes: from the file to the model, and back.
+Layout = tuple[Callable[[numpy.ndarray], numpy.ndarray], Callable[[numpy.ndarray], numpy.ndarray]]
+SAME: Layout = (lambda x: x, lambda x: x)
+TRANSPOSED: Layout = (numpy.transpose, numpy.transpose)
+# (1, width, dim, number) <-> (number, dim, width)
+CONVOLUTION: Layout = (lambda x: x[0].transpose(2, 1, 0), lambda x: x.transpose(2, 1, 0)[None])
+MASKED: Layout = (_add_masking_row, lambda x: x[1:])
+NameMap = dict[str, tuple[str, Layout]]
+
+
+def name_map(
+    config: BiLMConfig, cell: str = _CELL, cell_tensors: Sequence[str] = ("W_0", "B", "W_P_0")
+) -> NameMap:
+    """Name the tensors of bilm-tf.
+
+    cell (str): What the names of an LSTM layer's tensors start with, for a direction and a layer.
+    cell_tensors (Sequence[str]): How they go on: weights of the gates, biases, the projection.
+    RETURNS (dict): For each tensor of the file, the model's parameter and the layout.
+    """
+    names: NameMap = {}
+    if config.char_cnn is None:
+        names["embedding"] = "token_encoder.embedding.weight", SAME
+    else:
+        names["char_embed"] = "token_encoder.char_embedding.weight", MASKED
+        for i in range(len(config.char_cnn.filters)):
+            conv = f"token_encoder.convolutions.{i}"
+            names[f"CNN/W_cnn_{i}"] = f"{conv}.weight", CONVOLUTION
+            names[f"CNN/b_cnn_{i}"] = f"{conv}.bias", SAME
+        for i in range(config.char_cnn.n_highway):
+            for gate in ("carry", "transform"):
+                linear = f"token_encoder.highways.{i}.{gate}"
+                names[f"CNN_high_{i}/W_{gate}"] = f"{linear}.weight", TRANSPOSED
+                names[f"CNN_high_{i}/b_{gate}"] = f"{linear}.bias", SAME
+        if config.has_char_projection:
+            names["CNN_proj/W_proj"] = "token_encoder.projection.weight", TRANSPOSED
+            names["CNN_proj/b_proj"] = "token_encoder.projection.bias", SAME
+    for number, direction in enumerate(("forward_layers", "backward_layers")):
+        for i in range(config.lstm.n_layers):
+            layer = f"lstm.{direction}.{i}"
+            weight, bias, projection = (f"{cell.format(number, i)}/{x}" for x in cell_tensors)
+            names[weight] = f"{layer}.gate_weight", TRANSPOSED
+            names[bias] = f"{layer}.gate_bias", SAME
+            if config.lstm.has_projection:
+                names[projection] = f"{layer}.projection_weight", TRANSPOSED
+    return names
+
+
+def detect(path: Path, start: bytes) -> bool:
+    """RETURNS (bool): Whether this is an HDF5 file."""
+    return start.startswith(b"\x89HDF\r\n\x1a\n")
+
+
+def read(path: Path, options: Optional[Path] = None) -> BiLM:
+    """Read an HDF5 file of weights.
+
+    RAISES (ValueError): If the file is damaged or contradicts the options. The message names the
+        dataset, the expected and the actual shape.
+    """
+    config, vocabulary = read_files_beside(path, options)
+    if config is None:
+        raise ValueError(
+            f"no options for {path}: put {OPTIONS} (or the published *_options.json) beside it"
+        )
+    _check_layout(config, path)
+    with open_datasets(path, GROUPS) as datasets:
+        has_one = config.lstm.n_layers == 1 and f"{_ONLY_CELL.format(0)}/W_0" in datasets
+        config = with_stored_projection(config, datasets)
+        names = name_map(config, _ONLY_CELL if has_one else _CELL)
+        stored = {name: (item.shape, item.dtype.name) for name, item in datasets.items()}
+
+        def values() -> Iterator[tuple[str, numpy.ndarray]]:
+            check_storage(path, datasets)
+            for name, item in datasets.items():
+                yield name, read_values(path, item)
+
+        return build(path, config, vocabulary, names, stored, values())
+
+
+def build(
+    source: object,
+    config: BiLMConfig,
+    vocabulary: Optional[Sequence[str]],
+    names: NameMap,
+    stored: Mapping[str, tuple[Optional[Sequence[int]], str]],
+    values: Iterable[tuple[str, numpy.ndarray]],
+) -> BiLM:
+    """Make a model of tensors in bilm-tf's layout.
+
+    source (object): What they are from, for messages.
+    names (dict): See `name_map`.
+    stored (Mapping): For each tensor of the file, its shape and type; see `check_tensors`.
+    values (Iterable): The tensors by name. Not read before `stored` is checked.
+    RAISES (ValueError): If they contradict the options, or are not finite.
+    """
+    model = empty_model(config, vocabulary, source)
+    parameters = dict(model.named_parameters())
+    expected, declared = {}, dict(stored)
+    for tensor, (name, layout) in names.items():
+        # An array of this shape that takes no memory.
+        empty = numpy.broadcast_to(numpy.False_, parameters[name].shape)
+        expected[tensor] = layout[1](empty).shape
+        shape, dtype = stored.get(tensor, (None, ""))
+        if layout is MASKED and shape and shape[0] == N_CHARACTERS:
+            declared[tensor] = (N_CHARACTERS - 1, *shape[1:]), dtype
+    check_tensors(source, expected, declared)
+    weights = {}
+    for tensor, array in values:
+        name, (to_model, _) = names[tensor]
+        array = numpy.ascontiguousarray(to_model(array))
+        weights[name] = to_float32(source, tensor, torch.from_numpy(array))
+    model.load_state_dict(weights, assign=True)
+    return model
+
+
+def write(model: BiLM, folder: Path, *, half: bool = False) -> None:
+    """Write a folder of `options.json`, `weights.hdf5` and, for word input, `vocab.txt`.
+    An existing folder is replaced when the new one is complete.
+
+    half (bool): Write float16. The default is float32, which all other ELMo software reads.
+    RAISES (ValueError): If the model has settings that the format does not know.
+    """
+    _check_layout(model.config, folder)
+    tensors = stored_tensors(model, torch.float16 if half else torch.float32)
+    with atomic_folder(folder) as new:
+        with h5py.File(new / WEIGHTS, "w") as file:
+            for dataset, (name, (_, to_file)) in name_map(model.config).items():
+                file[dataset] = to_file(tensors[name].numpy())
+        write_options(model.config, model.vocabulary, new)
+
+
+def _check_layout(config: BiLMConfig, path: Path) -> None:
+    """RAISES (ValueError): If the biLM has more than the published layout."""
+    if config.char_cnn is not None and config.char_cnn.characters is not None:
+        words = " and word embeddings beside them" if config.char_cnn.word_dim else ""
+        raise ValueError(
+            f"{path}: the published layout (HDF5) has byte characters only. It cannot hold the "
+            f"Unicode characters{words} of this biLM, which is of the kind of ELMoForManyLangs: "
+            "use the safetensors format (spacy elmo export --format safetensors)"
+        )
+
+
+def with_stored_projection(config: BiLMConfig, datasets: Container[str]) -> BiLMConfig:
+    """The options do not say whether projections end the character encoder and the LSTM layers.
+    bilm-tf leaves them out where widths agree, AllenNLP never does: follow the file."""
+    char_cnn, lstm = config.char_cnn, config.lstm
+    if char_cnn and not config.has_char_projection and "CNN_proj/W_proj" in datasets:
+        config = replace(config, char_cnn=replace(char_cnn, projection=True))
+    cells = (_CELL.format(0, 0), _ONLY_CELL.format(0))
+    if not lstm.has_projection and any(f"{cell}/W_P_0" in datasets for cell in cells):
+        config = replace(config, lstm=replace(lstm, projection=True))
+    return config

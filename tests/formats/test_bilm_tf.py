@@ -1,0 +1,258 @@
+"""TensorFlow checkpoints of bilm-tf: the network, the output layer, damage."""
+
+import json
+import tracemalloc
+
+import numpy
+import pytest
+import torch
+
+from spacy_elmo.formats import bilm_tf, find_format, load
+from spacy_elmo.formats import crc32c as checksums
+from spacy_elmo.formats import tensor_bundle as reader
+from spacy_elmo.pretraining.corpus import Sentences
+from spacy_elmo.pretraining.head import find_head, load_language_model
+from spacy_elmo.pretraining.perplexity import perplexity
+
+from ..conftest import max_difference
+from ..families import bilm_tf as family
+from ..families import malicious, one_layer_hdf5, tensor_bundle
+from .test_formats import assert_refused
+
+SETTINGS = (
+    {},
+    {"checkpoint": "absolute", "num_shards": 3, "block_size": 100},
+    {"checkpoint": None, "prefix": "model.ckpt"},
+    {"old_names": True, "num_shards": 2},
+)
+
+
+def write(path, seed, **settings):
+    """RETURNS: The architecture, the weights and sentences of a random model, written there."""
+    rng = numpy.random.default_rng(seed)
+    architecture = family.random_architecture(rng)
+    weights = family.random_weights(architecture, rng)
+    family.write(path, architecture, weights, **settings)
+    return architecture, weights, family.random_sentences(architecture, rng)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_vectors_are_those_of_the_reference(seed, tmp_path):
+    architecture, weights, sentences = write(tmp_path, seed, **SETTINGS[seed % 4])
+    expected = family.reference(architecture, weights, sentences)
+    for layers, reference in zip(load(tmp_path).embed(sentences), expected):
+        assert max_difference(layers, reference) <= 1e-5
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_perplexity_is_that_of_the_reference(seed, tmp_path):
+    architecture, weights, sentences = write(tmp_path, seed, **SETTINGS[seed % 4])
+    model, head = load_language_model(load(tmp_path), tmp_path)
+    assert head.words == architecture["words"]
+    scores = perplexity(model, Sentences.from_tokens(sentences, head.words))
+    expected = family.reference_perplexity(architecture, weights, sentences)
+    for name, other in (("forward", "forward"), ("backward", "backward"), ("average", "both")):
+        assert scores[name] == pytest.approx(expected[other], rel=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_vectors_of_hdf5_with_one_layer(seed, tmp_path):
+    rng = numpy.random.default_rng(seed)
+    architecture = one_layer_hdf5.random_architecture(rng)
+    weights = one_layer_hdf5.random_weights(architecture, rng)
+    one_layer_hdf5.write(tmp_path, architecture, weights, n_characters=261 + seed % 2)
+    sentences = family.random_sentences(architecture, rng)
+    expected = one_layer_hdf5.reference(architecture, weights, sentences)
+    for layers, reference in zip(load(tmp_path).embed(sentences), expected):
+        assert max_difference(layers, reference) <= 1e-5
+
+
+def test_any_file_names_the_checkpoint(tmp_path):
+    write(tmp_path, 0)
+    [expected] = load(tmp_path).embed([["the", "bank"]])
+    for file in tmp_path.iterdir():
+        if file.name not in ("options.json", "vocab.txt"):
+            assert find_format(file)[0] is bilm_tf
+            assert torch.equal(load(file).embed([["the", "bank"]])[0], expected)
+
+
+# --------------------------------------------------------------------------- several checkpoints
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        'model_checkpoint_path: "model.ckpt-2"\nall_model_checkpoint_paths: "model.ckpt-10"\n',
+        'model_checkpoint_path: "/home/trainer/model.ckpt-2"',
+        'model_checkpoint_path: "../../elsewhere/model.ckpt-2"',
+        'model_checkpoint_path: "C:\\\\run\\\\model.ckpt-2"',
+    ],
+)
+def test_the_newest_of_several(state, tmp_path):
+    for number in (1, 2, 10):
+        write(tmp_path, 0, prefix=f"model.ckpt-{number}")
+    (tmp_path / "checkpoint").write_text(state)
+    for path in (tmp_path, tmp_path / "checkpoint"):
+        assert bilm_tf.find_index(path) == tmp_path / "model.ckpt-2.index"
+
+
+@pytest.mark.parametrize("state", [None, "", 'model_checkpoint_path: "../model.ckpt-2"', "\0"])
+def test_one_of_several_is_to_be_named(state, tmp_path):
+    """A name does not lead out of the folder."""
+    write(tmp_path, 0, prefix="model.ckpt-2")
+    for number in (1, 3):
+        write(tmp_path / "run", 0, prefix=f"model.ckpt-{number}", checkpoint=None)
+    if state is not None:
+        (tmp_path / "run" / "checkpoint").write_text(state)
+    assert_refused(
+        tmp_path / "run", str(tmp_path / "run"), "model.ckpt-1.index, model.ckpt-3.index"
+    )
+    assert load(tmp_path / "run" / "model.ckpt-1.index").config == load(tmp_path).config
+
+
+def test_a_folder_without_the_checkpoint(tmp_path):
+    write(tmp_path, 0)
+    (tmp_path / "model.ckpt-935588.index").unlink()
+    assert_refused(tmp_path / "checkpoint", str(tmp_path), "found none")
+    data = tmp_path / "model.ckpt-935588.data-00000-of-00001"
+    assert_refused(data, "no such file", "model.ckpt-935588.index")
+
+
+# ------------------------------------------------------------------------------------ refused
+
+
+@pytest.mark.parametrize("kind", [*malicious.CHECKPOINTS, malicious.WRONG_TENSOR_CRC])
+def test_damaged_checkpoints(kind, tmp_path):
+    """The message names a file of the checkpoint, and little memory is taken."""
+    prefix = malicious.checkpoint(tmp_path, kind)
+    tracemalloc.start()
+    try:
+        if kind == "absurd shape":  # The options say the same, and are read first.
+            assert_refused(tmp_path, str(tmp_path / "options.json"))
+            with pytest.raises(ValueError, match=str(prefix)):
+                reader.read_index(prefix.with_name(f"{prefix.name}.index"))
+        else:
+            assert_refused(tmp_path, str(prefix))
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", malicious.OPTIONS)
+def test_absurd_options(kind, tmp_path):
+    malicious.absurd_options(tmp_path, kind, "bilm_tf")
+    assert_refused(tmp_path, str(tmp_path))
+
+
+def test_one_direction(tmp_path):
+    family.write_unidirectional(tmp_path)
+    assert_refused(tmp_path, str(tmp_path), "one direction")
+
+
+def test_other_programs(tmp_path):
+    write(tmp_path, 0)
+    path = tmp_path / "model.ckpt-935588"
+    tensor_bundle.write(path, {"bert/embeddings": numpy.ones((2, 3), "float32")})
+    assert_refused(tmp_path, str(path), "no checkpoint of bilm-tf")
+
+
+def test_without_options(tmp_path):
+    write(tmp_path, 0)
+    (tmp_path / "options.json").unlink()
+    assert_refused(tmp_path, str(tmp_path), "no options", "options.json")
+
+
+def test_values_that_are_not_finite(tmp_path):
+    architecture, weights, _ = write(tmp_path, 0)
+    weights["lm/softmax/b"][1] = numpy.nan
+    family.write(tmp_path, architecture, weights)
+    load(tmp_path)
+    with pytest.raises(ValueError, match=r"softmax/b holds values that are not finite"):
+        find_head(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (None, "no such file"),
+        (lambda words: words[:-1], "words, but the output layer"),
+        (lambda words: [*words[:-1], "the"], "'the' twice"),
+        (lambda words: [words[1], words[0], *words[2:]], "must be <S>, </S>, <UNK>"),
+    ],
+)
+def test_another_vocabulary(change, words, tmp_path):
+    architecture, _, _ = write(tmp_path, 0)
+    if change is None:
+        (tmp_path / "vocab.txt").unlink()
+    else:
+        (tmp_path / "vocab.txt").write_text("\n".join(change(architecture["words"])) + "\n")
+    with pytest.raises(ValueError, match=words) as error:
+        find_head(tmp_path)
+    assert str(tmp_path) in str(error.value)
+    load(tmp_path)  # Characters are the input.
+
+
+def test_without_an_output_layer(tmp_path):
+    architecture, weights, _ = write(tmp_path, 0)
+    del weights["lm/softmax/b"]
+    family.write(tmp_path, architecture, weights)
+    with pytest.raises(ValueError, match=r"no output layer .*softmax/b"):
+        find_head(tmp_path)
+
+
+# ----------------------------------------------------------------------------------- checksums
+
+
+@pytest.mark.parametrize(
+    "data, crc",
+    [
+        (b"", 0),
+        (b"123456789", 0xE3069283),
+        (bytes(32), 0x8A9136AA),
+        (b"\xff" * 32, 0x62A8AB43),
+        (bytes(range(32)), 0x46DD794E),
+    ],
+)
+def test_published_checksums(data, crc):
+    """RFC 3720, section B.4."""
+    assert checksums.crc32c(data) == crc
+
+
+@pytest.mark.parametrize("chunk", [5700, 1 << 23])
+def test_checksums_of_all_lengths(chunk, monkeypatch):
+    monkeypatch.setattr(checksums, "_CHUNK", chunk)
+    data = numpy.random.default_rng(0).bytes(150_000)
+    for length in (1, 4, 7, 22_739, 22_740, 22_743, 22_744, 40_032, 40_035, 149_999):
+        assert checksums.crc32c(data[-length:]) == tensor_bundle.crc32c(data[-length:])
+
+
+def test_options_are_those_of_the_training(tmp_path):
+    """The number of characters does not matter."""
+    architecture, _, _ = write(tmp_path, 0)
+    first = load(tmp_path)
+    (tmp_path / "options.json").write_text(json.dumps(family.options(architecture, 262)))
+    assert load(tmp_path).config == first.config
+
+
+def test_random_damage_of_an_index(tmp_path, monkeypatch):
+    """With right checksums, so that all of it is read: an error that names the file, or a model."""
+    prefix = family.write(tmp_path, *malicious.model(family, seed=6, n_layers=2))
+    index = prefix.with_name(f"{prefix.name}.index")
+    data = index.read_bytes()
+    monkeypatch.setattr(reader, "_unmask", lambda crc: 0)
+    monkeypatch.setattr(reader, "crc32c", lambda values: 0)
+    rng = numpy.random.default_rng(0)
+    n_loaded = 0
+    for _ in range(300):
+        mutant = bytearray(data)
+        for position in rng.integers(len(data), size=rng.integers(1, 5)):
+            mutant[position] = rng.integers(256)
+        if rng.random() < 0.1:
+            del mutant[int(rng.integers(len(mutant))) : -48]
+        index.write_bytes(mutant)
+        try:
+            load(tmp_path)
+            n_loaded += 1
+        except ValueError as error:
+            assert str(prefix) in str(error)
+    assert 0 < n_loaded < 300

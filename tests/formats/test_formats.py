@@ -1,0 +1,1267 @@
+"""Reading and writing weights, and refusing files that are not weights."""
+
+import gzip
+import io
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tarfile
+import tracemalloc
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import h5py
+import numpy
+import pytest
+import safetensors.torch
+import torch
+
+from spacy_elmo import formats
+from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
+from spacy_elmo.formats import (
+    hdf5,
+    load,
+    native,
+    read_options,
+    read_vocabulary,
+    round_to_half,
+)
+
+from ..conftest import TINY, TINY_WORDS, WORDS, max_difference, random_bilm
+from ..reference import reference_layers
+
+SENTENCES = [["the", "bank", "<S>"], ["money"], []]
+# Those that are written, by the suffix of their weights.
+FORMATS = {"hdf5": hdf5, "safetensors": native}
+CONFIGS = {
+    "characters": TINY,
+    "words": TINY_WORDS,
+    "no projections": BiLMConfig(LSTMConfig(6, 6, 1), CharCNNConfig(((2, 6),), "tanh")),
+    "deep": BiLMConfig(
+        LSTMConfig(8, 3, 3, None, 0.5, False), CharCNNConfig(((1, 2), (7, 5)), n_highway=2)
+    ),
+}
+
+
+@pytest.fixture(params=CONFIGS)
+def any_bilm(request):
+    return random_bilm(CONFIGS[request.param])
+
+
+def assert_same(first: BiLM, second: BiLM):
+    """Equal bit by bit, and in what they compute."""
+    assert first.config == second.config
+    assert first.vocabulary == second.vocabulary
+    parameters = dict(second.named_parameters())
+    assert parameters.keys() == dict(first.named_parameters()).keys()
+    for name, parameter in first.named_parameters():
+        assert parameter.dtype == torch.float32
+        assert torch.equal(parameter, parameters[name]), name
+    for layers, other in zip(first.embed(SENTENCES), second.embed(SENTENCES)):
+        assert torch.equal(layers, other)
+
+
+def datasets(path: Path) -> dict[str, numpy.ndarray]:
+    arrays = {}
+
+    def visit(name, item):
+        if isinstance(item, h5py.Dataset):
+            arrays[name] = item[()]
+
+    with h5py.File(path) as file:
+        file.visititems(visit)
+    assert arrays
+    return arrays
+
+
+def change_dataset(folder: Path, name: str, change):
+    """Replace a dataset by a function of it; None removes it."""
+    with h5py.File(folder / "weights.hdf5", "r+") as file:
+        value = change(file[name][()]) if name in file else change(None)
+        if name in file:
+            del file[name]
+        if value is not None:
+            file[name] = value
+
+
+def change_tensors(folder: Path, change):
+    """Rewrite our own file with changed tensors, its metadata kept."""
+    path = folder / "weights.safetensors"
+    with safetensors.safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    tensors = safetensors.torch.load_file(path)
+    change(tensors)
+    safetensors.torch.save_file(tensors, path, metadata)
+
+
+def change_options(folder: Path, change):
+    path = folder / "options.json"
+    options = json.loads(path.read_text(encoding="utf8"))
+    change(options)
+    path.write_text(json.dumps(options, indent=1), encoding="utf8")
+
+
+def assert_refused(path: Path, *words: str, **settings):
+    """Loading raises a ValueError whose message has all of the words."""
+    with pytest.raises(ValueError) as error:
+        load(path, **settings)
+    for word in words:
+        assert word in str(error.value)
+
+
+# -------------------------------------------------------------------------------------- round trips
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_folder_round_trip(name, any_bilm, tmp_path):
+    FORMATS[name].write(any_bilm, tmp_path / "weights")
+    assert_same(any_bilm, load(tmp_path / "weights"))
+    assert_same(any_bilm, load(tmp_path / "weights" / f"weights.{name}"))
+
+
+def test_bytes_round_trip(any_bilm):
+    assert_same(any_bilm, native.from_bytes(native.to_bytes(any_bilm)))
+
+
+def test_reading_gives_what_the_reference_computes(hdf5_folder):
+    bilm = load(hdf5_folder)
+    for tokens, layers in zip(SENTENCES, bilm.embed(SENTENCES)):
+        assert max_difference(layers, reference_layers(bilm, tokens).layers) <= 1e-5
+
+
+def test_from_hdf5_to_hdf5(any_bilm, tmp_path):
+    hdf5.write(any_bilm, tmp_path / "first")
+    hdf5.write(load(tmp_path / "first"), tmp_path / "second")
+    first, second = (datasets(tmp_path / name / "weights.hdf5") for name in ("first", "second"))
+    assert first.keys() == second.keys()
+    for name, array in first.items():
+        assert array.dtype == second[name].dtype
+        assert numpy.array_equal(array, second[name]), name
+
+
+def test_from_published_hdf5_to_hdf5(published, tmp_path):
+    hdf5.write(load(published / "lm_weights.hdf5"), tmp_path / "again")
+    first = datasets(published / "lm_weights.hdf5")
+    second = datasets(tmp_path / "again" / "weights.hdf5")
+    assert first.keys() == second.keys()
+    for name, array in first.items():
+        assert array.dtype == second[name].dtype
+        assert numpy.array_equal(array, second[name]), name
+
+
+def test_published_options_survive(published, tmp_path):
+    hdf5.write(load(published / "lm_weights.hdf5"), tmp_path / "again")
+    written = json.loads((tmp_path / "again" / "options.json").read_text(encoding="utf8"))
+    assert written == json.loads((published / "options.json").read_text(encoding="utf8"))
+
+
+def test_layout_of_the_datasets(hdf5_folder):
+    cell = "RNN_{}/RNN/MultiRNNCell/Cell{}/LSTMCell/{}"
+    lstm = {"W_0": (12, 48), "B": (48,), "W_P_0": (12, 6)}
+    expected = {
+        "char_embed": (261, 4),
+        **{f"CNN/W_cnn_{i}": (1, i + 1, 4, 4 + 2 * i) for i in range(3)},
+        **{f"CNN/b_cnn_{i}": (4 + 2 * i,) for i in range(3)},
+        **{f"CNN_high_0/W_{gate}": (18, 18) for gate in ("carry", "transform")},
+        **{f"CNN_high_0/b_{gate}": (18,) for gate in ("carry", "transform")},
+        "CNN_proj/W_proj": (18, 6),
+        "CNN_proj/b_proj": (6,),
+        **{cell.format(d, l, n): lstm[n] for d in (0, 1) for l in (0, 1) for n in lstm},
+    }
+    stored = datasets(hdf5_folder / "weights.hdf5")
+    assert {name: array.shape for name, array in stored.items()} == expected
+
+
+def test_axes_of_the_datasets(hdf5_folder, bilm):
+    stored = datasets(hdf5_folder / "weights.hdf5")
+    weights = {name: parameter.detach().numpy() for name, parameter in bilm.named_parameters()}
+    table = weights["token_encoder.char_embedding.weight"]
+    kernel = weights["token_encoder.convolutions.2.weight"]
+    gates = weights["lstm.backward_layers.1.gate_weight"]
+    assert numpy.array_equal(stored["char_embed"][ord("a")], table[ord("a") + 1])
+    assert stored["CNN/W_cnn_2"][0, 1, 3, 7] == kernel[7, 3, 1]
+    assert stored["RNN_1/RNN/MultiRNNCell/Cell1/LSTMCell/W_0"][11, 47] == gates[47, 11]
+
+
+def rounded_bilm() -> BiLM:
+    bilm = random_bilm()
+    round_to_half(bilm)
+    return bilm
+
+
+def test_rounding_to_float16_rounds_the_weights_themselves():
+    for parameter, original in zip(rounded_bilm().parameters(), random_bilm().parameters()):
+        assert parameter.dtype == torch.float32
+        expected = original.detach().numpy().astype("float16").astype("float32")
+        assert numpy.array_equal(parameter.detach().numpy(), expected)
+
+
+def test_weights_that_float16_holds_take_half_the_room(tmp_path):
+    bilm = rounded_bilm()
+    native.write(bilm, tmp_path / "half")
+    stored = safetensors.torch.load_file(tmp_path / "half" / "weights.safetensors")
+    assert {tensor.dtype for tensor in stored.values()} == {torch.float16}
+    assert_same(bilm, load(tmp_path / "half"))
+    saved = len(native.to_bytes(random_bilm())) - len(native.to_bytes(bilm))
+    assert saved >= 2 * sum(p.numel() for p in bilm.parameters()) - 200
+    assert_same(bilm, native.from_bytes(native.to_bytes(bilm)))
+
+
+def test_only_what_float16_holds_exactly_is_stored_as_float16():
+    """What is read is always what was in memory, also after training part of rounded weights."""
+    bilm = rounded_bilm()
+    changed = "lstm.forward_layers.1.gate_bias"
+    with torch.no_grad():
+        bilm.get_parameter(changed)[0] += 1e-5
+    data = native.to_bytes(bilm)
+    stored = {name: tensor.dtype for name, tensor in safetensors.torch.load(data).items()}
+    assert stored.pop(changed) == torch.float32
+    assert set(stored.values()) == {torch.float16}
+    assert_same(bilm, native.from_bytes(data))
+
+
+@pytest.mark.parametrize(
+    "value, is_exact",
+    [
+        (0.0, True),
+        (-0.0, True),
+        (65504.0, True),
+        (65505.0, False),
+        (1e38, False),
+        (1 + 2**-10, True),
+        (1 + 2**-11, False),
+        (2.0**-24, True),
+        (2.0**-25, False),
+        (1e-38, False),
+    ],
+)
+def test_values_at_the_edges_of_float16(value, is_exact):
+    bilm, name = rounded_bilm(), "lstm.forward_layers.0.gate_bias"
+    with torch.no_grad():
+        bilm.get_parameter(name)[3] = value
+    data = native.to_bytes(bilm)
+    assert safetensors.torch.load(data)[name].dtype == (
+        torch.float16 if is_exact else torch.float32
+    )
+    again = native.from_bytes(data).get_parameter(name)[3].detach().numpy()
+    assert again.tobytes() == numpy.float32(value).tobytes()
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("is_rounded", [False, True])
+def test_hdf5_is_float16_only_if_that_is_asked_for(is_rounded, half, tmp_path):
+    bilm = rounded_bilm() if is_rounded else random_bilm()
+    hdf5.write(bilm, tmp_path / "weights", half=half)
+    stored = datasets(tmp_path / "weights" / "weights.hdf5")
+    assert {array.dtype for array in stored.values()} == {numpy.dtype("f2" if half else "f4")}
+    assert_same(load(tmp_path / "weights"), rounded_bilm() if half else bilm)
+
+
+def test_weights_too_large_for_float16(tmp_path):
+    bilm, name = random_bilm(), "lstm.backward_layers.0.gate_bias"
+    with torch.no_grad():
+        bilm.get_parameter(name)[3] = 1e5
+    with pytest.raises(ValueError, match=rf"{name} holds .* not finite in float16"):
+        round_to_half(bilm)
+    with pytest.raises(ValueError, match=rf"{name} holds .* not finite in float16"):
+        hdf5.write(bilm, tmp_path / "half", half=True)
+    assert not (tmp_path / "half").exists()
+    hdf5.write(bilm, tmp_path / "full")
+    assert_same(load(tmp_path / "full"), bilm)
+
+
+def test_writing_replaces_a_folder(weights_folder):
+    native.write(random_bilm(seed=1), weights_folder)
+    assert_same(load(weights_folder), random_bilm(seed=1))
+    assert sorted(path.name for path in weights_folder.iterdir()) == [
+        "options.json",
+        "weights.safetensors",
+    ]
+
+
+# ------------------------------------------------------------------------------ variants of a file
+
+
+def test_262_rows_with_a_zero_row_in_front(hdf5_folder, bilm):
+    change_dataset(hdf5_folder, "char_embed", lambda x: numpy.concatenate((x[:1] * 0, x)))
+    assert_same(bilm, load(hdf5_folder))
+
+
+def test_262_rows_with_an_unused_row_at_the_end(hdf5_folder, bilm):
+    change_dataset(hdf5_folder, "char_embed", lambda x: numpy.concatenate((x, x[:1] + 9)))
+    assert_same(bilm, load(hdf5_folder))
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_projection_between_equal_widths_is_there_if_it_is_stored(stored, tmp_path):
+    """AllenNLP always stores one, bilm-tf does not. The options do not say which."""
+    char_cnn = CharCNNConfig(((1, 2), (2, 4)), projection=stored)
+    bilm = random_bilm(BiLMConfig(LSTMConfig(12, 6), char_cnn))
+    hdf5.write(bilm, tmp_path / "weights")
+    change_options(tmp_path / "weights", lambda options: options["char_cnn"].pop("projection"))
+    again = load(tmp_path / "weights")
+    assert ("CNN_proj/W_proj" in datasets(tmp_path / "weights/weights.hdf5")) is stored
+    assert again.config.has_char_projection is stored
+    assert_same(replace_projection(again, stored), bilm)
+
+
+def replace_projection(bilm, projection):
+    """The same biLM with its projection spelled out in the configuration."""
+    bilm.config = replace(
+        bilm.config, char_cnn=replace(bilm.config.char_cnn, projection=projection)
+    )
+    return bilm
+
+
+def test_a_projection_as_stored_survives_our_own_format(tmp_path):
+    config = BiLMConfig(LSTMConfig(12, 6), CharCNNConfig(((2, 6),), projection=True))
+    native.write(random_bilm(config), tmp_path / "weights")
+    assert_same(load(tmp_path / "weights"), random_bilm(config))
+
+
+def test_reading_does_not_import_the_compiler(weights_folder):
+    """It takes longer than reading."""
+    code = (
+        "import sys; from spacy_elmo.formats import load; load(sys.argv[1]); "
+        "assert 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, weights_folder], check=True)
+
+
+def test_training_leftovers_are_ignored(hdf5_folder, bilm):
+    change_dataset(hdf5_folder, "softmax/W", lambda _: numpy.ones((100, 6), dtype="float32"))
+    change_dataset(hdf5_folder, "softmax/b", lambda _: numpy.full(100, numpy.nan))
+    assert_same(bilm, load(hdf5_folder))
+
+
+def test_options_of_a_training_run(hdf5_folder, bilm):
+    def change(options):
+        options["char_cnn"]["n_characters"] = 261
+        options.update(n_train_tokens=10**9, batch_size=128, bidirectional=True)
+
+    change_options(hdf5_folder, change)
+    assert_same(bilm, load(hdf5_folder))
+
+
+@pytest.mark.parametrize("dtype", ["<f4", ">f4", "<f8", ">f8"])
+def test_hdf5_of_other_floats(dtype, hdf5_folder, bilm):
+    for name in ("CNN_proj/W_proj", "char_embed", "CNN/W_cnn_1"):
+        change_dataset(hdf5_folder, name, lambda x: x.astype(dtype))
+    assert_same(bilm, load(hdf5_folder))
+
+
+@pytest.mark.parametrize("dtype", ["<f2", ">f2"])
+def test_hdf5_of_half_precision(dtype, hdf5_folder):
+    change_dataset(hdf5_folder, "CNN_proj/W_proj", lambda x: x.astype(dtype))
+    expected = random_bilm().token_encoder.projection.weight.half().float()
+    assert torch.equal(load(hdf5_folder).token_encoder.projection.weight, expected)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"chunks": True},
+        {"maxshape": (None,), "chunks": (5,)},
+    ],
+)
+def test_hdf5_in_chunks(settings, hdf5_folder, bilm):
+    with h5py.File(hdf5_folder / "weights.hdf5", "r+") as file:
+        for name, array in datasets(hdf5_folder / "weights.hdf5").items():
+            if "maxshape" in settings and array.ndim > 1:
+                continue
+            del file[name]
+            file.create_dataset(name, data=array, **settings)
+    assert_same(bilm, load(hdf5_folder))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_safetensors_of_other_floats(dtype, weights_folder, bilm):
+    name = "token_encoder.projection.weight"
+    change_tensors(weights_folder, lambda x: x.update({name: x[name].to(dtype)}))
+    expected = bilm.get_parameter(name).to(dtype).to(torch.float32)
+    assert torch.equal(load(weights_folder).get_parameter(name), expected)
+    data = (weights_folder / "weights.safetensors").read_bytes()
+    assert torch.equal(native.from_bytes(data).get_parameter(name), expected)
+
+
+def test_published_names(hdf5_folder, bilm):
+    (hdf5_folder / "weights.hdf5").rename(hdf5_folder / "elmo_2x4096_weights.hdf5")
+    (hdf5_folder / "options.json").rename(hdf5_folder / "elmo_2x4096_options.json")
+    assert_same(bilm, load(hdf5_folder / "elmo_2x4096_weights.hdf5"))
+    assert_same(bilm, load(hdf5_folder))
+
+
+def test_of_several_models_in_a_folder_each_finds_its_options(tmp_path):
+    for seed, dim in ((1, 12), (2, 14)):
+        config = BiLMConfig(LSTMConfig(dim, 6), TINY.char_cnn)
+        hdf5.write(random_bilm(config, seed), tmp_path / "new")
+        for name in ("weights.hdf5", "options.json"):
+            (tmp_path / "new" / name).rename(tmp_path / f"m{dim}_{name}")
+    for dim in (12, 14):
+        assert load(tmp_path / f"m{dim}_weights.hdf5").config.lstm.dim == dim
+
+
+def test_a_file_called_weights_goes_before_others(weights_folder, bilm):
+    shutil.copy(weights_folder / "weights.safetensors", weights_folder / "old.safetensors")
+    assert_same(bilm, load(weights_folder))
+
+
+def test_options_in_another_folder(hdf5_folder, tmp_path, bilm):
+    (hdf5_folder / "options.json").rename(tmp_path / "elsewhere.json")
+    assert_same(bilm, load(hdf5_folder / "weights.hdf5", tmp_path / "elsewhere.json"))
+
+
+def test_our_own_file_needs_no_options_beside_it(any_bilm, tmp_path):
+    native.write(any_bilm, tmp_path / "weights")
+    (tmp_path / "weights" / "weights.safetensors").rename(tmp_path / "single.safetensors")
+    assert_same(any_bilm, load(tmp_path / "single.safetensors"))
+
+
+def test_the_format_is_detected_from_the_contents(hdf5_folder, weights_folder, bilm):
+    (hdf5_folder / "weights.hdf5").rename(hdf5_folder / "weights.h5")
+    assert_same(bilm, load(hdf5_folder))
+    (hdf5_folder / "weights.h5").rename(hdf5_folder / "weights.bin")
+    assert_same(bilm, load(hdf5_folder / "weights.bin"))
+    (weights_folder / "weights.safetensors").rename(weights_folder / "weights.hdf5")
+    assert_same(bilm, load(weights_folder))
+
+
+def test_a_vocabulary_of_odd_words(tmp_path):
+    words = ["<S>", "</S>", "<UNK>", "a b", "\u2028", "x\x85y", "\x0c", "", "漢", " "]
+    bilm = BiLM(BiLMConfig(LSTMConfig(4, 2), n_tokens_vocab=len(words)), words)
+    native.write(bilm, tmp_path / "weights")
+    assert load(tmp_path / "weights").vocabulary == words
+    assert native.from_bytes(native.to_bytes(bilm)).vocabulary == words
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_later_changes_of_the_file_do_not_change_the_model(name, tmp_path, bilm):
+    FORMATS[name].write(bilm, tmp_path / "weights")
+    path = tmp_path / "weights" / f"weights.{name}"
+    loaded = load(path)
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.write(size * b"\x11")
+    assert_same(bilm, loaded)
+
+
+# ------------------------------------------------------------------------------ missing and damaged
+
+
+def test_nothing_there(tmp_path):
+    assert_refused(tmp_path / "none", "no such file or folder", str(tmp_path / "none"))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are POSIX only")
+def test_a_named_pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert_refused(tmp_path / "pipe", str(tmp_path / "pipe"), "neither a file nor a folder")
+
+
+def test_a_folder_without_weights(tmp_path):
+    assert_refused(tmp_path, "must hold one file of weights", "found none")
+
+
+def test_a_folder_with_several_weights(hdf5_folder):
+    shutil.copy(hdf5_folder / "weights.hdf5", hdf5_folder / "b.hdf5")
+    (hdf5_folder / "weights.hdf5").rename(hdf5_folder / "a.hdf5")
+    assert_refused(hdf5_folder, "one file of weights", "a.hdf5, b.hdf5")
+
+
+def test_hdf5_without_options(hdf5_folder):
+    (hdf5_folder / "options.json").unlink()
+    assert_refused(hdf5_folder, "no options for", "weights.hdf5", "options.json", "_options.json")
+
+
+def test_a_header_that_begins_like_a_pickle(weights_folder):
+    """Its length is written first, and may begin with 0x80."""
+    path = weights_folder / "weights.safetensors"
+    model, tensors = load(weights_folder), safetensors.torch.load_file(path)
+    with safetensors.safe_open(path, "pt") as file:
+        [(name, value)] = file.metadata().items()
+    for n in range(0, 256, 8):
+        path.unlink()  # It is mapped: safetensors before 0.8 would write into `tensors`.
+        safetensors.torch.save_file(tensors, path, {name: value + n * " "})
+        if path.read_bytes()[:1] == b"\x80":
+            break
+    assert path.read_bytes()[:1] == b"\x80"
+    assert_same(load(weights_folder), model)
+
+
+@pytest.mark.parametrize("metadata", ["{", "[]", "{}"])
+def test_damaged_metadata(weights_folder, metadata):
+    path = weights_folder / "weights.safetensors"
+    tensors = safetensors.torch.load_file(path)
+    safetensors.torch.save_file(tensors, path, {"spacy-elmo": metadata})
+    (weights_folder / "options.json").unlink()
+    assert_refused(weights_folder, "metadata 'spacy-elmo' are damaged")
+
+
+def test_safetensors_without_any_options(weights_folder):
+    path = weights_folder / "weights.safetensors"
+    safetensors.torch.save_file(safetensors.torch.load_file(path), path)
+    (weights_folder / "options.json").unlink()
+    assert_refused(weights_folder, "does not hold its options", "options.json")
+
+
+def test_given_options_that_are_not_there(hdf5_folder, tmp_path):
+    missing = tmp_path / "missing.json"
+    assert_refused(
+        hdf5_folder / "weights.hdf5", "no such options file", str(missing), options=missing
+    )
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("length", [0, 8, 100, 0.9, -1])
+def test_truncated_weights(name, length, tmp_path, bilm):
+    FORMATS[name].write(bilm, tmp_path / "weights")
+    path = tmp_path / "weights" / f"weights.{name}"
+    data = path.read_bytes()
+    path.write_bytes(data[: int(length * len(data)) if isinstance(length, float) else length])
+    assert_refused(tmp_path / "weights", str(path), "not a complete" if length else "is empty")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_weights_with_random_bytes_after_their_start(name, tmp_path, bilm):
+    FORMATS[name].write(bilm, tmp_path / "weights")
+    path = tmp_path / "weights" / f"weights.{name}"
+    noise = numpy.random.default_rng(0).bytes(5000)
+    path.write_bytes(path.read_bytes()[:16] + noise)
+    assert_refused(tmp_path / "weights", str(path), "not a complete")
+
+
+@pytest.mark.parametrize("contents", [b"not weights", b"\xff" * 100])
+def test_weights_that_are_something_else(contents, hdf5_folder):
+    (hdf5_folder / "weights.hdf5").write_bytes(contents)
+    assert_refused(hdf5_folder, str(hdf5_folder / "weights.hdf5"), "not a complete")
+
+
+@pytest.mark.parametrize("length", [0, 8, -1])
+def test_truncated_bytes(length, bilm):
+    with pytest.raises(ValueError, match=r"serialized biLM.*not a complete"):
+        native.from_bytes(native.to_bytes(bilm)[:length])
+
+
+def test_bytes_without_options(bilm):
+    with pytest.raises(ValueError, match="does not hold its options"):
+        native.from_bytes(safetensors.torch.save(dict(bilm.named_parameters())))
+
+
+@pytest.mark.parametrize(
+    "contents, words",
+    [
+        (b"", ["not a JSON file"]),
+        (b"\xff\xfe{}", ["not a JSON file"]),
+        (b"[]", ["JSON object", "list"]),
+        (b'{"lstm": {"dim": -3}}', ["lstm.dim", "-3"]),
+        (b'{"lstm": {"dim": 12}}', ["n_tokens_vocab", "missing"]),
+    ],
+)
+def test_bad_options_name_the_file_and_the_setting(contents, words, hdf5_folder):
+    path = hdf5_folder / "options.json"
+    path.write_bytes(contents)
+    assert_refused(hdf5_folder, str(path), *words)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_swapped_files(name, tmp_path, bilm):
+    FORMATS[name].write(bilm, tmp_path / "weights")
+    weights, options = (tmp_path / "weights" / x for x in (f"weights.{name}", "options.json"))
+    weights.rename(tmp_path / "kept")
+    options.rename(weights)
+    (tmp_path / "kept").rename(options)
+    assert_refused(tmp_path / "weights", "holds options, not weights", "swapped")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_options_and_weights_given_the_wrong_way_round(name, tmp_path, bilm):
+    FORMATS[name].write(bilm, tmp_path / "weights")
+    weights, options = (tmp_path / "weights" / x for x in (f"weights.{name}", "options.json"))
+    assert_refused(options, "holds options, not weights", "swapped")
+    assert_refused(weights, str(weights), options=weights)
+    if not weights.read_bytes().startswith(b"{"):  # Weights that are JSON lack a setting.
+        assert_refused(weights, "not a JSON file", "swapped", options=weights)
+        with pytest.raises(ValueError, match="swapped"):
+            read_options(weights)
+
+
+# ------------------------------------------- files that refer to others, and that declare too much
+
+
+def replace_dataset(folder: Path, name: str, create):
+    """Remove a dataset and let `create(file, shape)` make another."""
+    with h5py.File(folder / "weights.hdf5", "r+") as file:
+        shape = file[name].shape
+        del file[name]
+        create(file, shape)
+
+
+def other_hdf5(path: Path) -> Path:
+    with h5py.File(path, "w") as file:
+        file["x"] = numpy.full(8, 7, dtype="float32")
+    return path
+
+
+def test_hdf5_that_reads_another_file_as_its_data(hdf5_folder, tmp_path):
+    secret = tmp_path / "secret.bin"
+    secret.write_bytes(numpy.arange(8, dtype="float32").tobytes())
+
+    def create(file, shape):
+        file.create_dataset("CNN/b_cnn_2", shape, "f4", external=[(str(secret), 0, 32)])
+
+    replace_dataset(hdf5_folder, "CNN/b_cnn_2", create)
+    with h5py.File(hdf5_folder / "weights.hdf5") as file:
+        assert file["CNN/b_cnn_2"][3] == 3  # It would be read.
+    assert_refused(hdf5_folder, str(hdf5_folder), "CNN/b_cnn_2", "in other files", "refused")
+
+
+def test_hdf5_that_is_put_together_from_other_files(hdf5_folder, tmp_path):
+    other = other_hdf5(tmp_path / "other.hdf5")
+
+    def create(file, shape):
+        layout = h5py.VirtualLayout(shape, "f4")
+        layout[:] = h5py.VirtualSource(str(other), "x", shape)
+        file.create_virtual_dataset("CNN/b_cnn_2", layout)
+
+    replace_dataset(hdf5_folder, "CNN/b_cnn_2", create)
+    with h5py.File(hdf5_folder / "weights.hdf5") as file:
+        assert file["CNN/b_cnn_2"][3] == 7
+    assert_refused(hdf5_folder, str(hdf5_folder), "CNN/b_cnn_2", "in other files", "refused")
+
+
+def test_links_in_hdf5_are_not_followed(hdf5_folder, tmp_path):
+    other = other_hdf5(tmp_path / "other.hdf5")
+    for link in (h5py.ExternalLink(str(other), "/x"), h5py.SoftLink("/elsewhere")):
+        change_dataset(hdf5_folder, "elsewhere", lambda _: numpy.ones(8, dtype="float32"))
+        with h5py.File(hdf5_folder / "weights.hdf5", "r+") as file:
+            del file["CNN/b_cnn_2"]
+            file["CNN/b_cnn_2"] = link
+            assert file["CNN/b_cnn_2"].shape == (8,)
+        assert_refused(hdf5_folder, "ask for CNN/b_cnn_2", "do not hold")
+
+
+def refused_in_little_memory(path: Path, *words: str):
+    """`assert_refused`, and that nothing large is allocated. NumPy reports its arrays to
+    tracemalloc, also those that are never written to."""
+    tracemalloc.start()
+    try:
+        assert_refused(path, *words)
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_huge_dataset_of_another_shape_is_not_read(hdf5_folder):
+    def create(file, shape):
+        file.create_dataset("CNN/b_cnn_2", (2**13, 2**13), "f4", chunks=(1024, 1024))
+
+    replace_dataset(hdf5_folder, "CNN/b_cnn_2", create)
+    assert (hdf5_folder / "weights.hdf5").stat().st_size < 1e5
+    refused_in_little_memory(hdf5_folder, "make CNN/b_cnn_2 (8,)", "hold (8192, 8192)")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"chunks": (256, 256)}],
+    ids=["contiguous", "chunks"],
+)
+def test_datasets_that_are_larger_than_their_file(settings, tmp_path):
+    """As large as the options say, but never written: the file has a few kilobytes."""
+    config = BiLMConfig(LSTMConfig(2048, 2048, 1), TINY.char_cnn)
+    hdf5.write(random_bilm(replace(config, lstm=LSTMConfig(12, 12, 1))), tmp_path / "big")
+    change_options(
+        tmp_path / "big", lambda options: options["lstm"].update(dim=2048, projection_dim=2048)
+    )
+    shapes = {f"RNN_{i}/RNN/MultiRNNCell/Cell0/LSTMCell/W_0": (4096, 8192) for i in (0, 1)}
+    biases = {f"RNN_{i}/RNN/MultiRNNCell/Cell0/LSTMCell/B": (8192,) for i in (0, 1)}
+    with h5py.File(tmp_path / "big" / "weights.hdf5", "r+") as file:
+        for name, shape in {"CNN_proj/W_proj": (18, 2048), **shapes}.items():
+            del file[name]
+            chunks = {**settings, "chunks": (18, 256)} if "CNN" in name and settings else settings
+            file.create_dataset(name, shape, "f4", **chunks)
+        for name, shape in {"CNN_proj/b_proj": (2048,), **biases}.items():
+            del file[name]
+            file[name] = numpy.zeros(shape, dtype="f4")
+    assert (tmp_path / "big" / "weights.hdf5").stat().st_size < 3e5
+    refused_in_little_memory(tmp_path / "big", str(tmp_path / "big"), "bytes")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"compression": "gzip"}, {"compression": "lzf"}, {"shuffle": True}, {"scaleoffset": 3}],
+    ids=str,
+)
+def test_hdf5_filters_are_not_read(settings, hdf5_folder):
+    """HDF5 inflates a chunk without a limit, and some filters do not check sizes."""
+
+    def create(file, shape):
+        file.create_dataset("CNN/b_cnn_2", data=numpy.ones(shape, dtype="f4"), **settings)
+
+    replace_dataset(hdf5_folder, "CNN/b_cnn_2", create)
+    assert_refused(hdf5_folder, str(hdf5_folder), "CNN/b_cnn_2", "filters", "h5repack -f NONE")
+
+
+@pytest.mark.parametrize(
+    "shape, kind", [(None, "f4"), ((), "f4"), ((0,), "f4"), ((2,), h5py.string_dtype())]
+)
+def test_datasets_without_numbers(shape, kind, hdf5_folder):
+    def create(file, _):
+        data = h5py.Empty(kind) if shape is None else None
+        file.create_dataset("CNN/b_cnn_0", shape, kind, data=data)
+
+    replace_dataset(hdf5_folder, "CNN/b_cnn_0", create)
+    assert_refused(hdf5_folder, "make CNN/b_cnn_0 (4,)", f"hold {shape}")
+
+
+HUGE_OPTIONS = [
+    ("lstm", "dim", 10**18),
+    ("lstm", "proj_clip", float("nan")),
+    ("char_cnn", "filters", [[1, 10**18]]),
+]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("section, setting, value", HUGE_OPTIONS)
+def test_options_out_of_range(name, section, setting, value, tmp_path, bilm):
+    FORMATS[name].write(bilm, tmp_path / "weights")
+    change_options(tmp_path / "weights", lambda options: options[section].update({setting: value}))
+    assert_refused(tmp_path / "weights", "options.json", f"{section}.{setting}")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_largest_options_contradict_the_weights(name, tmp_path, bilm):
+    """They are compared with the file before anything of their size exists."""
+    FORMATS[name].write(bilm, tmp_path / "weights")
+
+    def change(options):
+        options["lstm"].update(dim=2**16, projection_dim=2**15)
+        options["char_cnn"].update(filters=[[1, 2**16 - 16], [2, 8], [3, 8]], n_highway=1)
+
+    change_options(tmp_path / "weights", change)
+    refused_in_little_memory(tmp_path / "weights", "the options make")
+
+
+def test_a_number_of_many_digits(hdf5_folder):
+    (hdf5_folder / "options.json").write_text('{"lstm": {"dim": 1' + 5000 * "0" + "}}")
+    assert_refused(hdf5_folder, str(hdf5_folder / "options.json"), "not a JSON file", "digits")
+
+
+def test_options_nested_too_deep(hdf5_folder):
+    (hdf5_folder / "options.json").write_text('{"lstm": ' + 100_000 * "[")
+    assert_refused(hdf5_folder, str(hdf5_folder / "options.json"), "not a JSON file")
+
+
+def change_metadata(folder: Path, change) -> bytes:
+    """Rewrite our own file with other metadata, and nothing beside it. RETURNS: Its bytes."""
+    path = folder / "weights.safetensors"
+    with safetensors.safe_open(path, "pt") as file:
+        contents = json.loads(file.metadata()["spacy-elmo"])
+    change(contents)
+    tensors = safetensors.torch.load_file(path)
+    safetensors.torch.save_file(tensors, path, {"spacy-elmo": json.dumps(contents)})
+    (folder / "options.json").unlink()
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("section, setting, value", HUGE_OPTIONS)
+def test_metadata_out_of_range(section, setting, value, weights_folder):
+    data = change_metadata(
+        weights_folder, lambda contents: contents["options"][section].update({setting: value})
+    )
+    assert_refused(weights_folder, str(weights_folder), "metadata", f"{section}.{setting}")
+    with pytest.raises(ValueError, match=rf"metadata .* {section}\.{setting}"):
+        native.from_bytes(data)
+
+
+@pytest.mark.parametrize("vocabulary", [5, "the", [1, 2]])
+def test_metadata_with_an_impossible_vocabulary(vocabulary, tmp_path):
+    native.write(random_bilm(TINY_WORDS), tmp_path / "words")
+    data = change_metadata(tmp_path / "words", lambda x: x.update(vocabulary=vocabulary))
+    assert_refused(tmp_path / "words", str(tmp_path / "words"), "metadata", "not a list of words")
+    with pytest.raises(ValueError, match="not a list of words"):
+        native.from_bytes(data)
+
+
+@pytest.mark.parametrize("vocabulary, words", [(None, "vocabulary"), (["the"], "1 words")])
+def test_metadata_with_another_vocabulary(vocabulary, words, tmp_path):
+    native.write(random_bilm(TINY_WORDS), tmp_path / "words")
+    data = change_metadata(tmp_path / "words", lambda x: x.update(vocabulary=vocabulary))
+    assert_refused(tmp_path / "words", str(tmp_path / "words"), words)
+    with pytest.raises(ValueError, match=f"serialized biLM: .*{words}"):
+        native.from_bytes(data)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the memory as Linux does")
+def test_weights_that_do_not_fit_into_the_memory(tmp_path):
+    """A sparse file: what it declares is there, and is zeros."""
+    import resource
+
+    hdf5.write(random_bilm(BiLMConfig(LSTMConfig(12, 12, 1), TINY.char_cnn)), tmp_path / "big")
+    size = 2**13
+    change_options(
+        tmp_path / "big", lambda options: options["lstm"].update(dim=size, projection_dim=size)
+    )
+    written = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    written.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    written.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    cell = "RNN_{}/RNN/MultiRNNCell/Cell0/LSTMCell/"
+    shapes = {"CNN_proj/W_proj": (18, size), "CNN_proj/b_proj": (size,)}
+    for i in (0, 1):
+        shapes[f"{cell.format(i)}W_0"] = (2 * size, 4 * size)
+        shapes[f"{cell.format(i)}B"] = (4 * size,)
+    with h5py.File(tmp_path / "big" / "weights.hdf5", "r+") as file:
+        for name, shape in shapes.items():
+            del file[name]
+            space = h5py.h5s.create_simple(shape)
+            h5py.h5d.create(file.id, name.encode(), h5py.h5t.NATIVE_FLOAT, space, written)
+    assert (tmp_path / "big" / "weights.hdf5").stat().st_size > 4e9
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), limits[1]))
+    try:
+        assert_refused(tmp_path / "big", "not enough memory", str(tmp_path / "big"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+@pytest.mark.parametrize("target", [*(f"weights.{name}" for name in FORMATS), "options.json"])
+def test_random_damage_gives_an_error_or_a_model(target, tmp_path, bilm):
+    """Bytes that change or are cut off: a ValueError that names the folder, or a model."""
+    folder = tmp_path / "weights"
+    FORMATS.get(Path(target).suffix[1:], hdf5).write(bilm, folder)
+    if target == "weights.safetensors":
+        (folder / "options.json").unlink()
+    data = (folder / target).read_bytes()
+    rng = numpy.random.default_rng(14)
+    n_loaded = 0
+    for _ in range(100):
+        mutant = bytearray(data)
+        # Most of a file is numbers, and every change of these is a model: rather at its beginning.
+        end = len(data) if rng.random() < 0.3 else min(len(data), 3000)
+        for position in rng.integers(end, size=rng.integers(1, 9)):
+            mutant[position] = rng.integers(256)
+        if rng.random() < 0.2:
+            del mutant[rng.integers(len(mutant)) :]
+        (folder / target).write_bytes(mutant)
+        try:
+            load(folder)
+            n_loaded += 1
+        except ValueError as error:
+            assert str(folder) in str(error)
+    assert n_loaded < 100
+
+
+# ----------------------------------------------------------------------- files of other programs
+
+
+def zip_of(path: Path, *names: str) -> Path:
+    with zipfile.ZipFile(path, "w") as file:
+        for name in names:
+            file.writestr(name, "x")
+    return path
+
+
+def tar_of(path: Path, mode: str, *names: str) -> Path:
+    with tarfile.open(path, mode) as file:
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.size = 2000
+            file.addfile(info, io.BytesIO(2000 * b"x"))
+    return path
+
+
+def folder_of(path: Path, *names: str) -> Path:
+    for name in names:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(b"x")
+    return path
+
+
+CHECKPOINT = ("checkpoint", "options.json", "m.index", "m.meta", "m.data-00000-of-00001")
+
+
+def test_a_format_is_an_entry_of_the_registry(tmp_path, monkeypatch, bilm):
+    """It may be a folder, also a packed one."""
+
+    def detect(path, start):
+        return (path / "toy.bin").exists()
+
+    toy = SimpleNamespace(NAME="toy", SUFFIXES=(), detect=detect, read=lambda path, options: bilm)
+    monkeypatch.setattr(formats, "FORMATS", (*formats.FORMATS, toy))
+    assert load(zip_of(tmp_path / "144.zip", "toy.bin")) is bilm
+    assert load(folder_of(tmp_path / "en", "toy.bin")) is bilm
+    (tmp_path / "unknown").write_bytes(b"x")
+    assert_refused(tmp_path / "unknown", "toy")
+
+
+def test_archives_of_something_else(tmp_path):
+    path = zip_of(tmp_path / "photos.zip", "a.jpg")
+    assert_refused(path, str(path), "must hold one file of weights", "found none")
+    path.write_bytes(path.read_bytes()[:-10])
+    assert_refused(path, str(path), "cannot be unpacked", "not a zip file")
+    for mode in ("w:gz", "w"):
+        path = tar_of(tmp_path / "other.tar", mode, "./saved_model.pb")
+        assert_refused(path, str(path), "SavedModel")
+    path = zip_of(tmp_path / "glove.zip", "glove.6B.50d.txt")
+    assert_refused(path, f"{path} is a file of word vectors", "spacy init vectors")
+
+
+def test_damaged_zip_archives(tmp_path):
+    """Whatever byte is changed, the error names the file."""
+    path = zip_of(tmp_path / "x.zip", "model.hdf5", "naïve.txt")
+    data = path.read_bytes()
+    for position in range(4, len(data)):
+        path.write_bytes(data[:position] + bytes([data[position] ^ 255]) + data[position + 1 :])
+        assert_refused(path, str(path))
+
+
+def test_models_of_transformers(tmp_path):
+    folder = folder_of(tmp_path / "bert", "config.json", "model.safetensors", "vocab.txt")
+    assert_refused(folder, f"{folder} is a model of Hugging Face's transformers", "no ELMo")
+
+
+@pytest.mark.parametrize("options", ["options.json", "model.tar.gz"])
+def test_convert_names_an_archive_in_place_of_options(options, hdf5_folder):
+    path = tar_of(hdf5_folder / options, "w:gz", "config.json", "weights.th")
+    assert_refused(hdf5_folder / "weights.hdf5", f"{path} is compressed", options=path)
+
+
+def test_files_of_elmoformanylangs_without_the_others(tmp_path):
+    folder = folder_of(tmp_path / "part", "encoder.pkl")
+    assert_refused(folder, str(folder), "but lacks char.dic, config.json, token_embedder.pkl")
+    folder = folder_of(tmp_path / "other", "en.model/encoder.pkl")  # Something else.
+    assert_refused(folder, str(folder), "must hold one file of weights")
+
+
+def test_modules_of_tf_hub(tmp_path):
+    folder = folder_of(tmp_path / "hub", "saved_model.pb", "variables/variables.index")
+    for path in (folder, folder / "saved_model.pb"):
+        assert_refused(path, str(path), "SavedModel", "google/elmo", "HDF5")
+
+
+def test_models_of_fasttext(tmp_path):
+    path = tmp_path / "cc.en.300.bin"
+    path.write_bytes((793712314).to_bytes(4, "little") + bytes(100))
+    assert_refused(path, str(path), "fastText", "no biLM")
+
+
+def test_packed_weights(hdf5_folder):
+    weights = hdf5_folder / "weights.hdf5"
+    weights.write_bytes(gzip.compress(weights.read_bytes()))
+    assert_refused(hdf5_folder, str(weights), "compressed: unpack it")
+    weights.write_bytes(weights.read_bytes()[:15])
+    assert_refused(hdf5_folder, str(weights), "compressed: unpack it")
+
+
+def test_weights_go_before_a_checkpoint_beside_them(hdf5_folder, bilm):
+    folder_of(hdf5_folder, *(name for name in CHECKPOINT if name != "options.json"))
+    assert_same(bilm, load(hdf5_folder))
+
+
+def test_hdf5_of_one_layer_as_bilm_tf_dumps_it(tmp_path):
+    bilm = random_bilm(BiLMConfig(LSTMConfig(12, 6, 1), TINY.char_cnn))
+    hdf5.write(bilm, tmp_path / "one")
+    path = tmp_path / "one" / "weights.hdf5"
+    with h5py.File(path, "r+") as file:
+        for i in (0, 1):
+            file.move(f"RNN_{i}/RNN/MultiRNNCell/Cell0/LSTMCell", f"RNN_{i}/RNN/LSTMCell")
+            del file[f"RNN_{i}/RNN/MultiRNNCell"]
+    assert_same(bilm, load(tmp_path / "one"))
+    change_options(tmp_path / "one", lambda options: options["lstm"].update(n_layers=2))
+    assert_refused(tmp_path / "one", str(path), "ask for RNN_0/RNN/MultiRNNCell/Cell0")
+    change_options(tmp_path / "one", lambda options: options["lstm"].update(n_layers=1, dim=13))
+    assert_refused(tmp_path / "one", str(path), "make RNN_0/RNN/LSTMCell/W_0 (12, 52)")
+
+
+# -------------------------------------------------------------------------------------- pickles
+
+
+class Payload:
+    """Touches a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def dump_pickle(value, path):
+    path.write_bytes(pickle.dumps(value))
+
+
+def dump_old_pickle(value, path):
+    path.write_bytes(pickle.dumps(value, protocol=0))
+
+
+def save_as_old_torch(value, path):
+    torch.save(value, path, _use_new_zipfile_serialization=False)
+
+
+DUMPS = {
+    "pickle": dump_pickle,
+    "torch": torch.save,
+    "old torch": save_as_old_torch,
+}
+
+
+@pytest.mark.parametrize(
+    "dump, target",
+    [("pickle", "weights.hdf5"), ("torch", "weights.safetensors"), ("old torch", "options.json")],
+)
+def test_pickles_are_refused_unread(dump, target, hdf5_folder, tmp_path):
+    marker = tmp_path / "executed"
+    if target == "weights.safetensors":
+        (hdf5_folder / "weights.hdf5").unlink()
+    DUMPS[dump]({"weights": Payload(marker)}, hdf5_folder / target)
+    assert_refused(hdf5_folder, str(hdf5_folder / target), "pickle", "refused", "safetensors")
+    assert not marker.exists()
+
+
+def test_a_pickle_of_the_text_protocol_is_not_executed(hdf5_folder, tmp_path):
+    dump_old_pickle(Payload(tmp_path / "executed"), hdf5_folder / "weights.hdf5")
+    assert_refused(hdf5_folder, "not a complete")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_pickled_bytes_are_refused_unread(tmp_path):
+    with pytest.raises(ValueError, match="not a complete safetensors file"):
+        native.from_bytes(pickle.dumps(Payload(tmp_path / "executed")))
+    assert not (tmp_path / "executed").exists()
+
+
+# ----------------------------------------------------------------------------------- contradictions
+
+
+@pytest.mark.parametrize(
+    "section, name, value, words",
+    [
+        ("lstm", "dim", 14, ["RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/", "56", "48"]),
+        ("lstm", "projection_dim", 5, ["(18, 5)", "(18, 6)", "CNN_proj/W_proj"]),
+        ("lstm", "n_layers", 3, ["ask for", "RNN_0/RNN/MultiRNNCell/Cell2/LSTMCell/"]),
+        ("lstm", "projection_dim", 12, ["(18, 12)", "(18, 6)", "CNN_proj/W_proj"]),
+        ("char_cnn", "n_highway", 0, ["do not know of", "CNN_high_0/W_carry"]),
+        (
+            "char_cnn",
+            "filters",
+            [[1, 4], [2, 6], [4, 8]],
+            ["CNN/W_cnn_2", "(1, 4, 4, 8)", "(1, 3, 4, 8)"],
+        ),
+    ],
+)
+def test_options_that_contradict_the_weights(section, name, value, words, hdf5_folder):
+    change_options(hdf5_folder, lambda options: options[section].update({name: value}))
+    assert_refused(hdf5_folder, str(hdf5_folder / "weights.hdf5"), *words)
+
+
+@pytest.mark.parametrize(
+    "name, shape",
+    [
+        ("char_embed", (263, 4)),
+        ("char_embed", (262, 5)),
+        ("CNN/b_cnn_0", ()),
+        ("RNN_1/RNN/MultiRNNCell/Cell0/LSTMCell/W_0", (48, 12)),
+    ],
+)
+def test_a_dataset_of_another_shape_is_named_with_both_shapes(name, shape, hdf5_folder):
+    expected = datasets(hdf5_folder / "weights.hdf5")[name].shape
+    change_dataset(hdf5_folder, name, lambda _: numpy.ones(shape, dtype="float32"))
+    actual = (261, 5) if shape == (262, 5) else shape
+    assert_refused(hdf5_folder, name, f"make {name} {expected}", f"hold {actual}")
+
+
+@pytest.mark.parametrize("name", ["char_embed", "CNN_high_0/W_transform"])
+def test_a_missing_dataset_is_named(name, hdf5_folder):
+    change_dataset(hdf5_folder, name, lambda _: None)
+    assert_refused(hdf5_folder, "ask for", name, "weights do not hold")
+
+
+@pytest.mark.parametrize("name", ["CNN/W_cnn_3", "RNN_2/W", "embedding"])
+def test_an_extra_dataset_is_named(name, hdf5_folder):
+    change_dataset(hdf5_folder, name, lambda _: numpy.ones(3))
+    assert_refused(hdf5_folder, "do not know of", name)
+
+
+NOT_FINITE = [float("nan"), -float("inf")]
+
+
+@pytest.mark.parametrize("value", NOT_FINITE)
+@pytest.mark.parametrize("name", ["char_embed", "CNN_proj/W_proj"])
+def test_hdf5_weights_that_are_not_finite(name, value, hdf5_folder):
+    def spoil(array):
+        array[-1, -1] = value
+        return array
+
+    change_dataset(hdf5_folder, name, spoil)
+    assert_refused(hdf5_folder, str(hdf5_folder), f"{name} holds", "not finite")
+
+
+@pytest.mark.parametrize("value", NOT_FINITE)
+def test_safetensors_weights_that_are_not_finite(value, weights_folder):
+    name = "lstm.forward_layers.0.gate_bias"
+    change_tensors(weights_folder, lambda tensors: tensors[name][3:4].fill_(value))
+    assert_refused(weights_folder, str(weights_folder), f"{name} holds", "not finite")
+    with pytest.raises(ValueError, match=f"{name} holds .* not finite"):
+        native.from_bytes((weights_folder / "weights.safetensors").read_bytes())
+
+
+@pytest.mark.parametrize("value", NOT_FINITE)
+def test_weights_that_are_not_finite_are_not_saved(value, bilm, tmp_path):
+    name = "lstm.forward_layers.0.gate_bias"
+    with torch.no_grad():
+        bilm.get_parameter(name)[5] = value
+    for format in FORMATS.values():
+        with pytest.raises(ValueError, match=f"not saved: {name} holds .* not finite"):
+            format.write(bilm, tmp_path / "weights")
+        assert not (tmp_path / "weights").exists()
+    with pytest.raises(ValueError, match=f"not saved: {name} holds .* not finite"):
+        native.to_bytes(bilm)
+
+
+def test_numbers_that_float32_cannot_hold(hdf5_folder, weights_folder):
+    change_dataset(hdf5_folder, "CNN/b_cnn_0", lambda x: x.astype("f8") + 1e300)
+    assert_refused(hdf5_folder, "CNN/b_cnn_0 holds", "not finite in float32")
+    name = "token_encoder.projection.bias"
+    change_tensors(weights_folder, lambda x: x.update({name: x[name].double() + 1e300}))
+    assert_refused(weights_folder, f"{name} holds", "not finite in float32")
+
+
+@pytest.mark.parametrize(
+    "dtype, word",
+    [("g", ""), ("i4", "int32"), ("S3", "")],
+)
+def test_hdf5_of_no_weights(dtype, word, hdf5_folder):
+    change_dataset(hdf5_folder, "CNN/b_cnn_1", lambda x: x.astype(dtype))
+    assert_refused(hdf5_folder, str(hdf5_folder), "CNN/b_cnn_1 does not hold weights", word)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.int8, torch.bool, torch.float8_e4m3fn],
+)
+def test_safetensors_of_no_weights(dtype, weights_folder):
+    name, word = "token_encoder.projection.bias", str(dtype).removeprefix("torch.")
+    change_tensors(weights_folder, lambda x: x.update({name: x[name].to(dtype)}))
+    assert_refused(weights_folder, str(weights_folder), f"{name} does not hold weights, but {word}")
+    with pytest.raises(ValueError, match=f"{name} does not hold weights, but {word}"):
+        native.from_bytes((weights_folder / "weights.safetensors").read_bytes())
+
+
+def test_a_missing_tensor_is_named(weights_folder):
+    name = "lstm.backward_layers.1.projection_weight"
+    change_tensors(weights_folder, lambda tensors: tensors.pop(name))
+    assert_refused(weights_folder, "ask for", name, "do not hold")
+
+
+def test_an_extra_tensor_is_named(weights_folder):
+    change_tensors(weights_folder, lambda tensors: tensors.update(more=torch.ones(2)))
+    assert_refused(weights_folder, "do not know of", "more")
+
+
+def test_a_tensor_of_another_shape_is_named_with_both_shapes(weights_folder):
+    name = "token_encoder.projection.bias"
+    change_tensors(weights_folder, lambda tensors: tensors.update({name: torch.ones(7)}))
+    assert_refused(weights_folder, f"make {name} (6,)", "hold (7,)")
+
+
+def test_options_beside_a_safetensors_file_take_precedence(weights_folder):
+    change_options(weights_folder, lambda options: options["lstm"].update(dim=14))
+    assert_refused(weights_folder, "layers.0.gate_weight (56, 12)", "(48, 12)")
+
+
+def test_a_projection_that_the_options_deny_and_the_widths_need(hdf5_folder):
+    change_options(hdf5_folder, lambda options: options["char_cnn"].update(projection=False))
+    for name in ("CNN_proj/W_proj", "CNN_proj/b_proj"):
+        change_dataset(hdf5_folder, name, lambda _: None)
+    assert_refused(hdf5_folder, "18 filters", "no projection", "6")
+
+
+# --------------------------------------------------------------------------------------- word input
+
+
+@pytest.fixture(params=FORMATS)
+def words_folder(request, tmp_path):
+    FORMATS[request.param].write(random_bilm(TINY_WORDS), tmp_path / "words")
+    return tmp_path / "words"
+
+
+def write_vocabulary(folder, words):
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf8")
+
+
+def test_the_vocabulary_is_read_from_beside_the_weights(words_folder):
+    assert read_vocabulary(words_folder / "vocab.txt") == list(WORDS)
+    assert load(words_folder).vocabulary == list(WORDS)
+
+
+def test_a_vocabulary_without_a_line_feed_at_the_end(words_folder):
+    (words_folder / "vocab.txt").write_text("\n".join(WORDS), encoding="utf8")
+    assert load(words_folder).vocabulary == list(WORDS)
+
+
+def test_a_vocabulary_is_read_as_bilm_tf_reads_it(words_folder):
+    lines = ["<S> ", "</S>", "\t<UNK>", "!!!MAXTERMID", "the  ", "bank\u3000", *WORDS[5:]]
+    path = words_folder / "vocab.txt"
+    for end in ("\n", "\r\n"):
+        for encoding in ("utf8", "utf-8-sig"):
+            path.write_bytes("".join(f"{line}{end}" for line in lines).encode(encoding))
+            # bilm-tf's reader, bilm/data.py.
+            with path.open(encoding="utf-8-sig") as file:
+                expected = [line.strip() for line in file if line.strip() != "!!!MAXTERMID"]
+            assert load(words_folder).vocabulary == expected == list(WORDS)
+
+
+def test_options_with_a_byte_order_mark(hdf5_folder, bilm):
+    path = hdf5_folder / "options.json"
+    path.write_text(path.read_text(encoding="utf8"), encoding="utf-8-sig")
+    assert_same(bilm, load(hdf5_folder))
+
+
+def test_a_packed_vocabulary(words_folder):
+    packed = words_folder / "vocab.txt.gz"
+    packed.write_bytes(gzip.compress((words_folder / "vocab.txt").read_bytes()))
+    expected = load(words_folder)
+    (words_folder / "vocab.txt").unlink()
+    assert_same(expected, load(words_folder))
+    packed.write_bytes(packed.read_bytes()[:-9])
+    assert_refused(words_folder, f"{packed} cannot be unpacked")
+    packed.write_bytes(gzip.compress(bytes(1 << 20)))
+    assert_refused(words_folder, f"{packed} unpacks to more than")
+
+
+def test_a_missing_vocabulary(words_folder):
+    (words_folder / "vocab.txt").unlink()
+    assert_refused(words_folder, "word input", "vocabulary", str(words_folder / "vocab.txt"))
+
+
+@pytest.mark.parametrize("word", ["<S>", "</S>", "<UNK>"])
+def test_a_vocabulary_without_a_special_word(word, words_folder):
+    write_vocabulary(words_folder, ["other" if x == word else x for x in WORDS])
+    assert_refused(words_folder, "vocabulary lacks", word)
+
+
+@pytest.mark.parametrize("size", [7, 9])
+def test_a_vocabulary_of_another_size(size, words_folder):
+    write_vocabulary(words_folder, (*WORDS, "more")[:size])
+    assert_refused(words_folder, "n_tokens_vocab is 8", f"{size} words")
+
+
+def test_a_vocabulary_that_is_not_utf8(words_folder):
+    (words_folder / "vocab.txt").write_bytes(b"<S>\n\xff\n")
+    assert_refused(words_folder, "vocab.txt", "UTF-8")
+
+
+def test_a_vocabulary_and_options_of_another_size_than_the_weights(words_folder):
+    write_vocabulary(words_folder, (*WORDS, "more"))
+    change_options(words_folder, lambda options: options.update(n_tokens_vocab=9))
+    assert_refused(words_folder, "embedding", "(9, 6)", "(8, 6)")
+
+
+def test_a_word_model_without_any_vocabulary():
+    with pytest.raises(ValueError, match=r"word input.*vocabulary"):
+        BiLM(TINY_WORDS)

@@ -1,0 +1,488 @@
+"""Models of ELMoForManyLangs: the network, its settings, and the reader of folders."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy
+import pytest
+import safetensors.torch
+import spacy
+import torch
+from spacy.tokens import Doc
+from torch.func import functional_call
+
+from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig
+from spacy_elmo.formats import load, native, round_to_int8
+from spacy_elmo.formats import manylangs as reader
+from spacy_elmo.inference import Session, Settings
+
+from ..conftest import (
+    add_tagger,
+    assert_gradients,
+    elmo_pipeline,
+    max_difference,
+    run_spacy,
+    tagged,
+)
+from ..families import malicious, manylangs
+
+SEEDS = range(20)
+
+
+def random_model(seed: int, **changes):
+    """RETURNS (tuple): An architecture, its weights, and sentences."""
+    rng = numpy.random.default_rng(seed)
+    architecture = manylangs.random_architecture(rng) | changes
+    weights = manylangs.random_weights(architecture, rng)
+    return architecture, weights, manylangs.random_sentences(architecture, rng)
+
+
+def with_words(seed: int):
+    """A model with a word table."""
+    architecture, weights, sentences = random_model(seed)
+    while not architecture["word_dim"]:
+        seed += 100
+        architecture, weights, sentences = random_model(seed)
+    return architecture, weights, sentences
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return manylangs.write(tmp_path_factory.mktemp("model") / "xx", *with_words(0)[:2])
+
+
+@pytest.fixture
+def folder(written: Path, tmp_path: Path) -> Path:
+    """A model that the test may change."""
+    return Path(shutil.copytree(written, tmp_path / "xx"))
+
+
+def forward(bilm: BiLM, sentences) -> list[torch.Tensor]:
+    """The layers of each sentence, with autograd."""
+    types = list(dict.fromkeys(token for tokens in sentences for token in tokens))
+    index = numpy.array([types.index(token) for tokens in sentences for token in tokens], dtype=int)
+    lengths = [len(tokens) for tokens in sentences]
+    return list(bilm(types, index, lengths).split(lengths, dim=1))
+
+
+def assert_equal(result, expected) -> None:
+    assert len(result) == len(expected)
+    for layers, reference in zip(result, expected):
+        assert max_difference(layers.detach(), reference) <= 1e-5
+
+
+# ---------------------------------------------------------------------------------------- vectors
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_all_layers_equal_the_reference(seed, tmp_path):
+    architecture, weights, sentences = random_model(seed)
+    expected = manylangs.reference(architecture, weights, sentences)
+    bilm = load(manylangs.write(tmp_path / "model", architecture, weights))
+    assert_equal(bilm.embed(sentences), expected)
+    assert_equal(forward(bilm, sentences), expected)
+    # The type cache holds all types.
+    assert_equal(bilm.embed(sentences[::-1]), expected[::-1])
+    native.write(bilm, tmp_path / "saved")
+    assert_equal(load(tmp_path / "saved").embed(sentences), expected)
+
+
+def test_the_random_architectures_cover_what_they_should():
+    architectures = [random_model(seed)[0] for seed in SEEDS]
+    assert {bool(one["word_dim"]) for one in architectures} == {True, False}
+    assert {one["activation"] for one in architectures} == {"relu", "tanh"}
+    assert {one["n_layers"] for one in architectures} == {1, 2, 3}
+    assert {0, 1, 2} <= {one["n_highway"] for one in architectures}
+    wider = [one["projection_dim"] - one["dim"] for one in architectures]
+    assert min(wider) < 0 < max(wider)
+    assert {None} < {one["cell_clip"] for one in architectures}
+
+
+def test_a_projection_of_the_same_width_is_a_projection(tmp_path):
+    architecture, weights, sentences = random_model(1, projection_dim=5, dim=5)
+    bilm = load(manylangs.write(tmp_path / "model", architecture, weights))
+    assert bilm.config.lstm.has_projection
+    assert_equal(bilm.embed(sentences), manylangs.reference(architecture, weights, sentences))
+
+
+@pytest.mark.parametrize("settings", [{"type_cache_mb": 0}, {"max_tokens_per_batch": 3}], ids=str)
+def test_vectors_depend_on_the_sentence_alone(settings, written):
+    bilm = load(written)
+    sentences = with_words(0)[2]
+    together = Session(bilm, Settings(**settings)).embed(sentences)
+    for tokens, layers in zip(sentences, together):
+        assert max_difference(bilm.embed([tokens])[0], layers) <= 1e-5
+
+
+@pytest.mark.parametrize("precision", ["float16", "int8"])
+def test_lower_precisions(precision, written):
+    bilm = load(written)
+    sentences = with_words(0)[2]
+    pairs = zip(Session(bilm, Settings(precision)).embed(sentences), bilm.embed(sentences))
+    for layers, exact in pairs:
+        assert torch.cosine_similarity(layers, exact, dim=-1).min() > 0.99
+
+
+def test_other_boundaries_are_ordinary_words(written):
+    bilm = load(written)
+    [layers] = bilm.embed([["<S>", "</S>", "<bos>", "<eos>"]])
+    boundaries = bilm.token_encoder(["<bos>", "<eos>"]).detach()
+    p = bilm.config.projection_dim
+    assert max_difference(layers[0, 2:, :p], boundaries) <= 1e-6
+    assert max_difference(layers[0, 0], layers[0, 2]) > 1e-3
+
+
+# ------------------------------------------------------------------------------------- fine-tuning
+
+
+def test_gradients_equal_finite_differences(written):
+    bilm = load(written).double()
+    sentences = [["the", "bank", "ü"], ["<bos>"], ["x" * 60, "the"]]
+
+    def loss(values):
+        network = functional_call_of(bilm, values)
+        return sum((layers * layers.cos()).sum() for layers in forward(network, sentences))
+
+    assert_gradients(bilm, loss, seed=0)
+
+
+def functional_call_of(bilm: BiLM, values):
+    return lambda *inputs: functional_call(bilm, values, inputs)
+
+
+def test_training_reaches_all_weights(written):
+    nlp = elmo_pipeline(written, "xx", frozen=False)
+    add_tagger(nlp)
+    examples = tagged(nlp)
+    nlp.initialize(lambda: examples)
+    elmo = nlp.get_pipe("elmo")
+    before = {name: x.detach().clone() for name, x in elmo.bilm.named_parameters()}
+    vectors = elmo.bilm.embed([["The", "bank"]])[0]
+    optimizer = nlp.create_optimizer()
+    nlp.update(examples, sgd=optimizer)
+    for name, parameter in elmo.bilm.named_parameters():
+        assert not torch.equal(parameter, before[name]), name
+    assert max_difference(elmo.bilm.embed([["The", "bank"]])[0], vectors) > 1e-5
+
+
+# ------------------------------------------------------------------------------------ in our files
+
+
+def assert_same(first: BiLM, second: BiLM) -> None:
+    assert first.config == second.config
+    assert first.vocabulary == second.vocabulary
+    sentences = [["the", "New York", "<bos>", "\u3000", "河"], ["x" * 60]]
+    for layers, other in zip(first.embed(sentences), second.embed(sentences)):
+        assert torch.equal(layers, other)
+
+
+def test_round_trips(written, tmp_path):
+    bilm = load(written)
+    assert bilm.vocabulary is not None
+    assert_same(bilm, native.from_bytes(native.to_bytes(bilm)))
+    native.write(bilm, tmp_path / "saved")
+    assert_same(bilm, load(tmp_path / "saved"))
+    options = json.loads((tmp_path / "saved" / "options.json").read_text(encoding="utf8"))
+    assert BiLMConfig.from_options(options) == bilm.config
+    (tmp_path / "saved" / "options.json").unlink()
+    assert_same(bilm, load(tmp_path / "saved"))
+
+
+def test_words_of_any_kind_survive_in_vocab_txt(written, tmp_path):
+    words = ["<oov>", " padded ", "\u3000", "!!!MAXTERMID", "a b", "\ufeffx", "\r", "\u2028", ""]
+    config = load(written).config
+    bilm = BiLM(BiLMConfig(config.lstm, config.char_cnn, n_tokens_vocab=len(words)), words)
+    native.write(bilm, tmp_path / "saved")
+    assert load(tmp_path / "saved").vocabulary == words
+
+
+def test_a_pipeline_saves_the_model(folder, tmp_path):
+    nlp = elmo_pipeline(folder, "xx")
+    doc = nlp(Doc(nlp.vocab, words=["the", "New York", "河"]))
+    data = nlp.to_bytes()
+    nlp.to_disk(tmp_path / "saved")
+    shutil.rmtree(folder)
+    for other in (
+        spacy.load(tmp_path / "saved"),
+        elmo_pipeline(tmp_path, "xx", model={"weights": None}).from_bytes(data),
+    ):
+        again = other(Doc(other.vocab, words=[token.text for token in doc]))
+        assert max_difference(again._.elmo, doc._.elmo) == 0
+
+
+def test_weights_in_8_bits(written):
+    exact, low = load(written), load(written)
+    round_to_int8(low)
+    data = native.to_bytes(low)
+    int8 = {name for name, x in safetensors.torch.load(data).items() if x.dtype == torch.int8}
+    assert {name.rpartition(".")[0] for name in int8} >= {
+        "token_encoder.projection",
+        "lstm.forward_layers.0",
+    }
+    assert not any("embedding" in name or "convolutions" in name for name in int8)
+    assert_same(low, native.from_bytes(data))
+    kept = native.from_bytes(data, keep_int8=True)
+    sentences = with_words(0)[2]
+    results = [Session(x, Settings("int8")).embed(sentences) for x in (exact, low, kept)]
+    for layers, *others in zip(*results):
+        assert all(torch.equal(layers, other) for other in others)
+    assert kept.is_int8
+
+
+def test_export_says_what_the_published_layout_cannot_hold(written, tmp_path):
+    result = run_spacy("elmo", "export", written, tmp_path / "out")
+    assert result.exit_code == 1
+    output = " ".join(result.stdout.split())
+    assert "Unicode characters and word embeddings" in output
+    assert "--format safetensors" in output
+    assert not (tmp_path / "out").exists()
+    assert run_spacy("elmo", "export", written, tmp_path / "out", "--safetensors").exit_code == 0
+    assert_same(load(written), load(tmp_path / "out"))
+
+
+def test_hdf5_with_the_options_of_such_a_model_is_refused(written, hdf5_folder):
+    native.write(load(written), hdf5_folder.with_name("saved"))
+    for name in ("options.json", "vocab.txt"):
+        shutil.copy(hdf5_folder.with_name("saved") / name, hdf5_folder / name)
+    with pytest.raises(ValueError, match="the published layout"):
+        load(hdf5_folder)
+
+
+def test_info_describes_the_model(written):
+    result = run_spacy("elmo", "info", written)
+    assert result.exit_code == 0
+    config = load(written).config
+    for text in ("manylangs", f"{len(config.char_cnn.characters)} of Unicode", "embeddings of"):
+        assert text in result.stdout
+
+
+# ------------------------------------------------------------------------------------ the settings
+
+
+SPECIALS = ("<bos>", "<eos>", "<oov>", "<pad>", "<bow>", "<eow>")
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"characters": SPECIALS[1:]}, "characters lack the entries <bos>"),
+        ({"characters": (*SPECIALS, "a", "a")}, "characters hold an entry twice"),
+        ({"word_dim": 3}, "word_dim is 3"),
+        ({"characters": SPECIALS, "word_dim": 3, "projection": False}, "word_dim is 3"),
+        ({"characters": SPECIALS, "word_dim": -1}, "word_dim must be 0 or more"),
+        ({"characters": [1]}, "characters.0 must be text"),
+        ({"characters": SPECIALS, "word_dim": 3}, "n_tokens_vocab is missing"),
+    ],
+)
+def test_impossible_settings(settings, words):
+    char_cnn = {"filters": [[1, 4]], "embedding": {"dim": 3}, **settings}
+    with pytest.raises(ValueError, match=words):
+        BiLMConfig.from_options({"lstm": {"dim": 4, "projection_dim": 3}, "char_cnn": char_cnn})
+
+
+def test_a_vocabulary_without_unknown_words_is_refused(written):
+    config = load(written).config
+    with pytest.raises(ValueError, match="the vocabulary lacks <oov>"):
+        BiLM(BiLMConfig(config.lstm, config.char_cnn, n_tokens_vocab=1), ["the"])
+
+
+def test_random_weights_of_such_a_model_can_be_made(written):
+    config = load(written).config
+    bilm = BiLM(config, load(written).vocabulary)
+    assert all(row.any() for row in bilm.token_encoder.char_embedding.weight)
+    assert bilm.embed([["the"]])[0].isfinite().all()
+
+
+def test_options_of_byte_characters_are_as_before():
+    char_cnn = CharCNNConfig(((1, 4),))
+    options = BiLMConfig.from_options({"lstm": {"dim": 4}, "n_tokens_vocab": 5}).to_options()
+    assert "projection" not in options["lstm"]
+    options = BiLMConfig(BiLMConfig.from_options(options).lstm, char_cnn).to_options()
+    assert {"characters", "word_dim", "n_tokens_vocab"}.isdisjoint(
+        {**options, **options["char_cnn"]}
+    )
+
+
+# -------------------------------------------------------------------------------- files of a folder
+
+
+@pytest.mark.parametrize("place", ["basename", "relative"])
+@pytest.mark.parametrize("form", ["folder", "nested folder"])
+def test_places_of_the_files(place, form, tmp_path):
+    architecture, weights, sentences = random_model(3)
+    manylangs.write(
+        tmp_path,
+        architecture,
+        weights,
+        form=form,
+        architecture_file=place,
+        legacy=False,
+        cuda=False,
+    )
+    expected = manylangs.reference(architecture, weights, sentences)
+    assert_equal(load(tmp_path).embed(sentences), expected)
+
+
+@pytest.mark.parametrize("basename", manylangs.BASENAMES)
+def test_the_published_architecture_is_built_in(basename, tmp_path):
+    published = manylangs.options(manylangs.PUBLISHED_SIZES)
+    assert {name: published[name] for name in reader._PUBLISHED} == reader._PUBLISHED
+    model = random_model(2)[:2]
+    manylangs.write(tmp_path, *model, architecture_file="missing", basename=basename)
+    # The tiny tensors do not fit it.
+    refused(tmp_path, "encoder.pkl: the options", f"the published architecture, as {tmp_path}")
+
+
+def test_a_given_architecture_is_used(folder, tmp_path):
+    expected = load(folder)
+    (folder / manylangs.BASENAMES[0]).rename(tmp_path / "other.json")
+    assert_same(load(folder, tmp_path / "other.json"), expected)
+
+
+def edit(path: Path, change) -> None:
+    contents = json.loads(path.read_text(encoding="utf8"))
+    change(contents)
+    path.write_text(json.dumps(contents), encoding="utf8")
+
+
+def refused(path: Path, *words: str) -> None:
+    with pytest.raises(ValueError) as error:
+        load(path)
+    for word in words:
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["/etc/passwd", "../outside.json", "C:\\x.json", ".", "", "x" * 5000, "a\0b", "\ud800"],
+    ids=range(8),
+)
+def test_no_file_outside_of_the_folder_is_read(place, folder):
+    shutil.copy(folder / manylangs.BASENAMES[0], folder.parent / "outside.json")
+    edit(folder / "config.json", lambda config: config.update(config_path=place))
+    refused(folder, "lacks its architecture", str(folder))
+
+
+@pytest.mark.parametrize(
+    "section, name, value, words",
+    [
+        ("encoder", "name", "lstm", ["encoder.name is 'lstm'", "'elmo'"]),
+        ("token_embedder", "name", "lstm", ["token_embedder.name is 'lstm'", "'cnn'"]),
+        ("token_embedder", "char_dim", 0, ["char_dim is 0"]),
+        ("token_embedder", "activation", "gelu", ["activation", "'gelu'"]),
+        ("encoder", "dim", ..., ["encoder.dim is missing"]),
+        ("encoder", "cell_clip", ..., ["cell_clip is missing"]),
+        ("token_embedder", "char_dim", ..., ["token_embedder.char_dim is missing"]),
+        ("token_embedder", "filters", 5, ["filters must be a list"]),
+        ("encoder", "n_layers", 9, ["encoder.pkl", "ask for"]),
+    ],
+)
+def test_architectures_that_are_refused(section, name, value, words, folder):
+    def change(architecture):
+        architecture[section][name] = value
+        if value is ...:
+            del architecture[section][name]
+
+    edit(folder / manylangs.BASENAMES[0], change)
+    refused(folder, str(folder), *words)
+
+
+@pytest.mark.parametrize("contents", ["[]", "{}", '{"encoder": 3}', "{"])
+def test_an_architecture_of_another_kind(contents, folder):
+    (folder / manylangs.BASENAMES[0]).write_text(contents)
+    refused(folder, manylangs.BASENAMES[0])
+
+
+def test_a_folder_without_config(folder, tmp_path):
+    expected = load(folder)
+    (folder / "config.json").unlink()
+    refused(folder, str(folder / "config.json"))
+    assert_same(load(folder, folder / manylangs.BASENAMES[0]), expected)
+
+
+@pytest.mark.parametrize("contents", ["[]", "{}", '{"config_path": 3}'])
+def test_a_config_of_another_kind(contents, folder):
+    (folder / "config.json").write_text(contents)
+    refused(folder, "config.json: config_path must be text")
+
+
+@pytest.mark.parametrize(
+    "line, words",
+    [
+        ("a\tb\t3", "line 1"),
+        ("a\tb", "line 1"),
+        ("a", "line 1"),
+        ("a\t-1", "line 1"),
+        ("a\t" + "9" * 5000, "line 1"),
+        ("", "line 1"),
+        ("zz\t999", "the row 999"),
+        ("zz\t0", "lines, but token_embedder.pkl has"),
+    ],
+)
+@pytest.mark.parametrize("name", ["char.dic", "word.dic"])
+def test_dictionaries_that_are_refused(name, line, words, folder):
+    path = folder / name
+    path.write_text(line + "\n" + path.read_text(encoding="utf8"), encoding="utf8")
+    refused(folder, str(path), words)
+
+
+def test_dictionaries_that_are_missing_or_not_text(folder):
+    (folder / "word.dic").write_bytes(b"\xff\t3\n")
+    refused(folder, "word.dic is not UTF-8")
+    (folder / "word.dic").unlink()
+    refused(folder, "no such file", "word.dic")
+
+
+def test_an_incomplete_model(folder):
+    (folder / "encoder.pkl").unlink()
+    refused(folder, "a model of ELMoForManyLangs, but lacks encoder.pkl")
+    for name in ("token_embedder.pkl", "char.dic", "word.dic"):
+        (folder / name).unlink()
+    refused(folder, "lacks char.dic, encoder.pkl, token_embedder.pkl")
+    (folder / "config.json").write_text("{}")  # Of another program.
+    refused(folder, "all files of another format (manylangs,", "found none (but ")
+
+
+@pytest.mark.parametrize("name, entry", [("char.dic", "<eow>"), ("word.dic", "<oov>")])
+def test_a_dictionary_without_a_special_entry(name, entry, folder):
+    path = folder / name
+    path.write_text(path.read_text(encoding="utf8").replace(entry, "<x>"), encoding="utf8")
+    refused(folder, f"{name} lacks the entries {entry}")
+
+
+def test_several_models_in_one_folder(folder, tmp_path):
+    for name in ("a.model", "b.model"):
+        shutil.copytree(folder, tmp_path / "both" / name)
+    refused(tmp_path / "both", "a.model, b.model")
+    shutil.rmtree(tmp_path / "both" / "b.model")
+    assert_same(load(tmp_path / "both"), load(folder))
+
+
+def test_tensors_of_another_model(folder, tmp_path):
+    manylangs.write(tmp_path / "other", *random_model(5)[:2])
+    for name in ("encoder.pkl", "token_embedder.pkl"):
+        shutil.copy(tmp_path / "other" / name, folder / name)
+    refused(folder, str(folder))
+
+
+@pytest.mark.parametrize("kind", malicious.OPTIONS)
+def test_absurd_architectures(kind, tmp_path):
+    refused(malicious.absurd_options(tmp_path / "model", kind), str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["config.json", manylangs.BASENAMES[0], "char.dic", "word.dic", "encoder.pkl"],
+)
+def test_truncated_files_are_named(name, folder):
+    data = (folder / name).read_bytes()
+    (folder / name).write_bytes(data[: len(data) // 2])
+    refused(folder, str(folder / name))
+
+
+def test_weights_that_are_not_finite(folder):
+    state = torch.load(folder / "encoder.pkl", map_location="cpu", weights_only=True)
+    state["forward_layer_0.state_linearity.bias"][1] = torch.nan
+    torch.save(state, folder / "encoder.pkl")
+    refused(folder, "encoder.pkl: forward_layer_0.state_linearity.bias", "not finite")

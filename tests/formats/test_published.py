@@ -1,0 +1,101 @@
+"""Equality with the activations that the published software computed from the same weights."""
+
+import json
+
+import h5py
+import numpy
+import pytest
+
+from spacy_elmo.formats import load
+from spacy_elmo.inference import Session, Settings
+from spacy_elmo.tools.embedder import Embedder
+
+from ..conftest import max_difference
+from ..reference import encode_token, float64_weights, reference_layers
+
+
+@pytest.fixture
+def rows(published):
+    """Three rows of ten sentences: row i of a batch goes on from row i of the batch before."""
+    lists = json.loads((published / "sentences.json").read_text(encoding="utf8"))
+    return [[sentence.split() for sentence in sentences] for sentences in lists]
+
+
+@pytest.fixture
+def top_layers(published):
+    """For each row its sentences' top layers, shape (tokens, 2P)."""
+    rows = []
+    for row in range(3):
+        with h5py.File(published / f"lm_embeddings_{row}.hdf5") as file:
+            rows.append([numpy.concatenate(file[str(i)][()], axis=1) for i in range(10)])
+    return rows
+
+
+def token_encodings(published):
+    with h5py.File(published / "elmo_token_embeddings.hdf5") as file:
+        vectors = file["embedding"][()]
+    words = (published / "vocab_test.txt").read_text(encoding="utf8").split("\n")
+    assert vectors.shape == (len(words), 16) == (458, 16)
+    return words, vectors
+
+
+def test_top_layer_of_the_stateful_model(published, rows, top_layers):
+    session = Session(load(published / "lm_weights.hdf5"), Settings(stateful=True))
+    for i in range(10):
+        result = session.embed([sentences[i] for sentences in rows])
+        for row in range(3):
+            assert max_difference(result[row][-1], top_layers[row][i]) <= 1e-5
+
+
+def test_top_layer_of_the_stateful_embedder(published, rows, top_layers):
+    embedder = Embedder(published / "lm_weights.hdf5", stateful=True)
+    for i in range(10):
+        result = embedder.embed_batch([sentences[i] for sentences in rows])
+        for row in range(3):
+            assert max_difference(result[row][-1], top_layers[row][i]) <= 1e-5
+
+
+def test_top_layer_of_the_stateless_model_in_the_first_batch(published, rows, top_layers):
+    result = Embedder(published / "lm_weights.hdf5").embed_batch([row[0] for row in rows])
+    for row in range(3):
+        assert max_difference(result[row][-1], top_layers[row][0]) <= 1e-5
+
+
+def test_state_matters_from_the_second_batch_on(published, rows, top_layers):
+    stateless = Embedder(published / "lm_weights.hdf5").embed_sentence(rows[0][1])
+    assert max_difference(stateless[-1], top_layers[0][1]) > 1e-3
+
+
+def test_reference_agrees_with_the_published_top_layers(published, rows, top_layers):
+    bilm = load(published / "lm_weights.hdf5")
+    for i in (0, 1, 3):
+        layers = reference_layers(bilm, rows[2][i], before=rows[2][:i]).layers
+        assert max_difference(layers[-1], top_layers[2][i]) <= 1e-5
+
+
+def test_all_layers_equal_the_reference(published, rows):
+    bilm = load(published / "lm_weights.hdf5")
+    sentences = rows[0][3:6]
+    for tokens, layers in zip(sentences, bilm.embed(sentences)):
+        assert max_difference(layers, reference_layers(bilm, tokens).layers) <= 1e-5
+
+
+def test_token_encoder_equals_the_published_encodings(published):
+    words, vectors = token_encodings(published)
+    bilm = load(published / "lm_weights.hdf5")
+    assert max_difference(bilm.token_encoder(words).detach(), vectors) <= 1e-5
+
+
+def test_layer_0_holds_the_published_encodings_twice(published):
+    words, vectors = token_encodings(published)
+    [layers] = load(published / "lm_weights.hdf5").embed([words])
+    assert max_difference(layers[0, :, :16], vectors) <= 1e-5
+    assert max_difference(layers[0, :, 16:], vectors) <= 1e-5
+
+
+def test_reference_token_encoder_agrees_with_the_published_encodings(published):
+    words, vectors = token_encodings(published)
+    bilm = load(published / "lm_weights.hdf5")
+    weights = float64_weights(bilm)
+    reference = numpy.stack([encode_token(bilm, weights, word) for word in words])
+    assert max_difference(reference, vectors) <= 1e-5
