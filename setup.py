@@ -61,7 +61,7 @@ setup(
         "h5py>=3.11",
         "srsly>=2.5.3,<3",
         "smart-open>=7.5",
-        "tqdm>=4.57",
+        "tqdm>=4.58",
         "requests>=2.30,<3",
         "urllib3>=2.0.2",
         "typer>=0.16,<1",

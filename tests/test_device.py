@@ -206,8 +206,11 @@ def test_a_pipeline_needs_arrays_at_its_end_only(gpu: None, weights_folder: Path
         elmo_pipeline(weights_folder)("the bank")
 
 
-def test_training_runs_on_its_device(gpu: None, zeros_from_meta: None, weights_folder: Path):
-    nlp = elmo_pipeline(weights_folder)
+@pytest.mark.parametrize("frozen", [True, False])
+def test_training_runs_on_its_device(
+    gpu: None, zeros_from_meta: None, weights_folder: Path, frozen: bool
+):
+    nlp = elmo_pipeline(weights_folder, frozen=frozen)
     add_tagger(nlp)
     examples = tagged(nlp)
     nlp.initialize(lambda: examples)

@@ -186,7 +186,7 @@ class ElmoShim(PyTorchShim):
     def finish_update(self, optimizer: Optimizer) -> None:
         for name, weight in self._model.named_parameters():
             if weight.grad is not None and name not in self.untrained:
-                self.untrained[name] = weight.detach().to("cpu", copy=True)
+                self.untrained[name] = weight.detach().clone().cpu()
         super().finish_update(optimizer)
         if isinstance(self._model, BiLM):
             self._model.invalidate()  # PyTorch does not count the changes that thinc makes.
