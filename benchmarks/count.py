@@ -82,8 +82,6 @@ class Counts(TorchDispatchMode):
         returned = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
         written = {id(x) for x in writes}
         writes += [x for x in returned if id(x) not in written]
-        if name == "adagrad" and args[3] is not None:  # Of some rows.
-            return 5 * n_bytes([args[1]])
         if name in GATHERS:
             return 2 * n_bytes(writes)
         if name in SCATTERS:

@@ -48,11 +48,11 @@ from common import (
     run_measure,
 )
 from count import count_layer, count_update
-from torch import nn
 
 from spacy_elmo.bilm import BiLMConfig
 from spacy_elmo.bilm.mixed_precision import bfloat16_is_faster
 from spacy_elmo.bilm.token_encoder import character_ids
+from spacy_elmo.pretraining import updater
 from spacy_elmo.pretraining.batches import Batch, make_epoch
 from spacy_elmo.pretraining.config import (
     LossConfig,
@@ -75,7 +75,7 @@ N_WARM_UP = {"cpu": 2, "cuda": 5}
 PARTS = {
     "forward": (LanguageModel, "forward"),
     "backward": (torch.Tensor, "backward"),
-    "clip": (nn.utils, "clip_grad_norm_"),
+    "clip": (updater, "clip_gradients"),
 }
 RUN_COLUMNS = {"shape": "{}", "vocabulary": "{:,}", "precision": "{}", "kernel": "{}"}
 # By measure.
@@ -125,7 +125,7 @@ class Training:
     args (Namespace): The options of the command line, with one shape, vocabulary, precision and
         kernel, and the folder of the corpora.
     device (str): "cpu", "cuda" or "meta".
-    kernel (str): What runs the LSTMs, the loss and the update on a GPU.
+    kernel (str): What runs the LSTMs on a GPU.
     """
 
     def __init__(self, args: argparse.Namespace, device: str, kernel: Any) -> None:

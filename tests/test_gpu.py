@@ -26,7 +26,6 @@ from spacy_elmo.bilm.model import TRITON_LSTM
 from spacy_elmo.inference import Session, Settings, current_session
 from spacy_elmo.kernels import load_kernels
 from spacy_elmo.layers.encoder import get_session
-from spacy_elmo.pretraining.updater import TRITON_ADAGRAD
 
 from .conftest import TINY, add_tagger, elmo_pipeline, max_difference, random_bilm, tagged
 
@@ -333,8 +332,6 @@ def test_tritons_kernels_are_taken(dtype: torch.dtype):
     pytest.importorskip("triton", reason="Triton is not installed")
     for config in (TINY.lstm, LSTMConfig(4096, 512)):
         assert load_kernels(TRITON_LSTM, "auto", torch.device("cuda", 0), dtype, config)
-    for name in ("spacy_elmo.kernels.triton_softmax", TRITON_ADAGRAD):
-        assert load_kernels(name, "auto", torch.device("cuda", 0), dtype)
 
 
 @pytest.mark.parametrize("mixed_precision", [False, True])

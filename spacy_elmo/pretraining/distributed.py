@@ -10,14 +10,9 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
-from typing import Optional
 
-import numpy
 import torch
-from torch import distributed
-
-# For arrays in main memory; None for the processes' usual group.
-_host_group: Optional[distributed.ProcessGroup] = None
+from torch import distributed, nn
 
 
 def rank() -> int:
@@ -31,9 +26,9 @@ def world_size() -> int:
 
 @contextlib.contextmanager
 def process_group(gpu: bool, gpu_id: int = 0) -> Iterator[str]:
-    """Join the processes that torchrun started, if there are several.
+    """Join the processes that torchrun started, if there are several: by NCCL, with one GPU each,
+    or by gloo.
 
-    gpu (bool): Train on GPUs: NCCL, and one GPU per process. Else gloo.
     gpu_id (int): The GPU, if there is one process.
     YIELDS (str): "cuda:N" for this process's GPU, which is made the current one, or "cpu".
     """
@@ -45,9 +40,7 @@ def process_group(gpu: bool, gpu_id: int = 0) -> Iterator[str]:
     if is_one:
         yield device
         return
-    global _host_group
     distributed.init_process_group("nccl" if gpu else "gloo")
-    _host_group = distributed.new_group(backend="gloo") if gpu else None
     try:
         yield device
     finally:
@@ -59,27 +52,40 @@ def process_group(gpu: bool, gpu_id: int = 0) -> Iterator[str]:
 
 def any_rank(flag: bool, device: torch.device) -> bool:
     """RETURNS (bool): Whether the flag is set in any process."""
-    if world_size() == 1:
-        return flag
-    value = torch.tensor(float(flag), device=device)
-    distributed.all_reduce(value, distributed.ReduceOp.MAX)
-    return bool(value)
+    if world_size() > 1:
+        flag = bool(sum_over_processes(torch.tensor(float(flag), device=device)))
+    return flag
 
 
 def broadcast(value: float, device: torch.device) -> float:
     """RETURNS (float): The value of rank 0."""
-    if world_size() == 1:
-        return value
-    tensor = torch.tensor(value, dtype=torch.float64, device=device)
-    distributed.broadcast(tensor, 0)
-    return float(tensor)
+    if world_size() > 1:
+        tensor = torch.tensor(value, dtype=torch.float64, device=device)
+        distributed.broadcast(tensor, 0)
+        value = float(tensor)
+    return value
 
 
-def all_reduce_sum(value: torch.Tensor) -> torch.Tensor:
-    """RETURNS (Tensor): The sum over all processes."""
+def broadcast_weights(model: nn.Module) -> None:
+    """Give all processes the weights of rank 0: random numbers may differ between processors."""
+    for parameter in model.parameters() if world_size() > 1 else ():
+        distributed.broadcast(parameter.detach(), 0)
+
+
+def sum_over_processes(value: torch.Tensor) -> torch.Tensor:
+    """RETURNS (Tensor): The same tensor, which becomes the sum of those of all processes."""
     if world_size() > 1:
         distributed.all_reduce(value)
     return value
+
+
+def sum_gradients(model: nn.Module) -> None:
+    """Sum the gradients of all processes, which have them for the same parameters."""
+    for parameter in model.parameters() if world_size() > 1 else ():
+        if parameter.grad is not None:
+            if parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.coalesce()
+            distributed.all_reduce(parameter.grad)
 
 
 def all_gather(value: torch.Tensor, dim: int) -> torch.Tensor:
@@ -89,20 +95,6 @@ def all_gather(value: torch.Tensor, dim: int) -> torch.Tensor:
     tensors = [torch.empty_like(value) for _ in range(world_size())]
     distributed.all_gather(tensors, value.contiguous())
     return torch.cat(tensors, dim)
-
-
-def all_gather_unique(values: numpy.ndarray) -> numpy.ndarray:
-    """RETURNS (ndarray): The distinct values of all processes, rising. Does not wait for GPUs."""
-    values = numpy.unique(values)
-    if world_size() == 1:
-        return values
-    size = torch.tensor(len(values))
-    distributed.all_reduce(size, distributed.ReduceOp.MAX, group=_host_group)
-    # All tensors must be of one size.
-    mine = torch.from_numpy(numpy.resize(values, int(size)))
-    tensors = [torch.empty_like(mine) for _ in range(world_size())]
-    distributed.all_gather(tensors, mine, group=_host_group)
-    return numpy.unique(torch.cat(tensors).numpy())
 
 
 def barrier() -> None:

@@ -1,17 +1,17 @@
-"""Optimizers, learning rates, and Adagrad for some rows of the output layer."""
+"""Optimizers and learning rates."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, Optional
 
 import torch
 from torch import Tensor, nn
-from torch.optim.adagrad import adagrad
 
 from .config import OptimizerConfig
 from .language_model import LanguageModel
-from .losses import Samples
+from .losses import Softmax
 
 
 class Muon(torch.optim.Optimizer):
@@ -88,6 +88,12 @@ def build_optimizer(
     mixed_precision (bool): Whether products are of bfloat16.
     """
     if config.name == "adagrad":
+        # Adagrad (Duchi et al. 2011) changes nothing where the gradient is zero. On a GPU, one
+        # would have to wait for the number of rows.
+        if isinstance(model.output, Softmax):
+            model.output.sparse = model.bilm.device.type == "cpu"
+            # PyTorch warns unless one says so.
+            torch.sparse.check_sparse_tensor_invariants.disable()
         return torch.optim.Adagrad(
             list(model.parameters()),
             lr=config.learn_rate,
@@ -140,25 +146,19 @@ def set_learn_rate(optimizer: torch.optim.Optimizer, config: OptimizerConfig, st
 
 
 @torch.no_grad()
-def update_rows(optimizer: torch.optim.Optimizer, samples: Samples) -> None:
-    """Update some rows of an output layer by the gradients of their copies.
+def clip_gradients(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
+    """Bound the global norm of gradients, some of which may be sparse.
 
-    Adagrad (Duchi et al. 2011) changes neither a row whose gradient is zero nor its accumulator, so
-    the other rows need not be touched. Given the same clipped gradient, the result is that of
-    `torch.optim.Adagrad` for the whole layer, bit for bit. (Where clipping is active, the last bit
-    may differ: the norm is summed in another order.)
-
-    optimizer (Adagrad): Has the layer's parameters in its only group.
-    samples (Samples): Has the copies, which are changed in place.
+    RETURNS (Tensor): The norm before.
     """
-    [group] = optimizer.param_groups
-    names = ("lr", "weight_decay", "lr_decay", "eps", "maximize")
-    settings = {name: group[name] for name in names}
-    assert samples.rows is not None
-    for parameter, copy in samples.copies.items():
-        state = optimizer.state[parameter]
-        sums = state["sum"][samples.rows]
-        assert copy.grad is not None
-        adagrad([copy], [copy.grad], [sums], [state["step"]], **settings)
-        parameter.index_copy_(0, samples.rows, copy)
-        state["sum"].index_copy_(0, samples.rows, sums)
+    gradients = []
+    for parameter in parameters:
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            parameter.grad = parameter.grad.coalesce()
+            gradients.append(parameter.grad.values())
+        elif parameter.grad is not None:
+            gradients.append(parameter.grad)
+    norm = nn.utils.get_total_norm(gradients)
+    # As `nn.utils.clip_grad_norm_` does.
+    torch._foreach_mul_(gradients, (limit / (norm + 1e-6)).clamp(max=1.0))
+    return norm

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Optional
 
 import numpy
@@ -12,7 +12,7 @@ import torch
 from ..bilm.lstm_layer import LayerState
 from .batches import Batch, ContiguousBatches, SentenceBatches, group_by_length
 from .corpus import Sentences
-from .distributed import all_reduce_sum, rank, world_size
+from .distributed import rank, sum_over_processes, world_size
 from .language_model import LanguageModel
 from .vocabulary import UNK_ID
 
@@ -39,9 +39,6 @@ def perplexity(
     boundary. A word outside the vocabulary counts as a prediction of `<UNK>`, so that figures for
     other vocabularies are not comparable.
 
-    model (LanguageModel): The model.
-    sentences (Sentences): The text.
-    batch_words (int): Words at a time.
     max_words (int): Evaluate a sample of the sentences, of about so many words, which is the same
         every time; 0 for all.
     carry_state (bool): Read the sentences in a random order, which is the same every time, as rows
@@ -63,23 +60,15 @@ def perplexity(
         batches, states = _contiguous(model, sentences, chosen, batch_words)
     else:
         batches, states = _whole_sentences(sentences, chosen, batch_words), None
-    # Forward and backward log probabilities, unigram's, unknown words, words, predictions.
-    sums = numpy.zeros(6)
     was_training = model.training
     model.eval()
     try:
-        for batch in batches:
-            if should_stop():
-                return None
-            if batch is not None:
-                targets = batch.targets[0]
-                likelihoods = model.log_likelihood(batch, states)
-                sums[:2] += likelihoods.double().sum(1).cpu().numpy()
-                sums[2] += 0 if unigram is None else unigram[targets].sum()
-                sums[3:] += (targets == UNK_ID).sum(), batch.n_words, batch.n_targets
+        sums = _sum(model, batches, states, unigram, should_stop)
     finally:
         model.train(was_training)
-    total = all_reduce_sum(torch.from_numpy(sums).to(model.bilm.device)).tolist()
+    if sums is None:
+        return None
+    total = sum_over_processes(torch.from_numpy(sums).to(model.bilm.device)).tolist()
     *log_probabilities, n_unknown, n_words, n_targets = total
     forward, backward, of_unigram = (-value / n_targets for value in log_probabilities)
     return {
@@ -91,6 +80,27 @@ def perplexity(
         "n_sentences": len(chosen),
         "unknown": n_unknown / n_words,
     }
+
+
+def _sum(
+    model: LanguageModel,
+    batches: Iterable[Optional[Batch]],
+    states: Optional[list[LayerState]],
+    unigram: Optional[numpy.ndarray],
+    should_stop: Callable[[], bool],
+) -> Optional[numpy.ndarray]:
+    """RETURNS (Optional[ndarray]): Forward and backward log probabilities, unigram's, unknown
+    words, words, predictions. None if it was stopped."""
+    sums = numpy.zeros(6)
+    for batch in batches:
+        if should_stop():
+            return None
+        if batch is not None:
+            targets = batch.targets[0]
+            sums[:2] += model.log_likelihood(batch, states).double().sum(1).cpu().numpy()
+            sums[2] += 0 if unigram is None else unigram[targets].sum()
+            sums[3:] += (targets == UNK_ID).sum(), batch.n_words, batch.n_targets
+    return sums
 
 
 def finite(scores: dict[str, Any]) -> dict[str, Any]:

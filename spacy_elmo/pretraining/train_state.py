@@ -48,7 +48,7 @@ class TrainState:
     pending: Optional[dict[str, Any]] = None
 
     def to_dict(self) -> dict[str, Any]:
-        """RETURNS (dict): As JSON can hold it."""
+        """RETURNS (dict): JSON, which has no infinity."""
         return {**vars(self), "best": None if math.isinf(self.best) else self.best}
 
     @classmethod
@@ -58,8 +58,7 @@ class TrainState:
     @property
     def record(self) -> Optional[dict[str, Any]]:
         """The evaluation of this step; None if there is none."""
-        records = [record for record in self.history if record["step"] == self.step]
-        return records[-1] if records else None
+        return next((x for x in self.history[-1:] if x["step"] == self.step), None)
 
     def is_due(self, settings: PretrainingConfig) -> bool:
         """RETURNS (bool): Whether this step is to be evaluated."""
@@ -69,10 +68,8 @@ class TrainState:
 
     def is_at_limit(self, settings: PretrainingConfig) -> bool:
         """RETURNS (bool): Whether max_steps or max_minutes is reached."""
-        return bool(
-            (settings.max_steps and self.step >= settings.max_steps)
-            or (settings.max_minutes and self.seconds / 60 >= settings.max_minutes)
-        )
+        by_steps = settings.max_steps and self.step >= settings.max_steps
+        return bool(by_steps or 0 < settings.max_minutes <= self.seconds / 60)
 
     def is_out_of_patience(self, settings: PretrainingConfig) -> bool:
         # Evaluations at a limit were not due, and do not count.
@@ -92,8 +89,7 @@ class TrainState:
     ) -> dict[str, Any]:
         """RETURNS (dict): What loggers get after an evaluation; see `loggers`.
 
-        scores (dict): What `perplexity` returned.
-        means (dict): What `means` returned.
+        scores, means (dict): The results of `perplexity` and `means`.
         start (TrainState): The state at the start of this run.
         epoch_words (int): Words per epoch.
         """
@@ -103,16 +99,13 @@ class TrainState:
         # Earlier runs may be of another machine; only they have a rate before the first step.
         since = start if self.step > start.step else TrainState()
         seconds = max(self.seconds - since.seconds, 1e-9)
-        steps_per_second = (self.step - since.step) / seconds
         words_per_second = (self.n_words - since.n_words) / seconds
-        estimates = []
-        if settings.max_steps:
-            estimates.append((settings.max_steps - self.step) / steps_per_second)
-        if settings.max_epochs:
-            n_words = settings.max_epochs * epoch_words
-            estimates.append((n_words - self.n_words) / words_per_second)
-        if settings.max_minutes:
-            estimates.append(60 * settings.max_minutes - self.seconds)
+        # Seconds until each limit.
+        by_steps = (settings.max_steps - self.step) * seconds / (self.step - since.step)
+        by_epochs = (settings.max_epochs * epoch_words - self.n_words) / words_per_second
+        by_minutes = 60 * settings.max_minutes - self.seconds
+        limits = settings.max_steps, settings.max_epochs, settings.max_minutes
+        estimates = [x for x, limit in zip((by_steps, by_epochs, by_minutes), limits) if limit]
         return {
             "epoch": self.epoch,
             "step": self.step,
@@ -123,7 +116,6 @@ class TrainState:
             "other_scores": {name: scores[name] for name in names} | others,
             "checkpoints": [],
             "words_per_second": words_per_second,
-            # Until the first limit.
             "seconds_left": max(0.0, min(estimates)) if estimates else None,
         }
 
@@ -149,12 +141,11 @@ def describe_changes(changes: Mapping[str, tuple[Any, Any]], n_left: int, learn_
 
 
 def count_steps(settings: PretrainingConfig, n_batches: int, state: TrainState, n_left: int) -> int:
-    """Count the steps of a training.
+    """Count the steps of a training, about.
 
     n_batches (int): Batches of an epoch.
-    state (TrainState): How far the training is.
-    n_left (int): Batches that are left of its epoch.
-    RETURNS (int): The steps from its beginning to its end, about; 0 if there is no limit.
+    n_left (int): Batches that are left of the present epoch.
+    RETURNS (int): The steps from the beginning to the end; 0 if there is no limit.
     RAISES (ValueError): If the schedule needs the number, and there is no limit.
     """
     limits = [settings.max_steps] if settings.max_steps else []

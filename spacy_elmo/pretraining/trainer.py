@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import torch
 from wasabi import msg
@@ -20,7 +20,15 @@ from . import checkpoint as checkpoints
 from .batches import ContiguousBatches, EpochBatches, make_epoch
 from .config import LENGTH_SETTINGS, RunConfig
 from .corpus import Corpus
-from .distributed import all_gather, all_reduce_sum, any_rank, barrier, broadcast, rank, world_size
+from .distributed import (
+    all_gather,
+    any_rank,
+    barrier,
+    broadcast,
+    broadcast_weights,
+    rank,
+    world_size,
+)
 from .export import write_model
 from .init_model import build_model
 from .loggers import Log, ProgressLines
@@ -43,13 +51,19 @@ STOP_SIGNALS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name
 LOG = "log.jsonl"
 
 
+class Due(NamedTuple):
+    """What is to be done after a step. `end`: a limit is reached."""
+
+    evaluation: bool
+    end: bool
+    checkpoint: bool
+    line: bool
+
+
 class Trainer:
     """One run of a training; `pretrain` makes it.
 
-    config (RunConfig): What to train, and how.
     output (Path): The folder of the run, which no other process uses.
-    corpus (Corpus): The corpus.
-    device (torch.device): The device.
     checkpoint (Optional[Path]): What to continue from; None for a new training.
     RAISES (ValueError): If config, corpus and checkpoint do not fit together.
     """
@@ -62,32 +76,26 @@ class Trainer:
         device: torch.device,
         checkpoint: Optional[Path] = None,
     ) -> None:
-        self.config = config
-        self.settings = config.pretraining
-        self.output = output
-        self.corpus = corpus
-        self.device = device
+        self.config, self.settings = config, config.pretraining
+        self.output, self.corpus, self.device = output, corpus, device
         self.state = TrainState()
         self.interrupted = False
-        self._unigram = corpus.unigram_log_probabilities()
-        self._stop_requested = False
+        self._signalled = self._stopping = self._ended = False
         self._carried: list[LayerState] = []
         saved: dict[str, Any] = {}
         changes: dict[str, tuple[Any, Any]] = {}
         if checkpoint is not None:
             saved = checkpoints.read_state(checkpoint)
             changes = checkpoints.check_same_training(saved, config, corpus)
-        n_batches = len(self._epoch(0))  # Raises if there are too many rows for the corpus.
-        torch.manual_seed(config.system.seed)
-        model_config = config
-        if "bilm" in saved:
             # The model that the training started from is not needed.
             paths = replace(config.paths, init_from=None)
-            bilm = BiLMConfig.from_options(saved["bilm"])
-            model_config = replace(config, paths=paths, bilm=bilm)
-        self.model, self.origin = build_model(model_config, corpus)
+            config = replace(config, paths=paths, bilm=BiLMConfig.from_options(saved["bilm"]))
+        n_batches = len(self._epoch(0))  # Raises if there are too many rows for the corpus.
+        torch.manual_seed(config.system.seed)
+        self.model, self.origin = build_model(config, corpus)
         self.model.to(device)
         self.model.bilm.lstm.kernel = self.model.output.kernel = config.system.kernel
+        broadcast_weights(self.model)
         self.updater = Updater(self.model, self.settings, config.system.seed)
         if checkpoint is not None:
             self._restore(checkpoint, saved, changes)
@@ -102,14 +110,12 @@ class Trainer:
         self, checkpoint: Path, saved: dict[str, Any], changes: dict[str, tuple[Any, Any]]
     ) -> None:
         carried = checkpoints.restore(checkpoint, self.model, self.updater.optimizer)
+        for h, c in carried:
+            own_h, own_c = (x.chunk(world_size(), 1)[rank()].to(self.device) for x in (h, c))
+            self._carried.append((own_h.contiguous(), own_c.contiguous()))
         self.state = state = TrainState.from_dict(saved["progress"])
         self.origin = f"resumed at step {state.step}"
-        own_rows = [[x.chunk(world_size(), 1)[rank()] for x in pair] for pair in carried]
-        self._carried = [
-            (h.to(self.device).contiguous(), c.to(self.device).contiguous()) for h, c in own_rows
-        ]
-        if rank() == 0:
-            self.updater.sums.copy_(torch.tensor(state.sums, dtype=torch.float64))
+        self.updater.sums.copy_(torch.tensor(state.sums, dtype=torch.float64))
         if changes:
             values = {name: list(pair) for name, pair in changes.items()}
             state.changes.append({"step": state.step + 1, "changes": values})
@@ -160,51 +166,59 @@ class Trainer:
                 # An earlier run was stopped before it.
                 self._evaluate(log)
             self._replace_best()
-            self.interrupted = self._must_stop()
-            if not self.interrupted:
+            if not self._must_stop():
                 self._take_steps(log)
-            if self.state.record is None and not self.interrupted:
+            if self.state.record is None and not self._stopping:
                 # A resumed run that had reached its limits.
                 self._ask_for_evaluation(at_limit=not self.state.is_due(self.settings))
-                self.interrupted = not self._evaluate(log)
+                self._evaluate(log)
+            # Something is left to do.
+            is_pending = self.state.pending is not None
+            self.interrupted = self._stopping and (is_pending or not self._ended)
             self._write_model("last")
             barrier()
 
     def _take_steps(self, log: Log) -> None:
-        """Train until a limit or a signal; `interrupted` is set if something is left to do."""
+        """Train until a limit or a signal."""
         state, settings = self.state, self.settings
-        frequencies = SYNC_EVERY, settings.eval_frequency, settings.checkpoint_frequency
+        self._ended = True  # Unless a signal comes first.
         for epoch, numbers, is_last in self._remaining_steps():
             state.n_words += self.updater.update(epoch, numbers, state.step, self._carried)[1]
             state.step += 1
-            syncs = any(n and state.step % n == 0 for n in frequencies)
-            stop = False
-            if syncs or world_size() == 1:
-                state.seconds = self._now()
-                stop = self._must_stop()
-            is_due = state.is_due(settings)
-            limit = is_last or state.is_at_limit(settings)
-            saves = is_due or limit or stop or self._is_checkpoint_due()
-            reports = self._lines.is_due(state)
-            if syncs or saves or reports:
-                self._read_sums()
-            if is_due or limit:
-                self._ask_for_evaluation(at_limit=not is_due)
-            if saves:
+            due = self._what_is_due(is_last)
+            if due.evaluation or due.end:
+                self._ask_for_evaluation(at_limit=not due.evaluation)
+            if due.checkpoint:
                 # Before the evaluation: after a signal, this process may be killed at any moment.
                 self._save()
-            if state.pending is not None and not stop:
-                if self._evaluate(log):
-                    limit = limit or state.is_out_of_patience(settings)
-                stop = self._must_stop()
-            else:
-                if rank() == 0:
-                    log(None)
-                if reports:
+            if state.pending is not None and not self._stopping:
+                self._evaluate(log)
+            elif rank() == 0:
+                log(None)
+                if due.line:
                     self._lines.print(state, self.updater.learn_rate)
-            if limit or stop:
-                self.interrupted = stop and (state.pending is not None or not limit)
+            self._ended = due.end or state.is_out_of_patience(settings)
+            if self._ended or self._stopping:
                 break
+
+    def _what_is_due(self, is_last: bool) -> Due:
+        """Look at the clock, signals and limits after a step. All processes must call it.
+
+        is_last (bool): Whether the data ends with the step.
+        """
+        state, settings = self.state, self.settings
+        frequencies = SYNC_EVERY, settings.eval_frequency, settings.checkpoint_frequency
+        syncs = any(n and state.step % n == 0 for n in frequencies)
+        if syncs or world_size() == 1:
+            state.seconds = self._now()
+            self._must_stop()
+        evaluation = state.is_due(settings)
+        end = is_last or state.is_at_limit(settings)
+        checkpoint = evaluation or end or self._stopping or self._is_checkpoint_due()
+        line = self._lines.is_due(state)
+        if syncs or checkpoint or line:
+            self._read_sums()
+        return Due(evaluation, end, checkpoint, line)
 
     def _remaining_steps(self) -> Iterator[tuple[EpochBatches, range, bool]]:
         """YIELDS (tuple): An epoch, the batches of one step, and whether the data ends with it."""
@@ -229,18 +243,17 @@ class Trainer:
         return make_epoch(self.corpus.train, self.settings, seed, number, parts)
 
     def _now(self) -> float:
-        """RETURNS (float): Seconds of the training, the same in all processes."""
+        """RETURNS (float): Seconds of the training, in all processes those of rank 0."""
         return broadcast(time.monotonic() - self._began, self.device)
 
     def _is_checkpoint_due(self) -> bool:
-        frequency, minutes = self.settings.checkpoint_frequency, self.settings.checkpoint_minutes
+        frequency, seconds = self.settings.checkpoint_frequency, self.state.seconds - self._saved_at
         by_steps = frequency and self.state.step % frequency == 0
-        by_time = minutes and self.state.seconds - self._saved_at >= 60 * minutes
-        return bool(by_steps or by_time)
+        return bool(by_steps or 0 < 60 * self.settings.checkpoint_minutes <= seconds)
 
     def _read_sums(self) -> None:
         """RAISES (ValueError): If there was no update for too many steps."""
-        self.state.sums = all_reduce_sum(self.updater.sums.clone()).tolist()
+        self.state.sums = self.updater.sums.tolist()
         n_bad = int(self.updater.n_bad)
         if n_bad >= MAX_BAD_STEPS:
             raise self._stopped(f"for {n_bad} steps, {_BAD}")
@@ -273,11 +286,9 @@ class Trainer:
                 "gone: it is written again after a better evaluation"
             )
 
-    def _evaluate(self, log: Log) -> bool:
-        """Make the evaluation that is pending, and write it into the checkpoint of this step.
-
-        RETURNS (bool): False if a signal came first: then it stays pending.
-        """
+    def _evaluate(self, log: Log) -> None:
+        """Make the evaluation that is pending, and write it into the checkpoint of this step. After
+        a signal, it stays pending."""
         state = self.state
         with self.updater.tf32:
             scores = perplexity(
@@ -286,13 +297,13 @@ class Trainer:
                 batch_words=self.settings.batch_words,
                 max_words=self.settings.eval_words,
                 carry_state=self.settings.carry_state,
-                unigram=self._unigram,
+                unigram=self.corpus.unigram_log_probabilities(),
                 should_stop=self._must_stop,
             )
         if scores is None:
-            return False
-        assert state.pending is not None
+            return
         pending = state.pending
+        assert pending is not None
         counts = {"step": state.step, "epoch": state.epoch, "words": state.n_words}
         record = {**counts, "seconds": round(state.seconds, 1), **pending, **finite(scores)}
         last = state.history[-1]["step"] if state.history else 0
@@ -312,7 +323,7 @@ class Trainer:
             log(state.describe(scores, pending, self.start, self.settings, epoch_words))
             if n_skipped := pending.get("skipped"):
                 msg.warn(f"{n_skipped} of the steps since the last evaluation were skipped: {_BAD}")
-        return True
+        self._must_stop()
 
     def _save(self) -> None:
         """Write a checkpoint and remove old ones. All processes must call it.
@@ -352,8 +363,9 @@ class Trainer:
                 temporary.write_text("".join(lines), encoding="utf8")
 
     def _must_stop(self) -> bool:
-        """RETURNS (bool): Whether a signal has reached any process."""
-        return any_rank(self._stop_requested, self.device)
+        """RETURNS (bool): Whether a signal has reached any process; all must call it."""
+        self._stopping = any_rank(self._signalled, self.device)
+        return self._stopping
 
     def _request_stop(self, number: int, frame: Any) -> None:
-        self._stop_requested = True
+        self._signalled = True

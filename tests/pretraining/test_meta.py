@@ -4,7 +4,6 @@ tensors of another device, and where a GPU would be waited for, it raises an err
 from __future__ import annotations
 
 import importlib.util
-import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,18 +89,3 @@ def test_nothing_waits_for_the_device(folders, loss, characters, settings):
         assert loss_value.device.type == "meta" and loss_value.shape == ()
     # For the products of forward and backward passes only.
     assert len(tf32) == 4 and all(tf32) and not torch.backends.cuda.matmul.allow_tf32
-
-
-@needs_triton
-def test_what_a_step_moves():
-    """Of the published shape, 2,048 rows of 20 words: on a GPU, memory is what limits a step."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))
-        count = runpy.run_path(str(BENCHMARKS / "count.py"))
-    forward, backward = count["count_layer"]("triton")
-    assert forward <= 4 and backward <= 4
-    n_rows, n_steps = 2048, 20
-    step = count["count_step"]("triton", n_rows, n_steps, N_WORDS)
-    assert step.bytes.total() <= 3e6 * n_rows * n_steps
-    fixed = count["count_step"]("triton", 1, 1, N_WORDS)
-    assert fixed.bytes.total() <= 4e9

@@ -10,7 +10,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from spacy_elmo.kernels import triton_adagrad, triton_cell, triton_softmax
+from spacy_elmo.kernels import triton_cell
 
 tools = triton.__path__[0] + "/backends/nvidia/bin/"
 
@@ -20,10 +20,9 @@ def run(tool, *args):
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def describe(kernel, product_type, n_warps, absent=(), **constants):
+def describe(kernel, product_type, n_warps, **constants):
     """Compile for tensors and strides that are aligned, as those of the published shapes are."""
     signature, aligned = {}, {}
-    constants |= dict.fromkeys(absent)
     for position, name in enumerate(kernel.arg_names):
         if name in constants:
             signature[name] = "constexpr"
@@ -47,12 +46,8 @@ def describe(kernel, product_type, n_warps, absent=(), **constants):
 
 
 # Of arguments that are not in the type of products.
-TYPES = dict.fromkeys(
-    ("c", "c_previous", "d_c", "d_bias", "bias", "loss", "target_logits"), "*fp32"
-)
-TYPES |= dict.fromkeys(("parameter", "gradient", "sums", "norm"), "*fp32")
-TYPES |= {"targets": "*i64", "rows": "*i64", "clip": "fp32", "limit": "fp32", "rate": "fp32"}
-TYPES |= dict.fromkeys(("n", "n_words", "width"), "i32")
+TYPES = dict.fromkeys(("c", "c_previous", "d_c", "d_bias", "bias"), "*fp32")
+TYPES |= {"clip": "fp32", "n": "i32"}
 
 results = {}
 for dtype in ("bf16", "fp32"):
@@ -65,11 +60,4 @@ for dtype in ("bf16", "fp32"):
         )
     kernel = triton_cell.backward_kernel
     results[f"backward {dtype}"] = describe(kernel, dtype, warps, ROWS=triton_cell.ROWS, **cells)
-    for absent in ((), ("target_logits",)):
-        arguments = triton_softmax.softmax_kernel, dtype, triton_softmax.N_WARPS, absent
-        results[f"softmax {dtype} {absent}"] = describe(*arguments, BLOCK=triton_softmax.BLOCK)
-for absent in ((), ("rows",)):
-    block = triton_adagrad.BLOCK if absent else 512
-    kernel = triton_adagrad.adagrad_kernel
-    results[f"adagrad {absent}"] = describe(kernel, "fp32", block // 256, absent, BLOCK=block)
 json.dump(results, sys.stdout)

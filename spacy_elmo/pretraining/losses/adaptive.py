@@ -44,7 +44,6 @@ class AdaptiveSoftmax(nn.Module):
                 f"projection_dim of {width} for the last cluster: give fewer"
             )
         self.n_words = n_words
-        self.reads_rows = False
         self.softmax = nn.AdaptiveLogSoftmaxWithLoss(width, n_words, inside, head_bias=True)
         self.kernel: Kernel = "auto"
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy
 import torch
@@ -19,6 +18,7 @@ from ...bilm.packing import to_device
 from ...bilm.threads import run_side_by_side
 from ...kernels import Kernel, load_kernels, relative_error
 
+COMPILED_SOFTMAX = "spacy_elmo.kernels.compiled_softmax"
 # Each thread has a gradient of the weights of its own: numbers of all of them together.
 _MAX_GRADIENTS = 64 << 20
 
@@ -26,22 +26,15 @@ _MAX_GRADIENTS = 64 << 20
 _LOGIT_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
 
 
-@dataclass(frozen=True)
-class Samples:
-    """What a step of a sampled softmax reads.
+class Samples(NamedTuple):
+    """The words that a step estimates a normaliser from.
 
-    words (ndarray): The words that the normaliser is estimated from: distinct, rising.
+    words (ndarray): Distinct words, rising.
     n_tries (int): The number of draws, repeated words included.
-    rows (Optional[Tensor]): The samples and the targets, if the gradient is to be that of copies:
-        distinct, rising.
-    copies (dict[Parameter, Tensor]): The layer's parameters, and copies of these rows. They are
-        leaves of the graph, so that no gradient of the whole layer is computed.
     """
 
     words: numpy.ndarray
     n_tries: int
-    rows: Optional[Tensor] = None
-    copies: dict[nn.Parameter, Tensor] = field(default_factory=dict)
 
 
 class Softmax(nn.Module):
@@ -52,7 +45,9 @@ class Softmax(nn.Module):
     n_samples (Optional[int]): Words drawn per step; None: the exact loss.
     weight (Optional[Parameter]): A weight to share with another module.
 
-    The attribute `kernel` chooses what computes the loss; see `load_kernels`.
+    Attributes: `kernel` chooses what computes the loss, see `load_kernels`; `sparse`, whether the
+    weight's gradient from samples is a sparse tensor of the rows that were read, if nothing else
+    reads the weight.
     """
 
     def __init__(
@@ -72,6 +67,7 @@ class Softmax(nn.Module):
         self.weight = weight
         self.bias = nn.Parameter(torch.zeros(n_words))
         self.kernel: Kernel = "auto"
+        self.sparse = False
 
     @torch.no_grad()
     def start_from(self, log_probabilities: Tensor) -> None:
@@ -81,23 +77,11 @@ class Softmax(nn.Module):
         """
         self.bias.copy_(log_probabilities)
 
-    @property
-    def reads_rows(self) -> bool:
-        """Whether a step reads only some rows, and nothing else reads the weights."""
-        return self.n_samples is not None and not self.tied
-
     def draw(self, random: numpy.random.Generator) -> Optional[Samples]:
         """RETURNS (Optional[Samples]): The samples of one step, for both directions."""
         if self.n_samples is None:
             return None
         return Samples(*draw_log_uniform(self.n_words, self.n_samples, random))
-
-    def copy_rows(self, samples: Samples, words: numpy.ndarray) -> Samples:
-        """RETURNS (Samples): The same samples, with copies of the rows of distinct words, rising.
-        They must include the samples and the targets."""
-        rows = to_device(words, self.weight.device)
-        copies = {p: p.detach()[rows].requires_grad_() for p in (self.weight, self.bias)}
-        return replace(samples, rows=rows, copies=copies)
 
     def forward(self, h: Tensor, targets: Tensor, samples: Optional[Samples] = None) -> Tensor:
         """The loss that training minimises.
@@ -123,19 +107,12 @@ class Softmax(nn.Module):
             log_expected_counts(words, self.n_words, samples.n_tries)
             for words in (candidates, targets)
         )
-        weight: Tensor = self.weight
-        bias: Tensor = self.bias
-        if samples.rows is not None:
-            weight, bias = samples.copies[self.weight], samples.copies[self.bias]
-            candidates, targets = (
-                torch.searchsorted(samples.rows, words) for words in (candidates, targets)
-            )
-        # In one gather, which has one gradient.
-        parts = len(candidates), len(targets)
-        rows = torch.cat((candidates, targets))
-        # Unlike an index, it has a fast gradient where many rows are the same.
-        weight, target_weight = F.embedding(rows, weight).split(parts)
-        bias, target_bias = F.embedding(rows, bias[:, None]).squeeze(1).split(parts)
+        # In one gather, which has one gradient. Unlike an index, `F.embedding` has a fast one where
+        # many rows are the same.
+        sparse = self.sparse and not self.tied
+        parts, rows = (len(candidates), len(targets)), torch.cat((candidates, targets))
+        weight, target_weight = F.embedding(rows, self.weight, sparse=sparse).split(parts)
+        bias, target_bias = F.embedding(rows, self.bias[:, None]).squeeze(1).split(parts)
         target_logit = (h * target_weight).sum(1) + target_bias - target_log_count
         bias = bias - log_counts
         return cross_entropy(h, weight, bias, hit, target_logit, kernel=self.kernel)
@@ -173,10 +150,7 @@ def cross_entropy(
     RETURNS (Tensor): The sum over all rows of `logsumexp - logit of the target`.
     """
     dtype = product_dtype(h)
-    name = "compiled_softmax" if h.device.type == "cpu" else "triton_softmax"
-    kernels = load_kernels(
-        f"spacy_elmo.kernels.{name}", kernel, h.device, dtype, weight_dtype=h.dtype
-    )
+    kernels = load_kernels(COMPILED_SOFTMAX, kernel, h.device, dtype, weight_dtype=h.dtype)
     with autocast(h.device, False):
         return _CrossEntropy.apply(h, weight, bias, targets, target_logit, dtype, kernels)
 
@@ -281,27 +255,17 @@ def softmax_error(
     """RETURNS (float): How much the results of a kernel for a few rows differ from PyTorch's own;
     see `relative_error`. The last of its blocks of words is not full."""
     generator = torch.Generator().manual_seed(0)
-    n_rows, n_words = 5, block + 40
-    shapes = (n_rows, n_words), (n_words,), (n_rows,)
     logits, bias, given = (
         torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu").to(device)
-        for shape in shapes
+        for shape in ((5, block + 40), (block + 40,), (5,))
     )
     targets = torch.tensor([0, 7, 100, block - 1, block], device=device)
     pairs = []
-    for target_logits in (None, given):
-        x, target = logits.to(dtype) + bias, targets
-        if target_logits is not None:
-            left_out = x.scatter(1, targets[:, None], -torch.inf)
-            x, target = torch.cat((left_out, given[:, None]), 1), targets.new_full((5,), n_words)
-        gradient = x.softmax(1)
-        gradient[torch.arange(n_rows, device=device), target] -= 1
-        ours, loss = logits.to(dtype, copy=True), torch.empty_like(given)
-        d_bias = torch.zeros_like(bias)
-        softmax_gradient(ours, bias, targets, target_logits, loss=loss, d_bias=d_bias)
-        pairs.append((F.cross_entropy(x, target, reduction="none"), loss))
-        pairs.append((gradient[:, :n_words], ours.float()))
-        pairs.append((gradient[:, :n_words].sum(0), d_bias))
+    for target_logit in (None, given):
+        ours, loss, d_bias = logits.to(dtype, copy=True), given.clone(), torch.zeros_like(bias)
+        gradient, expected = _softmax_gradient(ours + bias, targets, target_logit)
+        softmax_gradient(ours, bias, targets, target_logit, loss=loss, d_bias=d_bias)
+        pairs += [(expected, loss), (gradient, ours.float()), (gradient.sum(0), d_bias)]
     return relative_error(pairs)
 
 
