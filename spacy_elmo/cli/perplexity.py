@@ -60,8 +60,9 @@ def perplexity_cli(
             language_model, output = load_language_model(bilm, unpacked_path, head)
         language_model.to(device)
         reader = Reader(text, encoding, errors)
-        files = find_files(texts, columns=text is not None)
-        tokenized = tokenize(read_texts(files, reader), output.tokenization)
+        tokenized = tokenize(
+            read_texts(find_files(texts, columns=text is not None), reader), output.tokenization
+        )
         tokens = itertools.chain.from_iterable(sentences for _, sentences in tokenized)
         sentences = Sentences.from_tokens(tokens, output.words)
         scores = perplexity(language_model, sentences, carry_state=carry_state)

@@ -21,16 +21,12 @@ from ..tools.texts import find_files, read_texts, total_size
 from .util import ENCODING, ERRORS, INPUT_HELP, TEXT, exit_on_error, lock_folder, warn_of_errors
 
 _FILES = (MANIFEST, *FILES)
-# What calls for a warning: unknown words of a given vocabulary, and words to train on.
-_MAX_UNKNOWN, _MIN_WORDS = 0.5, 1_000_000
+# More unknown words of a given vocabulary call for a warning.
+_MAX_UNKNOWN = 0.5
 
 
 def prepare_cli(
-    inputs: list[str] = typer.Argument(
-        ...,
-        metavar="IN... OUT",
-        help=f"{INPUT_HELP}; then OUT",
-    ),
+    inputs: list[str] = typer.Argument(..., metavar="IN... OUT", help=f"{INPUT_HELP}; then OUT"),
     lang: str = typer.Option("en", "--lang", "-l", help="The language whose tokenizer is used"),
     whitespace: bool = typer.Option(False, "--whitespace", help="Tokens are separated by spaces"),
     one_per_line: bool = typer.Option(
@@ -97,9 +93,6 @@ def prepare_files(
     """Write a corpus of text files, and print what it has.
 
     sources, dev (Sequence[str]): Files, folders or patterns; those of the held-out text.
-    out (Path): The folder of the corpus.
-    reader (Reader): How to read them.
-    force (bool): Replace a corpus.
     settings (dict): The other arguments of `prepare`.
     """
     skipped = "{} is not read: it was written by spacy-elmo, and is not text"
@@ -120,6 +113,10 @@ def prepare_files(
         assert texts is not None  # `find_files` finds a file for every name.
         manifest = prepare(texts, out, dev_texts=dev_texts, **settings)
     warn_of_errors(reader)
+    _report(out, manifest, settings.get("vocabulary") is not None)
+
+
+def _report(out: Path, manifest: dict[str, Any], has_vocabulary: bool) -> None:
     n_tokens, n_unknown = manifest["n_tokens"], manifest["n_unknown"]
     fraction = n_unknown / n_tokens["train"]
     msg.good(
@@ -128,15 +125,10 @@ def prepare_files(
         f"vocabulary of {manifest['n_vocabulary']:,} "
         f"({fraction:.2%} unknown)"
     )
-    if settings.get("vocabulary") is not None and fraction > _MAX_UNKNOWN:
+    if has_vocabulary and fraction > _MAX_UNKNOWN:
         msg.warn(
             f"{fraction:.0%} of the words are not in --vocab: is it of this language, and are its "
             "words spelled as the tokenizer leaves them?"
-        )
-    if n_tokens["train"] < _MIN_WORDS:
-        msg.warn(
-            f"{n_tokens['train']:,} words are too few to learn much from: give a million or more, "
-            "or continue with weights that there are (--paths.init_from)"
         )
     if not n_unknown:
         msg.warn(

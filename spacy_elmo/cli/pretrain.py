@@ -14,6 +14,7 @@ from ..pretraining.config import read_config
 from ..pretraining.distributed import process_group, rank
 from ..pretraining.export import draw_curves
 from ..pretraining.run import pretrain
+from ..pretraining.trainer import Trainer
 from .util import exit_on_error, torch_device
 
 
@@ -44,26 +45,29 @@ def pretrain_cli(
             trainer = pretrain(read_config(config, overrides), output, device=device, resume=resume)
             if rank() > 0:
                 return
-        state = trainer.state
-        if not draw_curves(state.history, output / "curves.png"):
-            msg.info("No curves.png: it needs matplotlib, pip install spacy-elmo[viz]")
-        if trainer.interrupted:
-            # An error code, so that a workflow does not continue with half a training.
-            msg.warn(f"Stopped at step {state.step}; continue with --resume", exits=130)
-        if state.step == trainer.start.step:
-            msg.info(
-                f"Step {state.step} was the last one already; for more, raise "
-                "pretraining.max_steps, max_epochs or max_minutes"
-            )
-        if math.isinf(state.best):
-            msg.warn(
-                "Every perplexity was infinite, so the training has diverged: lower "
-                "pretraining.optimizer.learn_rate, and start again"
-            )
-        else:
-            best = output / "model-best"
-            msg.good(
-                f"Best average perplexity {state.best:.1f} at step {state.best_step} "
-                f"(unigram {state.history[-1]['unigram']:.1f})"
-                f"{f': {best}' if best.exists() else ', whose model-best was removed'}"
-            )
+        _report(trainer, output)
+
+
+def _report(trainer: Trainer, output: Path) -> None:
+    state, best = trainer.state, output / "model-best"
+    if not draw_curves(state.history, output / "curves.png"):
+        msg.info("No curves.png: it needs matplotlib, pip install spacy-elmo[viz]")
+    if trainer.interrupted:
+        # An error code, so that a workflow does not continue with half a training.
+        msg.warn(f"Stopped at step {state.step}; continue with --resume", exits=130)
+    if state.step == trainer.start.step:
+        msg.info(
+            f"Step {state.step} was the last one already; for more, raise pretraining.max_steps, "
+            "max_epochs or max_minutes"
+        )
+    if math.isinf(state.best):
+        msg.warn(
+            "Every perplexity was infinite, so the training has diverged: lower "
+            "pretraining.optimizer.learn_rate, and start again"
+        )
+        return
+    msg.good(
+        f"Best average perplexity {state.best:.1f} at step {state.best_step} "
+        f"(unigram {state.history[-1]['unigram']:.1f})"
+        f"{f': {best}' if best.exists() else ', whose model-best was removed'}"
+    )

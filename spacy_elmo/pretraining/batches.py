@@ -65,19 +65,16 @@ class SentenceBatches:
 
     def size(self, number: int) -> tuple[int, int]:
         """RETURNS (tuple): Words and predictions (per direction) of a batch."""
-        numbers = self.plan[number]
-        n_words = int(self._lengths[numbers].sum())
-        return n_words, n_words + len(numbers)
+        n_words = int(self._lengths[self.plan[number]].sum())
+        return n_words, n_words + len(self.plan[number])
 
     def unread(self, number: int) -> numpy.ndarray:
         """RETURNS (ndarray): The sentences of the batches from this one on."""
         return numpy.concatenate([numpy.zeros(0, numpy.int64), *self.plan[number:]])
 
     def read(self, number: int, rank: int = 0, world_size: int = 1) -> Optional[Batch]:
-        """Read a batch, or one process's share of it.
+        """Read one process's share of a batch; together the shares are the batch.
 
-        number (int): Which batch.
-        rank, world_size (int): Which share of how many; together they are the batch.
         RETURNS (Optional[Batch]): None if the share is empty.
         """
         numbers = self.plan[number][rank::world_size]
@@ -91,9 +88,7 @@ class ContiguousBatches:
     The backward direction reads the words of each sentence in reverse, but the sentences in the
     same order, as in bilm-tf. Less than one word per row is left out at the end.
 
-    sentences (Sentences): A part of a corpus.
     order (ndarray): The sentences of the stream, by number.
-    n_rows (int): Rows.
     unroll_steps (int): Steps per batch.
     RAISES (ValueError): If there is less than a word per row.
     """
@@ -165,24 +160,22 @@ def make_epoch(
     number: int,
     parts: Sequence[tuple[int, int]] = (),
 ) -> EpochBatches:
-    """Decide what an epoch reads.
+    """Decide what an epoch reads. Nothing else decides it.
 
     parts (Sequence[tuple]): What was read of it with other settings: values of batch_words, and how
         many batches. What is left of the epoch has an order of its own.
-    RETURNS (EpochBatches): The batches, which depend on nothing else.
     RAISES (ValueError): If the rows of a batch are too many for the corpus, or their number is not
         a multiple of the number of processes.
     """
     numbers, lengths = numpy.arange(len(sentences)), sentences.lengths
 
     def plan(batch_words: int) -> EpochBatches:
-        n_rows = batch_words // settings.unroll_steps
-        if settings.carry_state and parts and (lengths[numbers] + 1).sum() < n_rows:
-            return SentenceBatches(sentences, [])  # Left out, as at the end of every epoch.
         if not settings.carry_state:
-            return SentenceBatches(
-                sentences, plan_epoch(lengths, batch_words, seed, number, numbers)
-            )
+            batches = plan_epoch(lengths, batch_words, seed, number, numbers)
+            return SentenceBatches(sentences, batches)
+        n_rows = batch_words // settings.unroll_steps
+        if parts and (lengths[numbers] + 1).sum() < n_rows:
+            return SentenceBatches(sentences, [])  # Left out, as at the end of every epoch.
         order = numpy.random.default_rng((seed, number)).permutation(numbers)
         return ContiguousBatches(sentences, order, n_rows, settings.unroll_steps)
 
@@ -215,22 +208,15 @@ def plan_epoch(
     random = numpy.random.default_rng((seed, epoch))
     order = random.permutation(len(lengths) if numbers is None else numbers)
     filled = numpy.cumsum(lengths[order]) // (batch_words * _BATCHES_PER_BUCKET)
-    batches: list[numpy.ndarray] = []
-    for bucket in numpy.split(order, numpy.flatnonzero(numpy.diff(filled)) + 1):
-        batches += group_by_length(lengths, bucket, batch_words)
+    buckets = numpy.split(order, numpy.flatnonzero(numpy.diff(filled)) + 1)
+    batches = [batch for x in buckets for batch in group_by_length(lengths, x, batch_words)]
     return [batches[i] for i in random.permutation(len(batches)) if len(batches[i])]
 
 
 def group_by_length(
     lengths: numpy.ndarray, numbers: numpy.ndarray, batch_words: int
 ) -> list[numpy.ndarray]:
-    """Put sentences of similar length together.
-
-    lengths (ndarray): Tokens per sentence, of all sentences.
-    numbers (ndarray): The sentences to read.
-    batch_words (int): Tokens per batch, about; a longer sentence is a batch of its own.
-    RETURNS (list): The sentences of each batch.
-    """
+    """Put sentences of similar length together; see `plan_epoch`."""
     numbers = numbers[numpy.argsort(lengths[numbers], kind="stable")]
     batch = (numpy.cumsum(lengths[numbers]) - 1) // batch_words
     return numpy.split(numbers, numpy.flatnonzero(numpy.diff(batch)) + 1)
@@ -263,15 +249,11 @@ def _read_rows(
         words[is_word] = sentences.ids[rows[is_word]]
         return words
 
-    inputs = numpy.stack(
-        (read(starts + position - 1, is_inside, BOS_ID), read(ends - position, is_inside, EOS_ID))
-    )
-    targets = numpy.stack(
-        (
-            read(starts + position, ~is_last, EOS_ID),
-            read(ends - position - 1, ~is_last, BOS_ID),
-        )
-    )
+    forward = read(starts + position - 1, is_inside, BOS_ID)
+    backward = read(ends - position, is_inside, EOS_ID)
+    next_words = read(starts + position, ~is_last, EOS_ID)
+    previous_words = read(ends - position - 1, ~is_last, BOS_ID)
+    inputs, targets = numpy.stack((forward, backward)), numpy.stack((next_words, previous_words))
     types, index = numpy.unique(inputs, return_inverse=True)
     return Batch(
         batch_sizes,

@@ -21,19 +21,25 @@ import itertools
 import json
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Optional
 
 import numpy
-from pydantic import ValidationError
 
 from ..bilm.token_encoder import SPECIAL_WORDS
 from ..files import atomic_folder, sha256
-from .corpus_checks import warn_if_unsegmented, warn_if_unsorted
 from .tokenize import TokenizationConfig, tokenize
-from .vocabulary import BOS_ID, EOS_ID, UNK_ID, order_types
+from .vocabulary import (
+    BOS_ID,
+    EOS_ID,
+    UNK_ID,
+    order_types,
+    warn_if_unsegmented,
+    warn_if_unsorted,
+)  # fmt: skip
 
 VERSION = 2
 MANIFEST = "manifest.json"
@@ -52,8 +58,7 @@ class Sentences:
     ids (ndarray): Word types of all tokens.
     ends (ndarray): Where each sentence ends.
     types (list[str]): The texts of the word types: special words, vocabulary, others.
-    n_vocabulary (int): Words that are predicted, special ones included; types from here on are
-        predicted as `<UNK>`.
+    n_vocabulary (int): Words that are predicted; later types are predicted as `<UNK>`.
     """
 
     ids: numpy.ndarray
@@ -129,9 +134,7 @@ def prepare(
 ) -> dict[str, Any]:
     """Write a corpus. The same texts and settings give the same bytes, whatever `n_process` is.
 
-    texts (Iterable[str]): The texts.
     folder (Path): The output; an existing one is replaced when the new one is complete.
-    tokenization (TokenizationConfig): How texts become sentences.
     vocabulary (Optional[Sequence[str]]): The words to predict, special ones first.
     vocab_size (Optional[int]): Or: the number of words, the most frequent ones.
     min_count (int): Or: the minimum count of a word.
@@ -140,13 +143,14 @@ def prepare(
     dev_texts (Optional[Iterable[str]]): Or: the texts that are held out.
     n_process (int): Processes that tokenise.
     RETURNS (dict): The manifest.
-    RAISES (ValueError): If a setting is out of range, there is no text, or too little for both
-        parts.
+    RAISES (ValueError): If there is no text, or too little for both parts.
     """
+    # Before anything is read, which can take hours.
     if dev_texts is not None and dev_fraction is not None:
         raise ValueError("--dev names all of the held-out text: leave out --dev-fraction")
     dev_fraction = 0.01 if dev_fraction is None else dev_fraction
-    _check_ranges(dev_fraction, vocab_size=vocab_size, n_process=n_process)
+    if not 0 < dev_fraction < 1:
+        raise ValueError(f"dev_fraction must be between 0 and 1, found {dev_fraction}")
     with atomic_folder(folder) as new:
         with contextlib.ExitStack() as stack:
             # Generators are closed here, so that their processes end with an error or a signal.
@@ -155,28 +159,21 @@ def prepare(
                 for part in ((texts,) if dev_texts is None else (texts, dev_texts))
             ]
             words, lengths, n_texts = _write_tokens(new, parts, dev_fraction)
-        counts = _count_types(new / "train.ids.bin", len(words))
-        types, final_ids, n_vocabulary = order_types(
-            words, counts.tolist(), vocabulary, vocab_size, min_count
+        counts, n_vocabulary = _number_types(
+            new,
+            words,
+            partial(order_types, vocabulary=vocabulary, size=vocab_size, min_count=min_count),
         )
         for split in SPLITS:
-            _renumber(new / f"{split}.ids.bin", final_ids)
             numpy.cumsum(lengths[split], dtype="int64").tofile(new / f"{split}.ends.bin")
-        counts_by_type = numpy.zeros(len(types), dtype="int64")
-        counts_by_type[final_ids] = counts
-        counts_by_type.tofile(new / "counts.bin")
-        warn_if_unsorted(counts_by_type[len(SPECIAL_WORDS) : n_vocabulary])
-        warn_if_unsegmented(types, counts_by_type)
-        with (new / "types.txt").open("w", encoding="utf8", errors="replace", newline="\n") as file:
-            file.writelines(f"{word}\n" for word in types)
         manifest = {
             "version": VERSION,
             "n_texts": n_texts,
-            "n_types": len(types),
+            "n_types": len(counts),
             "n_vocabulary": n_vocabulary,
             "n_tokens": {split: sum(lengths[split]) for split in SPLITS},
             "n_sentences": {split: len(lengths[split]) for split in SPLITS},
-            "n_unknown": int(counts_by_type[n_vocabulary:].sum()),
+            "n_unknown": int(counts[n_vocabulary:].sum()),
             "tokenization": asdict(tokenization),
             "dev_fraction": dev_fraction if dev_texts is None else None,
             "sha256": {name: sha256(new / name) for name in sorted(FILES)},
@@ -186,13 +183,28 @@ def prepare(
     return manifest
 
 
-def _check_ranges(dev_fraction: float, **numbers: Optional[int]) -> None:
-    """Before anything is read, which can take hours."""
-    if not 0 < dev_fraction < 1:
-        raise ValueError(f"dev_fraction must be between 0 and 1, found {dev_fraction}")
-    for name, number in numbers.items():
-        if number is not None and number < 1:
-            raise ValueError(f"{name} must be 1 or more, found {number}")
+def _number_types(
+    folder: Path, words: list[str], order: Callable[..., tuple[list[str], numpy.ndarray, int]]
+) -> tuple[numpy.ndarray, int]:
+    """Number the word types anew, as `order_types` says, and write their texts and counts.
+
+    RETURNS (tuple): The counts, and the size of the vocabulary.
+    """
+    first_counts = numpy.zeros(len(words), dtype="int64")
+    for ids in _map_blocks(folder / "train.ids.bin"):
+        first_counts += numpy.bincount(ids, minlength=len(words))
+    types, final_ids, n_vocabulary = order(words, first_counts.tolist())
+    for split in SPLITS:
+        for ids in _map_blocks(folder / f"{split}.ids.bin"):
+            ids[:] = final_ids[ids]
+    counts = numpy.zeros(len(types), dtype="int64")
+    counts[final_ids] = first_counts
+    counts.tofile(folder / "counts.bin")
+    warn_if_unsorted(counts[len(SPECIAL_WORDS) : n_vocabulary])
+    warn_if_unsegmented(types, counts)
+    with (folder / "types.txt").open("w", encoding="utf8", errors="replace", newline="\n") as file:
+        file.writelines(f"{word}\n" for word in types)
+    return counts, n_vocabulary
 
 
 def _write_tokens(
@@ -234,18 +246,6 @@ def _is_held_out(text: str, fraction: float) -> bool:
     return int.from_bytes(digest, "little") < fraction * 2**64
 
 
-def _count_types(path: Path, n_types: int) -> numpy.ndarray:
-    counts = numpy.zeros(n_types, dtype="int64")
-    for ids in _map_blocks(path):
-        counts += numpy.bincount(ids, minlength=n_types)
-    return counts
-
-
-def _renumber(path: Path, final_ids: numpy.ndarray) -> None:
-    for ids in _map_blocks(path):
-        ids[:] = final_ids[ids]
-
-
 def _map_blocks(path: Path) -> Iterator[numpy.ndarray]:
     """YIELDS (ndarray): The word types in a file, some millions at a time. Changes are written."""
     ids = numpy.memmap(path, dtype="uint32", mode="r+")
@@ -261,38 +261,23 @@ def open_corpus(folder: Path) -> Corpus:
     RAISES (ValueError): If it is no corpus, or has changed since.
     """
     manifest = _read_manifest(folder)
-    try:
-        return _open(folder, manifest)
-    except (KeyError, TypeError, ValidationError) as error:  # Early manifests have no checksum.
-        raise _changed(folder / MANIFEST, repr(error)) from error
-
-
-def _open(folder: Path, manifest: dict[str, Any]) -> Corpus:
-    tokenization = TokenizationConfig(**manifest["tokenization"])
     for name in FILES:
-        path = folder / name
-        _check(path.is_file() and sha256(path) == manifest["sha256"][name], path)
+        if not (folder / name).is_file() or sha256(folder / name) != manifest["sha256"][name]:
+            raise _changed(folder / name)
     # All that is not mapped is read here: a training continues even if the folder is replaced.
-    path = folder / "types.txt"
-    with path.open(encoding="utf8", newline="\n") as file:
+    with (folder / "types.txt").open(encoding="utf8", newline="\n") as file:
         types = [line.rstrip("\n") for line in file]
-    n_types, n_vocabulary = manifest["n_types"], manifest["n_vocabulary"]
-    is_right = tuple(types[:3]) == SPECIAL_WORDS and 3 <= n_vocabulary <= len(types) == n_types
-    _check(is_right, path, f"it should have {n_types} types")
+    splits = {
+        split: Sentences(
+            numpy.memmap(folder / f"{split}.ids.bin", dtype="uint32", mode="r"),
+            numpy.fromfile(folder / f"{split}.ends.bin", dtype="int64"),
+            types,
+            manifest["n_vocabulary"],
+        )
+        for split in SPLITS
+    }
     counts = numpy.fromfile(folder / "counts.bin", dtype="int64")
-    is_right = len(counts) == n_types and counts[n_vocabulary:].sum() == manifest["n_unknown"]
-    _check(is_right, folder / "counts.bin", "it does not fit the vocabulary")
-    splits = {}
-    for split in SPLITS:
-        path, n_tokens = folder / f"{split}.ids.bin", manifest["n_tokens"][split]
-        _check(path.stat().st_size == 4 * n_tokens, path, f"it should have {n_tokens} words")
-        ids = numpy.memmap(path, dtype="uint32", mode="r")
-        _check(ids.max() < n_types, path, f"it has words that are none of the {n_types} types")
-        path = folder / f"{split}.ends.bin"
-        ends = numpy.fromfile(path, dtype="int64")
-        is_right = len(ends) > 0 and ends[-1] == n_tokens and numpy.diff(ends, prepend=0).min() > 0
-        _check(is_right, path, f"it should end with {n_tokens}")
-        splits[split] = Sentences(ids, ends, types, n_vocabulary)
+    tokenization = TokenizationConfig(**manifest["tokenization"])
     return Corpus(folder, manifest, tokenization, **splits, counts=counts)
 
 
@@ -304,26 +289,19 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise ValueError(
             f"no corpus in {folder} ({error}): make one with `spacy elmo prepare`"
         ) from error
-    version = manifest.get("version") if isinstance(manifest, dict) else None
-    if version != VERSION:
+    if not isinstance(manifest, dict) or manifest.get("checksum") != _checksum(manifest):
+        raise _changed(path)
+    if manifest["version"] != VERSION:
         raise ValueError(
-            f"the corpus {folder} is of version {version}, this software reads {VERSION}: "
-            "prepare it again"
+            f"the corpus {folder} is of version {manifest['version']}, this software reads "
+            f"{VERSION}: prepare it again"
         )
-    checksum = _checksum(manifest)
-    _check(manifest.get("checksum", checksum) == checksum, path)
     return manifest
 
 
-def _check(is_right: bool, path: Path, why: str = "") -> None:
-    if not is_right:
-        raise _changed(path, why)
-
-
-def _changed(path: Path, why: str = "") -> ValueError:
+def _changed(path: Path) -> ValueError:
     return ValueError(
-        f"{path} is missing or has changed since `spacy elmo prepare`"
-        f"{why and f' ({why})'}: prepare the corpus again"
+        f"{path} is missing or has changed since `spacy elmo prepare`: prepare the corpus again"
     )
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import itertools
 import multiprocessing
 import os
 import signal
 import threading
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
-from typing import Annotated, Union
+from typing import Annotated
 
 import spacy
 from pydantic import Field
@@ -55,32 +55,30 @@ def tokenize(
         for chunk in _chunks(texts):
             yield from zip(chunk, _tokenize_chunk(settings, chunk))
         return
-    # Not a pool: its processes outlive a parent that is killed, and finish their chunks when it is
-    # interrupted.
     context = multiprocessing.get_context("spawn")
-    workers = []
+    reader, writer = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(n_process, context, _start_worker, (reader,))
+    pending: deque[tuple[list[str], Future[list[list[list[str]]]]]] = deque()
+
+    def next_results() -> Iterator[tuple[str, list[list[str]]]]:
+        chunk, future = pending.popleft()
+        return zip(chunk, future.result())
+
     try:
-        for _ in range(n_process):
-            connection, other_end = context.Pipe()
-            process = context.Process(target=_work, args=(other_end, settings), daemon=True)
-            process.start()
-            other_end.close()  # So that it is closed when the process dies.
-            workers.append((process, connection))
-        # Each worker has one chunk. They take turns, so that the results are in order.
-        pending: deque[tuple[list[str], Connection]] = deque()
-        for chunk, (_, connection) in zip(_chunks(texts), itertools.cycle(workers)):
-            results = _receive(*pending.popleft()) if len(pending) == n_process else ()
-            with contextlib.suppress(OSError):  # `_receive` reports that the process has died.
-                connection.send(chunk)
-            pending.append((chunk, connection))
-            yield from results
-        for chunk, connection in pending:
-            yield from _receive(chunk, connection)
+        for chunk in _chunks(texts):
+            if len(pending) > n_process:
+                yield from next_results()
+            pending.append((chunk, pool.submit(_tokenize_in_worker, settings, chunk)))
+        while pending:
+            yield from next_results()
+    except BrokenProcessPool as error:
+        raise ValueError(
+            "a process that tokenises has died, perhaps for want of memory: use fewer (--n-process)"
+        ) from error
     finally:
-        for process, connection in workers:
-            process.kill()
-            process.join()
-            connection.close()
+        writer.close()  # Ends the workers, even within a chunk.
+        pool.shutdown(cancel_futures=True)
+        reader.close()
 
 
 def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
@@ -96,40 +94,20 @@ def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
         yield chunk
 
 
-def _receive(texts: list[str], connection: Connection) -> Iterable[tuple[str, list[list[str]]]]:
-    """RETURNS (Iterable): The texts of a chunk, and the sentences that a worker sends."""
-    try:
-        result: Union[list[list[list[str]]], Exception] = connection.recv()
-    except (EOFError, OSError) as error:
-        raise ValueError(
-            "a process that tokenises has died, perhaps for want of memory: use fewer (--n-process)"
-        ) from error
-    if isinstance(result, Exception):
-        raise result
-    return zip(texts, result)
+def _start_worker(reader: Connection) -> None:
+    """Let a process end when its parent closes the other end of a pipe, or dies."""
 
+    def end_with_parent() -> None:
+        reader.poll(None)
+        os._exit(1)
 
-def _work(connection: Connection, settings: TokenizationConfig) -> None:
-    """Tokenise chunks until the process is killed or its parent ends."""
-    # At a terminal, the parent gets the signal, too, and kills its workers.
+    # At a terminal, the parent gets the signal, too, and ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    with contextlib.suppress(EOFError):
-        while True:
-            texts = connection.recv()
-            try:
-                sentences = list(_tokenize_chunk(settings, texts))
-                result: Union[list[list[list[str]]], Exception] = sentences
-            except Exception as error:
-                result = error
-            connection.send(result)
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+def _tokenize_in_worker(settings: TokenizationConfig, texts: list[str]) -> list[list[list[str]]]:
+    return list(_tokenize_chunk(settings, texts))
 
 
 def _tokenize_chunk(settings: TokenizationConfig, texts: list[str]) -> Iterable[list[list[str]]]:

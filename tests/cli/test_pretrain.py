@@ -7,7 +7,6 @@ import math
 import shutil
 import signal
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy
@@ -15,11 +14,8 @@ import pytest
 import spacy
 import torch
 
-from spacy_elmo.files import atomic_folder
 from spacy_elmo.pretraining.config import read_config
 from spacy_elmo.pretraining.corpus import open_corpus
-from spacy_elmo.pretraining.export import draw_curves
-from spacy_elmo.pretraining.language_model import LanguageModel
 from spacy_elmo.weights import DEFAULT
 
 from ..pretraining.conftest import sentences
@@ -60,22 +56,6 @@ def test_the_curves(run):
     pytest.importorskip("matplotlib")
     data = (run / "out" / "curves.png").read_bytes()
     assert data.startswith(b"\x89PNG") and len(data) > 5000
-
-
-def test_the_ticks_of_the_curves_are_numbers(tmp_path, monkeypatch):
-    """600 and 300, and not as powers of ten."""
-    figures = pytest.importorskip("matplotlib.figure")
-    labels, save = [], figures.Figure.savefig
-
-    def save_and_look(figure, *arguments, **settings):
-        save(figure, *arguments, **settings)
-        labels.extend(x.get_text() for x in figure.axes[0].get_yticklabels(which="both"))
-
-    monkeypatch.setattr(figures.Figure, "savefig", save_and_look)
-    names = ("forward", "backward", "average", "unigram")
-    history = [{"words": n, **dict.fromkeys(names, n)} for n in (250, 650)]
-    assert draw_curves(history, tmp_path / "curves.png")
-    assert {"300", "600"} <= {*labels} and not any("^" in label for label in labels)
 
 
 def test_perplexity(run, monkeypatch):
@@ -130,16 +110,6 @@ def test_perplexity_with_an_output_layer_from_elsewhere(run, tmp_path):
     assert f"in {head} is another model's" in fail("perplexity", DEFAULT, text, "--head", head)
 
 
-def test_resume(run):
-    output = fail("pretrain", run / "config.cfg", run / "out")
-    assert "holds a run already" in output
-    output = succeed(
-        "pretrain", run / "config.cfg", run / "out", "--resume",
-        "--pretraining.max_steps", "40", "--pretraining.eval_frequency", "15",
-    )  # fmt: skip
-    assert "step-00000040" in {path.name for path in (run / "out").iterdir()}
-
-
 def test_an_interrupted_run_is_no_success(run, monkeypatch):
     """Or a workflow would continue with half a training."""
     monkeypatch.setattr(
@@ -166,28 +136,6 @@ def test_messages(run, tmp_path, monkeypatch):
     assert "Step 4 was the last one already" in output and "Best average perplexity" in output
 
 
-def test_a_limit_before_the_first_evaluation(run, tmp_path, monkeypatch):
-    """Stopped during it; what is resumed then has no step left, but a model."""
-    command = ("pretrain", run / "config.cfg", tmp_path / "out", "--pretraining.eval_frequency", 99)
-    with monkeypatch.context() as patch:
-        real = LanguageModel.log_likelihood
-
-        def log_likelihood(*arguments):
-            signal.raise_signal(signal.SIGTERM)
-            return real(*arguments)
-
-        patch.setattr(LanguageModel, "log_likelihood", log_likelihood)
-        assert main(*command, "--pretraining.max_steps", 6).exit_code == 130
-    assert not (tmp_path / "out" / "model-best").exists()
-    output = " ".join(succeed(*command, "--resume", "--pretraining.max_steps", 6).split())
-    assert "Step 6 was the last one already" in output
-    assert (tmp_path / "out" / "model-best" / "config.cfg").is_file()
-    scores = json.loads(
-        succeed("perplexity", tmp_path / "out" / "model-best", run / "text.txt", "--json")
-    )
-    assert scores["average"] > 1
-
-
 def test_a_training_that_diverges(run, tmp_path):
     output = " ".join(
         succeed(
@@ -208,27 +156,6 @@ def test_the_gpu_that_is_named_is_the_current_one(run, tmp_path, monkeypatch):
     fail("pretrain", tmp_path / "absent.cfg", tmp_path / "out", "--gpu-id", 1)
     assert {torch.device("cuda", gpu) if isinstance(gpu, int) else torch.device(gpu)
             for gpu in chosen} == {torch.device("cuda", 1)}  # fmt: skip
-
-
-def test_prepare_into_the_folder_it_is_in(run, tmp_path, monkeypatch):
-    command = ("prepare", run / "text.txt", "--whitespace", "--vocab-size", 15)
-    (tmp_path / "corpus").mkdir()
-    monkeypatch.chdir(tmp_path / "corpus")
-    assert "exists already" in fail(*command, ".")
-    succeed(*command, ".", "--force")
-    assert (tmp_path / "corpus" / "manifest.json").is_file()
-
-
-def test_what_a_killed_command_left_is_removed(run, tmp_path):
-    with pytest.raises(KeyboardInterrupt), atomic_folder(tmp_path / "corpus") as half:
-        (half / "train.raw").write_text("half")
-        shutil.copytree(half.parent, tmp_path / "copy")
-        raise KeyboardInterrupt
-    leftover = half.parent
-    shutil.move(tmp_path / "copy", leftover)
-    (tmp_path / ".corpus.notes.tmp").write_text("the user's own")
-    succeed("prepare", run / "text.txt", tmp_path / "corpus", "--whitespace", "--vocab-size", 15)
-    assert {path.name for path in tmp_path.iterdir()} == {"corpus", ".corpus.notes.tmp"}
 
 
 @pytest.mark.parametrize("n_process", [1, 2])
@@ -263,71 +190,27 @@ def test_prepare_with_held_out_text_of_ones_own(tmp_path, n_process):
     assert "train.txt is both a text and held out" in message
 
 
-def test_prepare_in_another_thread(run, tmp_path):
-    """Only the main one may install signal handlers."""
-    command = ("prepare", run / "text.txt", tmp_path / "corpus", "--whitespace", "--vocab-size", 15)
-    with ThreadPoolExecutor(1) as pool:
-        result = pool.submit(main, *command).result()
-    assert result.exit_code == 0, result.output
-
-
-def test_prepare_says_what_it_does_not_read(run, tmp_path):
-    options = ("--whitespace", "--sentence-per-line", "--vocab-size", 15, "--dev-fraction", 0.1)
-    output = succeed("prepare", run, tmp_path / "corpus", *options)
-    for name in ("corpus", "out"):
-        assert f"{run / name} is not read" in "".join(output.splitlines()).replace("  ", "")
-    sizes = [json.loads((x / "corpus" / "manifest.json").read_text())["n_texts"]
-             for x in (run, tmp_path)]  # fmt: skip
-    assert sizes[0] == sizes[1]
-
-
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["prepare", "{run}/text.txt", "{run}/corpus"], "exists already"),
-        (["prepare", "{run}/text.txt", "{run}/config.cfg"], "was the output left out?"),
-        (["prepare", "{run}/text.txt", "{run}/config.cfg", "-F"], "was the output left out?"),
         (["prepare", "{run}/text.txt", "{run}/out", "-F"], "no manifest.json in it"),
-        (
-            [
-                "prepare",
-                "{run}/text.txt",
-                "{run}/new",
-                "--min-count",
-                "2",
-                "--vocab",
-                "{run}/out/model-best.head/vocab.txt",
-            ],
-            "leave out --vocab-size and --min-count",
-        ),
         (["prepare", "{run}/absent", "{run}/new"], "no such file"),
         (["prepare", "{run}/text.txt"], "give input files and an output folder"),
         (["prepare", "{run}/text.txt", "{run}/new", "--lang", "qqq"], "cannot tokenise 'qqq'"),
+        (["prepare", "{run}/text.txt", "{run}/new", "--dev-fraction", "2"], "between 0 and 1"),
         (["pretrain", "{run}/absent.cfg", "{run}/new"], "cannot read the config"),
+        (["pretrain", "{run}/config.cfg", "{run}/out"], "holds a run already"),
         (["pretrain", "{run}/config.cfg", "{run}/new", "--paths.corpus", "no"], "no corpus in no"),
-        (["pretrain", "{run}/config.cfg", "{run}/new", "--pretraining.x", "1"], "pretraining.x"),
         (
             ["pretrain", "{run}/config.cfg", "{run}/new", "--max_steps", "9"],
             "no option --max_steps",
         ),
         (["pretrain", "{run}/config.cfg", "{run}/new", "--gpu-id", "7"], "PyTorch finds"),
-        (["perplexity", "{run}/out/model-best", "{run}/text.txt", "-g", "7"], "PyTorch finds"),
         (["perplexity", "{run}/absent", "{run}/text.txt"], "no pipeline and no weights"),
-        (["perplexity", "{run}/out/model-best", "{run}/absent"], "no such file"),
     ],
 )
 def test_bad_input(run, arguments, message):
     assert message in fail(*(argument.format(run=run) for argument in arguments))
-    assert not (run / "new").exists()
-
-
-def test_numbers_out_of_range(run):
-    for option in ("--vocab-size", "--min-count", "--max-length", "--n-process"):
-        result = main("prepare", run / "text.txt", run / "new", option, 0)
-        assert result.exit_code == 2 and f"'{option}'" in " ".join(result.output.split()), option
-    for value in (2, "nan"):
-        error = fail("prepare", run / "text.txt", run / "new", "--dev-fraction", value)
-        assert "must be between 0 and 1, found" in error
     assert not (run / "new").exists()
 
 
@@ -345,15 +228,6 @@ def test_a_vocabulary_of_another_text(run, tmp_path):
     assert " 100% of the words are not in --vocab: is it of this language" in output
     vocabulary = run / "out" / "model-best.head" / "vocab.txt"
     assert "not in --vocab" not in succeed(*command, "--vocab", vocabulary, "--force")
-
-
-def test_a_corpus_of_few_words(tmp_path):
-    text, line = tmp_path / "text.txt", "the bank of the river and of the mill " * 100
-    for n_lines, is_few in ((1100, True), (1200, False)):
-        text.write_text("".join(f"{line}{i}\n" for i in range(n_lines)))
-        options = ("--whitespace", "--sentence-per-line", "--force")
-        output = " ".join(succeed("prepare", text, tmp_path / "corpus", *options).split())
-        assert ("words are too few to learn much from" in output) == is_few
 
 
 @pytest.mark.parametrize(
@@ -379,21 +253,6 @@ def test_text_that_the_tokenizer_does_not_split(line, is_split, tmp_path):
         UserWarning, match=r"\d words of a script without .* \d\d characters on .*zh"
     ):
         succeed(*command)
-
-
-def test_a_corpus_among_its_texts(run, tmp_path, monkeypatch):
-    """What was written there before is not read, however the folder is named."""
-    (tmp_path / "text.txt").write_text((run / "text.txt").read_text(encoding="utf8"))
-    monkeypatch.chdir(tmp_path)
-    sizes = []
-    for _ in range(2):
-        succeed("prepare", tmp_path, "corpus", "--whitespace", "--vocab-size", 15, "--force")
-        sizes.append(json.loads((tmp_path / "corpus" / "manifest.json").read_text())["n_sentences"])
-    assert sizes[0] == sizes[1]
-
-
-def test_perplexity_without_an_output_layer(run, pipeline):
-    assert "no output layer in" in fail("perplexity", pipeline, run / "text.txt")
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.cfg")), ids=lambda path: path.stem)

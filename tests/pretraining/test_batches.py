@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 from spacy_elmo.pretraining.batches import (
     ContiguousBatches,
-    SentenceBatches,
-    group_by_length,
     pack,
     plan_epoch,
 )
@@ -79,17 +77,6 @@ def test_batches_are_of_similar_length():
     spread = [lengths[batch].max() - lengths[batch].min() for batch in plan]
     assert numpy.median(spread) <= 3
     assert numpy.median([lengths[batch].sum() for batch in plan]) == pytest.approx(1000, rel=0.1)
-
-
-@settings(deadline=None)
-@given(lengths_of)
-def test_an_evaluation_reads_everything(lengths):
-    sentences = make_sentences(lengths)
-    plan = group_by_length(sentences.lengths, numpy.arange(len(sentences)), 20)
-    epoch = SentenceBatches(sentences, plan)
-    batches = [epoch.read(number) for number in range(len(epoch))]
-    assert sum(batch.n_words for batch in batches) == sum(lengths)
-    assert sum(batch.n_targets for batch in batches) == sum(lengths) + len(lengths)
 
 
 @settings(deadline=None)

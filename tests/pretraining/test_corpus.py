@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-import hashlib
 import json
 import multiprocessing
-import re
 import shutil
 import warnings
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 
-import numpy
 import pytest
 import spacy
 
@@ -95,21 +90,6 @@ def test_vocabulary_of_the_tokenizer_is_bounded(monkeypatch):
     assert len(strings) < most + 100 < len(nlp.vocab.strings)
 
 
-def test_one_text_is_no_list_of_texts(tmp_path):
-    with pytest.raises(ValueError, match="texts: 'The bank' is a str, not a batch: give a list"):
-        prepare("The bank", tmp_path / "c", TokenizationConfig(), dev_fraction=0.1)
-
-
-def test_threads_tokenise_with_a_full_vocabulary(monkeypatch):
-    settings = TokenizationConfig()
-    monkeypatch.setattr("spacy_elmo.strings.MAX_STRINGS", 0)
-    texts = [[f"Don't go {i} {j}. It's late, m{i}x{j}!" for j in range(50)] for i in range(6)]
-    expected = [list(tokenize(some, settings)) for some in texts]
-    with ThreadPoolExecutor(4) as threads:
-        results = threads.map(lambda i: list(tokenize(texts[i % 6], settings)), range(60))
-        assert all(result == expected[i % 6] for i, result in enumerate(results))
-
-
 def test_long_sentences_are_cut(tmp_path):
     settings = TokenizationConfig(whitespace=True, one_per_line=True, max_length=4)
     lines = [" ".join(f"w{i}" for i in range(n)) for n in range(1, 40)]
@@ -117,17 +97,6 @@ def test_long_sentences_are_cut(tmp_path):
     corpus = open_corpus(tmp_path / "c")
     assert max(corpus.train.lengths.max(), corpus.dev.lengths.max()) == 4
     assert sum(corpus.manifest["n_tokens"].values()) == sum(range(1, 40))
-
-
-def test_tokens_are_split_one_text_at_a_time():
-    """The lists of a whole chunk would cost more than the splitting: they are garbage-collected."""
-    texts = ["one line"] * 2000
-    next(tokenize(texts, SENTENCE_PER_LINE))  # Makes the pipeline.
-    gc.collect()
-    stream = tokenize(texts, SENTENCE_PER_LINE)
-    n_before = len(gc.get_objects())
-    assert next(stream) == ("one line", [["one", "line"]])
-    assert len(gc.get_objects()) - n_before < 1000
 
 
 def test_given_vocabulary(tmp_path):
@@ -173,24 +142,6 @@ def test_empty_corpus(tmp_path, texts):
     assert not (tmp_path / "c").exists() and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "settings, message",
-    [
-        ({"dev_fraction": 2.0}, "dev_fraction must be between 0 and 1, found 2.0"),
-        ({"dev_fraction": 0.0}, "dev_fraction must be between 0 and 1, found 0.0"),
-        ({"dev_fraction": float("nan")}, "dev_fraction must be between 0 and 1, found nan"),
-        ({"vocab_size": -1}, "vocab_size must be 1 or more, found -1"),
-        ({"n_process": 0}, "n_process must be 1 or more, found 0"),
-    ],
-)
-def test_settings_out_of_range_are_refused_before_texts_are_read(tmp_path, settings, message):
-    texts = iter(sentences())
-    with pytest.raises(ValueError, match=message):
-        prepare(texts, tmp_path / "c", SENTENCE_PER_LINE, **settings)
-    assert next(texts) == next(iter(sentences()))
-    assert not list(tmp_path.iterdir())
-
-
 def test_too_small_to_hold_something_out(tmp_path):
     with pytest.raises(ValueError, match="the corpus is too small"):
         prepare(["one line"], tmp_path / "c", SENTENCE_PER_LINE)
@@ -224,69 +175,6 @@ def test_changed_corpus(tmp_path):
 def test_no_corpus(tmp_path):
     with pytest.raises(ValueError, match=r"no corpus in .*spacy elmo prepare"):
         open_corpus(tmp_path)
-
-
-def damaged(corpus, folder, change):
-    """A copy of a corpus with another manifest, and checksums that are right."""
-    shutil.copytree(corpus.folder, folder)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest.pop("checksum", None)  # As of those that were made before it was there.
-    change(folder, manifest)
-    manifest["sha256"] = {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.iterdir())
-        if path.name != "manifest.json" and path.name in manifest["sha256"]
-    } or manifest["sha256"]
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    return folder
-
-
-def set_id(folder, manifest):
-    ids = numpy.fromfile(folder / "dev.ids.bin", dtype="uint32")
-    ids[3] = manifest["n_types"]
-    ids.tofile(folder / "dev.ids.bin")
-
-
-def cut(name):
-    def change(folder, manifest):
-        path = folder / name
-        path.write_bytes(path.read_bytes()[:-1])
-
-    return change
-
-
-def empty(name):
-    return lambda folder, manifest: (folder / name).write_bytes(b"")
-
-
-@pytest.mark.parametrize(
-    "change, name",
-    [
-        (lambda folder, manifest: None, None),
-        (set_id, "dev.ids.bin"),
-        *((cut(name), name) for name in ("train.ids.bin", "dev.ends.bin")),
-        *((empty(name), name) for name in ("train.ids.bin", "dev.ends.bin")),
-        *((empty(name), name) for name in ("types.txt", "counts.bin")),
-        (cut("counts.bin"), "counts.bin"),
-        (lambda folder, manifest: manifest.pop("n_types"), "manifest.json"),
-        (lambda folder, manifest: manifest.pop("tokenization"), "manifest.json"),
-        (lambda folder, manifest: manifest["sha256"].pop("counts.bin"), "manifest.json"),
-        (lambda folder, manifest: manifest.update(n_types="22"), "types.txt"),
-        (lambda folder, manifest: manifest.update(n_tokens=[1, 2]), "manifest.json"),
-        (lambda folder, manifest: manifest["tokenization"].update(lang=5), "manifest.json"),
-        (lambda folder, manifest: manifest.update(n_vocabulary=17), "counts.bin"),
-        (lambda folder, manifest: manifest.update(n_vocabulary=10**6), "types.txt"),
-        (lambda folder, manifest: manifest.update(n_types=10**6), "types.txt"),
-    ],
-)
-def test_damaged_corpora(corpus, tmp_path, change, name):
-    """Also those whose checksums are right."""
-    folder = damaged(corpus, tmp_path / "c", change)
-    if name is None:
-        assert len(open_corpus(folder).dev) == len(corpus.dev)
-        return
-    with pytest.raises(ValueError, match=f"{re.escape(name)} is missing or has changed"):
-        open_corpus(folder)
 
 
 @pytest.mark.parametrize("key, value", [("n_texts", 49), ("n_vocabulary", 19)])
