@@ -127,7 +127,6 @@ setup(
         "spacy_loggers": [
             "spacy-elmo.MixLogger.v1 = spacy_elmo.mix_logger:mix_logger",
             "spacy-elmo.PretrainConsoleLogger.v1 = spacy_elmo.pretraining.loggers:console_logger",
-            "spacy-elmo.TensorBoardLogger.v1 = spacy_elmo.pretraining.loggers:tensorboard_logger",
         ],
         "spacy_cli": ["elmo = spacy_elmo.cli:app"],
     },

@@ -204,7 +204,6 @@ def blocks() -> list[str]:
         section("`spacy-elmo.gradual_unfreezing.v1`", callbacks.gradual_unfreezing, about=True),
         section("`spacy-elmo.MixLogger.v1`", mix_logger.mix_logger, about=True),
         section("`spacy-elmo.PretrainConsoleLogger.v1`", loggers.console_logger, about=True),
-        section("`spacy-elmo.TensorBoardLogger.v1`", loggers.tensorboard_logger, about=True),
     ]  # fmt: skip
 
 

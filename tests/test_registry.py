@@ -27,7 +27,6 @@ REQUIRED = {
     },
     "spacy-elmo.LearnedMix.v1": {"width": 5},
     "spacy-elmo.TextCatSum.v1": {"tok2vec": listener(), "exclusive_classes": True, "nO": 2},
-    "spacy-elmo.TensorBoardLogger.v1": {"folder": "events"},
     "spacy-elmo.gradual_unfreezing.v1": {"every": 10},
 }
 NAMES = {

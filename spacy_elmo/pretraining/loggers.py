@@ -39,63 +39,28 @@ def console_logger(progress_bar: bool = True) -> Setup:
         nlp: Language, stdout: IO[str] = sys.stdout, stderr: IO[str] = sys.stderr
     ) -> tuple[Log, Callable[[], None]]:
         total = nlp.config["pretraining"]["eval_frequency"] or None
+        disable = None if progress_bar else True
+        bar = tqdm(total=total, leave=False, disable=disable, unit="step", file=stderr)
 
         def row(cells: Sequence[str]) -> None:
+            bar.clear()
             line = "  ".join(cell.rjust(width) for cell, width in zip(cells, _WIDTHS))
             print(line, file=stdout, flush=True)
 
-        def new_bar() -> Any:
-            disable = None if progress_bar else True
-            return tqdm(total=total, leave=False, disable=disable, unit="step", file=stderr)
-
         row(_HEADER)
         row(["-" * width for width in _WIDTHS])
-        bar = new_bar()
 
         def log_step(info: Optional[dict[str, Any]]) -> None:
-            nonlocal bar
             bar.update(1)
             if info is None:
                 return
-            bar.close()
             scores, loss = info["other_scores"], info["losses"].get("elmo")
             cells = [str(info["epoch"]), str(info["step"]), "" if loss is None else f"{loss:.3f}"]
             cells += [f"{scores[name]:.1f}" for name in ("forward", "backward", "average")]
             row([*cells, f"{info['words_per_second']:,.0f}", _duration(info["seconds_left"])])
-            bar = new_bar()
+            bar.reset()
 
-        return log_step, lambda: bar.close()
-
-    return setup
-
-
-@registry.loggers("spacy-elmo.TensorBoardLogger.v1")
-def tensorboard_logger(folder: str) -> Setup:
-    """Write event files with PyTorch's writer, which needs the package `tensorboard`.
-
-    folder (str): The folder of the files.
-    """
-
-    def setup(
-        nlp: Language, stdout: IO[str] = sys.stdout, stderr: IO[str] = sys.stderr
-    ) -> tuple[Log, Callable[[], None]]:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ValueError(f"no TensorBoard ({error}): pip install tensorboard") from error
-        writer = SummaryWriter(folder)
-
-        def log_step(info: Optional[dict[str, Any]]) -> None:
-            if info is None:
-                return
-            for name, value in {**info["other_scores"], **info["losses"]}.items():
-                tag = "loss" if name in info["losses"] else name
-                writer.add_scalar(f"pretraining/{tag}", value, info["step"])
-            writer.add_scalar(
-                "pretraining/words_per_second", info["words_per_second"], info["step"]
-            )
-
-        return log_step, writer.close
+        return log_step, bar.close
 
     return setup
 
