@@ -28,18 +28,13 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..bilm.lstm_layer import LayerState
-from ..files import atomic_folder, clear_temporary, remove_folder, save_tensors, sha256
+from ..files import atomic_folder, remove_folder, save_tensors, sha256
 from .config import RECORDED_SETTINGS, RunConfig, diff_configs
 from .corpus import Corpus
 from .distributed import any_rank, broadcast
 
 _STATE, _CHECKSUMS = "state.json", "checksums.json"
 _NAME = re.compile(r"step-\d{8,}")
-# Temporary files and folders that killed processes leave in the folder of a run.
-_LEFTOVER = re.compile(
-    r"\.(?P<name>step-\d{8,}|model-(best|last)(\.head)?|log\.jsonl|curves\.png)"
-    r"\.[0-9a-f]{12}\.tmp"
-)
 
 
 def save(
@@ -49,10 +44,7 @@ def save(
     carried: Sequence[LayerState],
     state: dict[str, Any],
 ) -> None:
-    """Write a checkpoint. When this returns, it is on the disk.
-
-    RAISES (OSError): If it cannot be written; then nothing is left of it.
-    """
+    """Write a checkpoint. When this returns, it is on the disk."""
     tensors = {
         "model": _weights(model),
         "optimizer": {
@@ -70,9 +62,9 @@ def save(
         for name, values in tensors.items():
             contiguous = {key: value.detach().contiguous() for key, value in values.items()}
             save_tensors(contiguous, new / f"{name}.safetensors")
-        _write_json(state, new / _STATE)
+        _write_json(new / _STATE, state)
         sums = {path.name: sha256(path) for path in sorted(new.iterdir())}
-        _write_json(sums, new / _CHECKSUMS)
+        _write_json(new / _CHECKSUMS, sums)
 
 
 def update_state(folder: Path, state: dict[str, Any]) -> None:
@@ -84,8 +76,8 @@ def update_state(folder: Path, state: dict[str, Any]) -> None:
                 os.link(path, new / path.name)
             except OSError:  # Not every file system has links.
                 shutil.copy(path, new / path.name)
-        _write_json(state, new / _STATE)
-        _write_json({**sums, _STATE: sha256(new / _STATE)}, new / _CHECKSUMS)
+        _write_json(new / _STATE, state)
+        _write_json(new / _CHECKSUMS, {**sums, _STATE: sha256(new / _STATE)})
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -138,38 +130,23 @@ def _get_step(path: Path) -> int:
 
 
 def remove_old(output: Path, keep: int, step: int) -> None:
-    """Remove all checkpoints but the last ones.
-
-    step (int): The last step. Checkpoints of later steps are damaged ones that were not used.
-    """
+    """Remove all checkpoints but the last ones up to a step. Later ones are damaged ones that were
+    not used."""
     paths = all_checkpoints(output)
     kept = [path for path in paths if _get_step(path) <= step][-keep:]
-    for path in paths:
-        if path not in kept:
-            remove_folder(path)
+    for path in set(paths).difference(kept):
+        remove_folder(path)
 
 
-def clear(output: Path) -> None:
-    """Remove what killed runs have half-written or half-removed in the folder of a run. No other
-    process may write there."""
-    for path in list(output.iterdir()):
-        match = _LEFTOVER.fullmatch(path.name)
-        if match is not None:
-            clear_temporary(output, match["name"])
-
-
+@torch.no_grad()
 def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> list[LayerState]:
     """Copy a checkpoint's tensors into a model and its optimizer.
 
     RETURNS (list): The LSTMs' states, of all rows.
-    RAISES (ValueError): If they are those of another model.
     """
-    saved, weights = load_file(folder / "model.safetensors"), _weights(model)
-    if {k: v.shape for k, v in saved.items()} != {k: v.shape for k, v in weights.items()}:
-        raise ValueError("the checkpoint's weights are those of another model")
-    with torch.no_grad():
-        for name, value in weights.items():
-            value.copy_(saved[name])
+    saved = load_file(folder / "model.safetensors")
+    for name, value in _weights(model).items():
+        value.copy_(saved[name])
     parameters = dict(model.named_parameters())
     for full, value in load_file(folder / "optimizer.safetensors").items():
         name, key = full.rsplit("/", 1)
@@ -189,12 +166,10 @@ def check_same_training(
     """RETURNS (dict): What has changed of RECORDED_SETTINGS; see `diff_configs`.
     RAISES (ValueError): If the state of a checkpoint is of another config or corpus."""
     changes = diff_configs(state["config"], config.to_dict())
-    if refused := changes.keys() - RECORDED_SETTINGS:
+    if refused := sorted(changes.keys() - RECORDED_SETTINGS):
+        differences = (f"{name}: {changes[name][0]} -> {changes[name][1]}" for name in refused)
         raise ValueError(
-            "cannot resume with another config. It differs in "
-            + "; ".join(
-                f"{name}: {changes[name][0]} -> {changes[name][1]}" for name in sorted(refused)
-            )
+            f"cannot resume with another config. It differs in {'; '.join(differences)}"
         )
     if state["corpus"] != corpus.manifest["sha256"]:
         raise ValueError(
@@ -212,5 +187,5 @@ def _read_json(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf8"))
 
 
-def _write_json(value: dict[str, Any], path: Path) -> None:
+def _write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf8")

@@ -15,7 +15,6 @@ from ..bilm import BiLMConfig
 from ..bilm.config import settings_from_options
 from ..bilm.validation import SETTINGS, Bool, Number, Text, Whole, validate
 from ..kernels import Kernel
-from .losses import LOSSES
 
 Positive = Annotated[Whole, Field(ge=1)]
 Count = Annotated[Whole, Field(ge=0)]
@@ -23,55 +22,35 @@ Rate = Annotated[Number, Field(ge=0, lt=1)]
 NotNegative = Annotated[Number, Field(ge=0)]
 
 # Settings that a resumed run may change: limits, reporting, and where files are.
-RESUMABLE_SETTINGS = {
-    "paths",
-    "system.kernel",
-    "pretraining.max_steps",
-    "pretraining.max_epochs",
-    "pretraining.max_minutes",
-    "pretraining.patience",
-    "pretraining.keep_checkpoints",
-    "pretraining.eval_frequency",
-    "pretraining.eval_minutes",
-    "pretraining.checkpoint_frequency",
-    "pretraining.checkpoint_minutes",
-}
-# Those that it may change, too, and that change what is learned: `TrainState.changes` has them.
-RECORDED_SETTINGS = {
-    "pretraining.batch_words",
-    "pretraining.accumulate_gradient",
-    "pretraining.optimizer.learn_rate",
-    "pretraining.optimizer.muon_rate",
-    "pretraining.optimizer.schedule",
-    "pretraining.optimizer.warmup_steps",
-    "pretraining.optimizer.total_steps",
-    "pretraining.optimizer.decay_steps",
-    "pretraining.optimizer.grad_clip",
-    "pretraining.optimizer.weight_decay",
-}
-# Those of them that decide how many steps a training has.
+RESUMABLE_SETTINGS = {"paths", "system.kernel"} | {
+    f"pretraining.{name}"
+    for name in (
+        "max_steps", "max_epochs", "max_minutes", "patience", "keep_checkpoints",
+        "eval_frequency", "eval_minutes", "checkpoint_frequency", "checkpoint_minutes",
+    )
+}  # fmt: skip
+# Of the settings that change what is learned, those that decide how many steps a training has.
 LENGTH_SETTINGS = {
     "pretraining.batch_words",
     "pretraining.accumulate_gradient",
     "pretraining.optimizer.schedule",
     "pretraining.optimizer.total_steps",
 }
+# Those that it may change, too, and that change what is learned: `TrainState.changes` has them.
+RECORDED_SETTINGS = LENGTH_SETTINGS | {
+    f"pretraining.optimizer.{name}"
+    for name in (
+        "learn_rate", "muon_rate", "warmup_steps", "decay_steps", "grad_clip", "weight_decay",
+    )
+}  # fmt: skip
 # Schedules that need to know where they end.
 ENDING_SCHEDULES = ("cosine", "wsd")
 # Settings that only some optimizers use.
 _OPTIMIZER_SETTINGS = {
-    "pretraining.optimizer.weight_decay": ("adamw", "muon"),
-    "pretraining.optimizer.beta1": ("adamw", "muon"),
-    "pretraining.optimizer.beta2": ("adamw", "muon"),
-    "pretraining.optimizer.muon_rate": ("muon",),
-    "pretraining.optimizer.initial_accumulator": ("adagrad",),
+    **dict.fromkeys(("weight_decay", "beta1", "beta2"), ("adamw", "muon")),
+    "muon_rate": ("muon",),
+    "initial_accumulator": ("adagrad",),
 }
-
-
-def _check_loss(name: Any) -> Any:
-    if not isinstance(name, str) or name not in LOSSES:
-        raise ValueError(f"must be one of {', '.join(LOSSES)}")
-    return name
 
 
 @dataclass(frozen=True, config=SETTINGS)
@@ -86,7 +65,7 @@ class LossConfig:
     tied (bool): The weights are the word embeddings; for word input only.
     """
 
-    name: Annotated[str, BeforeValidator(_check_loss)] = "sampled"
+    name: Literal["sampled", "full", "adaptive"] = "sampled"
     n_samples: Positive = 8192
     cutoffs: tuple[Whole, ...] = (2000, 10000)
     tied: Bool = False
@@ -221,9 +200,9 @@ class SystemConfig:
     """The machine.
 
     seed (int): Decides weights, order and dropout.
-    kernel (str): What computes LSTMs, losses and Adagrad. "auto": on a CPU the compiled kernels, if
-        there was a C compiler at installation; on a GPU Triton, if it is installed; if they give
-        the results of PyTorch. "torch": PyTorch alone. "triton": Triton on any GPU, without a
+    kernel (str): What computes LSTMs and losses. "auto": on a CPU the compiled kernels, if there
+        was a C compiler at installation; on a GPU Triton (LSTMs alone), if it is installed; if they
+        give the results of PyTorch. "torch": PyTorch alone. "triton": Triton on any GPU, without a
         comparison.
     """
 
@@ -277,26 +256,21 @@ def read_config(path: Path, overrides: Mapping[str, Any] = {}) -> RunConfig:
     return validate(RunConfig, {name: value for name, value in config.items() if value is not None})
 
 
-def diff_configs(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """RETURNS (dict): The old and the new values of the settings, by full name, that make two
-    configs (as dicts) different trainings. What a config of an earlier version lacks has its
-    default."""
-    return _diff(old, new, RunConfig().to_dict(), "")
-
-
-def _diff(
-    old: Mapping[str, Any], new: Mapping[str, Any], default: Mapping[str, Any], prefix: str
+def diff_configs(
+    old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 ) -> dict[str, tuple[Any, Any]]:
+    """RETURNS (dict): The old and the new values of the settings, by full name, that make two
+    configs (as dicts) different trainings."""
     changes: dict[str, tuple[Any, Any]] = {}
     for name in sorted({*old, *new}):
         full = prefix + name
-        if full in RESUMABLE_SETTINGS:
+        # Only the section of the optimizer has these settings.
+        is_unused = new.get("name") not in _OPTIMIZER_SETTINGS.get(name, (new.get("name"),))
+        if full in RESUMABLE_SETTINGS or is_unused:
             continue
-        if new.get("name") not in _OPTIMIZER_SETTINGS.get(full, (new.get("name"),)):
-            continue
-        first, second = (config.get(name, default.get(name)) for config in (old, new))
+        first, second = old.get(name), new.get(name)
         if isinstance(first, Mapping) and isinstance(second, Mapping):
-            changes |= _diff(first, second, default.get(name) or {}, f"{full}.")
+            changes |= diff_configs(first, second, f"{full}.")
         elif first != second:
             changes[full] = first, second
     return changes

@@ -34,13 +34,8 @@ HEAD_FILES = ("head.json", "head.safetensors", "vocab.txt")
 
 
 class Head(NamedTuple):
-    """The contents of the folder.
-
-    words (list): The words that are predicted.
-    loss (LossConfig): The output layer's config.
-    tensors (dict): Its weights.
-    tokenization (TokenizationConfig): How text was tokenised.
-    """
+    """The contents of the folder: the words that are predicted, the output layer's config and
+    weights, and how text was tokenised."""
 
     words: list[str]
     loss: LossConfig
@@ -81,9 +76,8 @@ def load_head(folder: Path) -> Head:
 
 
 def find_head(model: Path) -> Optional[Head]:
-    """Find the output layer of a model: beside it, or in a TensorFlow checkpoint.
+    """Find the output layer of a pipeline or weights: beside it, or in a TensorFlow checkpoint.
 
-    model (Path): A pipeline or weights.
     RETURNS (Optional[Head]): None if there is none.
     RAISES (ValueError): If it cannot be read.
     """
@@ -101,9 +95,7 @@ def find_head(model: Path) -> Optional[Head]:
     except ValueError as error:
         raise ValueError(f"{model}: {error}") from error
     # bilm-tf reads a sentence per line, split at spaces, and cuts none.
-    tokenization = TokenizationConfig(
-        lang="xx", whitespace=True, one_per_line=True, max_length=10**6
-    )
+    tokenization = TokenizationConfig("xx", True, True, max_length=10**6)
     return Head(words, LossConfig(tied=tied), {"weight": weight, "bias": bias}, tokenization)
 
 

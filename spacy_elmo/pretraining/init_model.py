@@ -13,7 +13,6 @@ from .config import LossConfig, PretrainingConfig, RunConfig
 from .corpus import Corpus
 from .head import Head, find_head
 from .language_model import LanguageModel
-from .losses import Softmax
 from .vocabulary import BOS_ID, EOS_ID
 
 
@@ -25,7 +24,9 @@ def build_model(config: RunConfig, corpus: Corpus) -> tuple[LanguageModel, str]:
         together, or not the corpus.
     """
     words, settings, source = corpus.words, config.pretraining, config.paths.init_from
-    architecture = config.bilm and _with_vocabulary(config.bilm, len(words))
+    architecture = config.bilm
+    if architecture is not None and architecture.char_cnn is None:
+        architecture = BiLMConfig(architecture.lstm, n_tokens_vocab=len(words))
     if source is None:
         if architecture is None:
             raise ValueError("no [bilm] section, and no --paths.init_from to take it from")
@@ -63,10 +64,11 @@ def _load_matching_rows(
     """Copy as much of an output layer as fits. RETURNS (str): How much, in words; "" for
     nothing."""
     tensors = model.output.state_dict()
-    if isinstance(model.output, Softmax) and model.output.tied and not head.loss.tied:
+    if loss.tied and not head.loss.tied:
         return ""  # It would replace the word embeddings.
-    shapes = {name: value.shape for name, value in tensors.items()}
-    if head.words == words and shapes == {k: v.shape for k, v in head.tensors.items()}:
+    if head.words == words and {k: v.shape for k, v in tensors.items()} == {
+        k: v.shape for k, v in head.tensors.items()
+    }:
         model.output.load_state_dict(head.tensors)
         return "and its output layer"
     ours, theirs = _rows(tensors, loss, words), _rows(head.tensors, head.loss, head.words)
@@ -100,7 +102,3 @@ def _rows(
         rows[projection] = range(len(tensors[projection]))
         rows[f"softmax.tail.{number}.1.weight"] = cluster
     return rows
-
-
-def _with_vocabulary(config: BiLMConfig, n_words: int) -> BiLMConfig:
-    return config if config.char_cnn else BiLMConfig(config.lstm, n_tokens_vocab=n_words)

@@ -14,15 +14,13 @@ from ..bilm.packing import to_device
 from ..bilm.token_encoder import BOS, EOS, CharCNN
 from .batches import Batch
 from .config import LossConfig
-from .losses import LOSSES, Samples
+from .losses import Samples, build_output
 
 
 class LanguageModel(nn.Module):
     """Predicts the next word and the previous one (Peters et al. 2018, section 3.1).
 
-    bilm (BiLM): The biLM.
     n_words (int): Words that are predicted, special ones included.
-    loss (LossConfig): The output layer.
     dropout (float): Of each LSTM layer's input, and of the top layer's output; in training only.
     RAISES (ValueError): If the output layer cannot be built for this biLM.
     """
@@ -32,15 +30,13 @@ class LanguageModel(nn.Module):
         self.bilm = bilm
         self.dropout = dropout
         encoder = bilm.token_encoder
-        tied: Any = None
-        if loss.tied:
-            if isinstance(encoder, CharCNN):
-                raise ValueError(
-                    "pretraining.loss.tied needs word input: a character CNN has no word embeddings"
-                )
-            tied = encoder.embedding.weight
-        # Any: the type of an entry of LOSSES.
-        self.output: Any = LOSSES[loss.name](loss, n_words, bilm.config.projection_dim, tied)
+        if loss.tied and isinstance(encoder, CharCNN):
+            raise ValueError(
+                "pretraining.loss.tied needs word input: a character CNN has no word embeddings"
+            )
+        embedding: Any = getattr(encoder, "embedding", None)
+        tied = embedding.weight if loss.tied else None
+        self.output: Any = build_output(loss, n_words, bilm.config.projection_dim, tied)
 
     def forward(
         self,
@@ -50,8 +46,7 @@ class LanguageModel(nn.Module):
     ) -> Tensor:
         """The loss that training minimises.
 
-        batch (Batch): Sentences.
-        samples (Optional[Samples]): Of the output layer's `draw`.
+        samples (Optional[Samples]): What the output layer's `draw` returned.
         states (Optional[list]): The LSTMs' states before the batch, replaced in place by those
             after it; see `BiLSTM.forward`.
         RETURNS (Tensor): The sum over both directions, in nats.

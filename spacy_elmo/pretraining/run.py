@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
+from typing import Optional
 
 import spacy
 import torch
 from thinc.api import Config
 from wasabi import msg
 
-from ..files import exclusive_lock
+from ..files import clear_temporary, exclusive_lock
 from . import checkpoint as checkpoints
 from .config import RunConfig
 from .corpus import open_corpus
@@ -46,22 +47,7 @@ def pretrain(
     in_use = f"another run is using {output}: give another folder"
     try:
         with exclusive_lock(output / ".lock", in_use) if rank() == 0 else contextlib.nullcontext():
-            if rank() == 0:
-                checkpoints.clear(output)
-            barrier()
-            paths = checkpoints.all_checkpoints(output)
-            if paths and not resume:
-                raise ValueError(
-                    f"{output} holds a run already ({paths[-1].name}): continue it with --resume, "
-                    "or give another folder"
-                )
-            if not paths and any((output / name).exists() for name in _RESULTS):
-                raise ValueError(
-                    f"{output} holds a run whose checkpoints were removed, so that it cannot go "
-                    "on: give another folder (with --paths.init_from, a training begins with the "
-                    "weights of a model), or remove this one"
-                )
-            checkpoint = checkpoints.find_last(output)
+            checkpoint = _find_checkpoint(output, resume)
             checkpoints.check_same_everywhere(checkpoint, torch.device(device))
             corpus = open_corpus(config.paths.corpus)
             trainer = Trainer(config, output, corpus, torch.device(device), checkpoint)
@@ -82,3 +68,23 @@ def pretrain(
             with contextlib.suppress(OSError):
                 output.rmdir()  # It is empty if the settings were wrong.
     return trainer
+
+
+def _find_checkpoint(output: Path, resume: bool) -> Optional[Path]:
+    """RETURNS (Optional[Path]): What to continue from. RAISES (ValueError): See `pretrain`."""
+    if rank() == 0:
+        clear_temporary(output)  # Of killed runs.
+    barrier()
+    paths = checkpoints.all_checkpoints(output)
+    if paths and not resume:
+        raise ValueError(
+            f"{output} holds a run already ({paths[-1].name}): continue it with --resume, "
+            "or give another folder"
+        )
+    if not paths and any((output / name).exists() for name in _RESULTS):
+        raise ValueError(
+            f"{output} holds a run whose checkpoints were removed, so that it cannot go "
+            "on: give another folder (with --paths.init_from, a training begins with the "
+            "weights of a model), or remove this one"
+        )
+    return checkpoints.find_last(output)

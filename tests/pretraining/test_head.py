@@ -59,10 +59,3 @@ def test_bad_settings_name_the_folder_and_the_setting(folder, section, name, val
     change(folder, section, name, value)
     with pytest.raises(ValueError, match=rf"{re.escape(str(folder))}.*{name}"):
         load_head(folder)
-
-
-@pytest.mark.parametrize("cutoffs", [[4, 3], [3, 3], [0], []])
-def test_impossible_cutoffs_name_the_folder(folder, cutoffs):
-    change(folder, "loss", "cutoffs", cutoffs)
-    with pytest.raises(ValueError, match=rf"{re.escape(str(folder))}.*cutoffs"):
-        load_language_model(random_bilm(), folder.with_name("model"))

@@ -3,17 +3,13 @@ be few shapes."""
 
 from __future__ import annotations
 
-import pickle
 import random
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
 from spacy_elmo.pretraining.config import LossConfig, SystemConfig
 from spacy_elmo.pretraining.corpus import open_corpus, prepare
 
@@ -81,47 +77,3 @@ def test_there_are_few_shapes_of_products(tmp_path, varied, bilm, loss):
     assert counts[0] > 20
     # Half the steps later, most shapes have been there before.
     assert counts[-1] < 1.25 * counts[len(counts) // 2]
-
-
-SCRIPT = """
-import pickle, resource, sys
-from pathlib import Path
-import torch
-torch.set_num_threads(1)
-from spacy.util import registry
-from spacy_elmo.bilm import mixed_precision
-from spacy_elmo.pretraining.run import pretrain
-mixed_precision.bfloat16_speed = lambda: 2.0
-config, output = map(Path, sys.argv[1:])
-n_steps = 0
-def log(info):
-    global n_steps
-    n_steps += 1
-    if n_steps % 25 == 0:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        print("bytes", pages * resource.getpagesize(), flush=True)
-@registry.loggers("test.Memory.v1")
-def logger():
-    return lambda nlp, stdout, stderr: (log, lambda: None)
-pretrain(pickle.loads(config.read_bytes()), output)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("loss", ["sampled", "adaptive"])
-def test_memory_does_not_grow(tmp_path, varied, loss):
-    bilm = BiLMConfig(
-        LSTMConfig(256, 64),
-        CharCNNConfig(((1, 32), (2, 32), (3, 64), (4, 128), (5, 128)), n_highway=1),
-    )
-    logger = {"@loggers": "test.Memory.v1"}
-    config = small(varied, bilm, loss, 250, logger=logger)
-    (tmp_path / "config").write_bytes(pickle.dumps(config))
-    (tmp_path / "script.py").write_text(SCRIPT)
-    command = [sys.executable, tmp_path / "script.py", tmp_path / "config", tmp_path / "run"]
-    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    lines = [line for line in output.splitlines() if line.startswith("bytes ")]
-    _, after_50, *later = (int(line.split()[1]) for line in lines)
-    assert len(later) == 8
-    assert max(later) < 1.1 * after_50

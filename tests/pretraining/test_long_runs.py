@@ -22,7 +22,6 @@ from spacy_elmo.pretraining.updater import Updater, step_if
 
 from .conftest import (
     change,
-    new_model,
     run_config,
     train,
     train_in_two_processes,
@@ -117,14 +116,6 @@ def test_checkpoints_by_minutes(tmp_path, corpus, clock):
     assert steps_of_checkpoints(tmp_path / "run") == [0, 3, 6, 9, 10]
     train(change(config, checkpoint_frequency=4), tmp_path / "both", after_update=tick)
     assert steps_of_checkpoints(tmp_path / "both") == [0, 3, 4, 7, 8, 10]
-
-
-def test_nothing_by_minutes_or_steps(tmp_path, corpus, clock):
-    """But what the end of a training leaves."""
-    config = run_config(corpus, max_steps=10, **NEVER)
-    train(config, tmp_path / "run", after_update=at(range(100), lambda: clock(10**6)))
-    assert steps_of_checkpoints(tmp_path / "run") == [0, 10]
-    assert [record["step"] for record in log(tmp_path / "run")] == [10]
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
@@ -226,21 +217,6 @@ def test_a_gradient_that_is_not_finite_changes_nothing(tmp_path, corpus, name, c
     assert [record["skipped"] for record in log(tmp_path / "run")] == [2, 1]
     assert all(math.isfinite(x) for r in log(tmp_path / "run") for x in r.values())
     assert trainer.state.step == 20
-
-
-def test_carried_states_that_are_not_finite_begin_again(corpus):
-    config = run_config(corpus, carry_state=True, unroll_steps=5, dropout=0.0)
-    model = new_model(config, corpus)
-    updater = Updater(model, config.pretraining, 0)
-    epoch = make_epoch(corpus.train, config.pretraining, 0, 0)
-    states = model.new_states(epoch.n_rows)
-    states[0][1][:, 3] = torch.nan
-    before = weights(updater)
-    updater.update(epoch, [1], 0, states)
-    assert equal(before, weights(updater)) and int(updater.n_bad) == 1
-    updater.update(epoch, [2], 1, states)
-    assert not equal(before, weights(updater)) and int(updater.n_bad) == 0
-    assert all(x.isfinite().all() for pair in states for x in pair)
 
 
 def test_no_gradient_is_finite_any_more(tmp_path, corpus):
@@ -378,66 +354,6 @@ def test_another_batch_size_reads_what_is_left_of_the_epoch(tmp_path, corpus, ca
     ids = numpy.where(corpus.train.ids < len(corpus.words), corpus.train.ids, 2)
     counts = numpy.bincount([word for words in read for word in words])
     assert (counts == 2 * numpy.bincount(ids)).all()
-
-
-def test_another_batch_size_and_a_kill(tmp_path, corpus):
-    """What is left of the epoch has the same order in every run."""
-    config = run_config(corpus, max_steps=4, max_epochs=1)
-    train(config, tmp_path / "run")
-    bigger = change(config, batch_words=150, max_steps=0)
-    for limit in (6, 9, 0):
-        parts = train(change(bigger, max_steps=limit), tmp_path / "run", resume=True)
-    train(config, tmp_path / "whole")
-    whole = train(bigger, tmp_path / "whole", resume=True)
-    assert equal(weights(whole), weights(parts)) and whole.state.step == parts.state.step
-
-
-def test_a_schedule_ends_with_the_training_of_another_batch_size(tmp_path, corpus):
-    optimizer = replace(ADAMW, schedule="wsd", total_steps=0)
-    config = run_config(corpus, max_steps=4, max_epochs=2, optimizer=optimizer)
-    train(config, tmp_path / "run")
-    other = change(config, batch_words=50, accumulate_gradient=3, max_steps=0)
-    trainer = train(other, tmp_path / "run", resume=True)
-    assert trainer.updater.schedule.total_steps == trainer.state.step
-    assert log(tmp_path / "run")[-1]["learn_rate"] == 0
-
-
-def test_an_epoch_that_has_ended_has_nothing_left(corpus):
-    config = run_config(corpus, carry_state=True, unroll_steps=5)
-    for settings in (config.pretraining, run_config(corpus).pretraining):
-        whole = make_epoch(corpus.train, settings, 0, 0)
-        assert len(make_epoch(corpus.train, settings, 0, 0, [(100, len(whole))])) == 0
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="needs POSIX signals")
-def test_all_of_it_in_one_run(tmp_path, corpus, raise_signal):
-    """A lost connection, bad gradients, a scheduler, a lower rate, and a cool-down: it learns."""
-    muon = OptimizerConfig("muon", learn_rate=0.01, warmup_steps=5, total_steps=0)
-    lower = replace(muon, learn_rate=0.005, muon_rate=0.007)
-    wsd = replace(lower, schedule="wsd", decay_steps=30)
-    spoil = spoil_gradients((40, 41))
-
-    def meet(updater, step):
-        spoil(updater, step)
-        if step in (12, 50):
-            raise_signal({12: "SIGHUP", 50: "SIGUSR1"}[step])
-
-    config = run_config(corpus, eval_frequency=30, max_steps=1000)
-    runs = [(muon, 1000), (muon, 1000), (lower, 70), (wsd, 100)]
-    ends = []
-    for optimizer, limit in runs:
-        config = change(config, optimizer=optimizer, max_steps=limit)
-        trainer = train(config, tmp_path / "run", resume=True, after_update=meet)
-        ends.append((trainer.state.step, trainer.interrupted))
-    assert ends == [(12, True), (50, True), (70, False), (100, False)]
-    records = log(tmp_path / "run")
-    assert [record["step"] for record in records] == [30, 60, 70, 90, 100]
-    assert [record["skipped"] for record in records] == [0, 2, 0, 0, 0]
-    rates = [record["learn_rate"] for record in records]
-    assert rates == [0.01, 0.005, 0.005, pytest.approx(0.005 * (1 - (20 / 30) ** 0.5)), 0]
-    changed = [[x["step"] for x in record.get("changes", [])] for record in records]
-    assert changed == [[], [51], [], [71], []]
-    assert records[-1]["average"] < 0.6 * records[-1]["unigram"]
 
 
 # Several machines
