@@ -16,7 +16,7 @@ from ..files import clear_temporary, exclusive_lock
 from . import checkpoint as checkpoints
 from .config import RunConfig
 from .corpus import open_corpus
-from .distributed import barrier, rank
+from .distributed import barrier, rank, world_size
 from .loggers import resolve_logger
 from .trainer import LOG, Trainer
 
@@ -54,7 +54,9 @@ def pretrain(
             if rank() > 0:
                 trainer.train(lambda info: None)
                 return trainer
-            msg.info(trainer.description)
+            n_parameters = sum(p.numel() for p in trainer.model.parameters())
+            processes = "1 process" if world_size() == 1 else f"{world_size()} processes"
+            msg.info(f"{n_parameters:,} parameters on {device}, {processes}; {trainer.origin}")
             nlp = spacy.blank(corpus.tokenization.lang)
             settings = {name: x for name, x in config.to_dict().items() if x is not None}
             nlp.config = Config(nlp.config).merge(settings)  # Loggers interpolate it.

@@ -60,6 +60,15 @@ class TrainState:
         """The evaluation of this step; None if there is none."""
         return next((x for x in self.history[-1:] if x["step"] == self.step), None)
 
+    def add_record(self, scores: dict[str, Any]) -> None:
+        """Add the scores of an evaluation, as JSON can hold them, to the history."""
+        counts = {"step": self.step, "epoch": self.epoch, "words": self.n_words}
+        record = {**counts, "seconds": round(self.seconds, 1), **(self.pending or {}), **scores}
+        last = self.history[-1]["step"] if self.history else 0
+        if changes := [x for x in self.changes if last < x["step"] <= self.step]:
+            record["changes"] = changes
+        self.history.append(record)
+
     def is_due(self, settings: PretrainingConfig) -> bool:
         """RETURNS (bool): Whether this step is to be evaluated."""
         by_steps = settings.eval_frequency and self.step % settings.eval_frequency == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -34,7 +33,7 @@ from .init_model import build_model
 from .loggers import Log, ProgressLines
 from .optimizer import set_learn_rate
 from .perplexity import finite, perplexity
-from .signals import handle_signals
+from .signals import STOP_SIGNALS, handle_signals
 from .train_state import TrainState, count_steps, describe_changes, means
 from .updater import Updater
 
@@ -43,10 +42,6 @@ SYNC_EVERY = 10
 # Steps without an update that end a training.
 MAX_BAD_STEPS = 100
 _BAD = "the gradient was NaN or infinite"
-# Those that ask to stop: of the system, a user, a lost connection, and a scheduler. Not every
-# system has all.
-_NAMES = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")
-STOP_SIGNALS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
 # A record per evaluation.
 LOG = "log.jsonl"
 
@@ -144,12 +139,6 @@ class Trainer:
         # Until there is a step, the rate is that of the last one.
         set_learn_rate(self.updater.optimizer, self.updater.schedule, max(0, state.step - 1))
 
-    @property
-    def description(self) -> str:
-        n_parameters = sum(p.numel() for p in self.model.parameters())
-        processes = "1 process" if world_size() == 1 else f"{world_size()} processes"
-        return f"{n_parameters:,} parameters on {self.device}, {processes}; {self.origin}"
-
     def train(self, log: Log) -> None:
         """Train to the end, and write model-last.
 
@@ -214,7 +203,10 @@ class Trainer:
             self._must_stop()
         evaluation = state.is_due(settings)
         end = is_last or state.is_at_limit(settings)
-        checkpoint = evaluation or end or self._stopping or self._is_checkpoint_due()
+        frequency, seconds = settings.checkpoint_frequency, state.seconds - self._saved_at
+        by_time = 0 < 60 * settings.checkpoint_minutes <= seconds
+        by_steps = frequency > 0 and state.step % frequency == 0
+        checkpoint = evaluation or end or self._stopping or by_time or by_steps
         line = self._lines.is_due(state)
         if syncs or checkpoint or line:
             self._read_sums()
@@ -245,11 +237,6 @@ class Trainer:
     def _now(self) -> float:
         """RETURNS (float): Seconds of the training, in all processes those of rank 0."""
         return broadcast(time.monotonic() - self._began, self.device)
-
-    def _is_checkpoint_due(self) -> bool:
-        frequency, seconds = self.settings.checkpoint_frequency, self.state.seconds - self._saved_at
-        by_steps = frequency and self.state.step % frequency == 0
-        return bool(by_steps or 0 < 60 * self.settings.checkpoint_minutes <= seconds)
 
     def _read_sums(self) -> None:
         """RAISES (ValueError): If there was no update for too many steps."""
@@ -304,12 +291,7 @@ class Trainer:
             return
         pending = state.pending
         assert pending is not None
-        counts = {"step": state.step, "epoch": state.epoch, "words": state.n_words}
-        record = {**counts, "seconds": round(state.seconds, 1), **pending, **finite(scores)}
-        last = state.history[-1]["step"] if state.history else 0
-        if changes := [x for x in state.changes if last < x["step"] <= state.step]:
-            record["changes"] = changes
-        state.history.append(record)
+        state.add_record(finite(scores))
         if scores["average"] < state.best or not state.best_step:
             state.best, state.best_step = scores["average"], state.step
             self._write_model("best")

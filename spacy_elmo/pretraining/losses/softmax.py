@@ -125,8 +125,7 @@ class Softmax(nn.Module):
         for start in range(0, len(h), size):
             rows = slice(start, start + size)
             logits = torch.addmm(self.bias, h[rows], self.weight.t())
-            chosen = logits.gather(1, targets[rows, None]).squeeze(1)
-            result[rows] = chosen - logits.logsumexp(1)
+            result[rows] = -F.cross_entropy(logits, targets[rows], reduction="none")
         return result
 
 
