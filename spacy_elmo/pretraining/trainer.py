@@ -74,8 +74,7 @@ class Trainer:
         self.config, self.settings = config, config.pretraining
         self.output, self.corpus, self.device = output, corpus, device
         self.state = TrainState()
-        self.interrupted = False
-        self._signalled = self._stopping = self._ended = False
+        self.interrupted = self._signalled = self._stopping = self._ended = False
         self._carried: list[LayerState] = []
         saved: dict[str, Any] = {}
         changes: dict[str, tuple[Any, Any]] = {}
@@ -182,7 +181,7 @@ class Trainer:
                 self._save()
             if state.pending is not None and not self._stopping:
                 self._evaluate(log)
-            elif rank() == 0:
+            else:
                 log(None)
                 if due.line:
                     self._lines.print(state, self.updater.learn_rate)
@@ -191,10 +190,7 @@ class Trainer:
                 break
 
     def _what_is_due(self, is_last: bool) -> Due:
-        """Look at the clock, signals and limits after a step. All processes must call it.
-
-        is_last (bool): Whether the data ends with the step.
-        """
+        """Look at the clock, signals and limits after a step, with which the data may end."""
         state, settings = self.state, self.settings
         frequencies = SYNC_EVERY, settings.eval_frequency, settings.checkpoint_frequency
         syncs = any(n and state.step % n == 0 for n in frequencies)
