@@ -352,7 +352,12 @@ learn_rate = 0.05
         # Adam, Muon, or a small accumulator, make large steps of gradients that are nothing but
         # rounding, unless their rate is low.
         ("sampled", False, OptimizerConfig("adagrad", initial_accumulator=1.0)),
-        ("sampled", True, OptimizerConfig("adagrad", initial_accumulator=1.0)),
+        pytest.param(
+            "sampled",
+            True,
+            OptimizerConfig("adagrad", initial_accumulator=1.0),
+            marks=pytest.mark.slow,
+        ),
         ("adaptive", False, OptimizerConfig("adagrad", initial_accumulator=1.0)),
         ("adaptive", False, OptimizerConfig("muon", learn_rate=1e-7, muon_rate=1e-4)),
     ],
@@ -474,6 +479,7 @@ def test_a_signal_during_an_evaluation(tmp_path, corpus, monkeypatch):
         assert max_difference(*layers) == 0
 
 
+@pytest.mark.slow
 def test_two_processes_stop_during_an_evaluation(tmp_path, corpus):
     """A signal to one of them stops both, and the run continues as if nothing had happened."""
     config = run_config(corpus, checkpoint_frequency=10)
