@@ -102,7 +102,6 @@ setup(
         "spacy_factories": ["elmo = spacy_elmo.component:make_elmo"],
         "spacy_architectures": [
             "spacy-elmo.PretrainedBiLM.v1 = spacy_elmo.architectures:PretrainedBiLM",
-            "spacy-elmo.BiLM.v1 = spacy_elmo.architectures:build_bilm",
             "spacy-elmo.ElmoListener.v1 = spacy_elmo.architectures:ElmoListener",
             "spacy-elmo.ElmoTok2Vec.v1 = spacy_elmo.layers.tok2vec:ElmoTok2Vec",
             "spacy-elmo.TextCatSum.v1 = spacy_elmo.layers.textcat:TextCatSum",
@@ -118,8 +117,7 @@ setup(
             "spacy-elmo.sentences.v1 = spacy_elmo.segmenters:sentences",
             "spacy-elmo.docs.v1 = spacy_elmo.segmenters:docs",
             "spacy-elmo.strided.v1 = spacy_elmo.segmenters:strided",
-            "spacy-elmo.ActivationCache.v1"
-            " = spacy_elmo.layers.activation_cache:make_activation_cache",
+            "spacy-elmo.ActivationCache.v1 = spacy_elmo.layers.activation_cache:ActivationCache",
         ],
         "spacy_callbacks": [
             "spacy-elmo.gradual_unfreezing.v1 = spacy_elmo.callbacks:gradual_unfreezing",

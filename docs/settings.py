@@ -35,9 +35,7 @@ REQUIRED = object()
 _ENTRY = re.compile(r"^([a-z]\w*(?:, [a-z]\w*)*)(?: \(.+?\))?: (.*)$")
 _REFERENCE = re.compile(r"^See `(\w+)`\.$")
 # What "See `...`" in a docstring refers to.
-_REFERRED = {
-    kind.__name__: kind for kind in (LSTMConfig, CharCNNConfig, architectures.ElmoListener)
-}
+_REFERRED = {"ElmoListener": architectures.ElmoListener}
 _HEAD = """<!-- Written by docs/settings.py: change the docstrings, and run it. -->
 # Settings
 
@@ -65,13 +63,14 @@ def described(thing: Any) -> dict[str, str]:
 def settings_of(thing: Any) -> dict[str, tuple[Any, Any]]:
     """RETURNS (dict): Type and default of the fields of a dataclass or the arguments of a
     function."""
-    hints = get_type_hints(thing)
     if not is_dataclass(thing):
+        hints = get_type_hints(thing.__init__ if inspect.isclass(thing) else thing)
         parameters = inspect.signature(thing).parameters.values()
         return {
             p.name: (hints[p.name], REQUIRED if p.default is p.empty else p.default)
             for p in parameters
         }
+    hints = get_type_hints(thing)
     return {
         f.name: (
             hints[f.name],
@@ -93,8 +92,7 @@ def text_of(name: str, *things: Any) -> str:
         if text is None:
             continue
         if match := _REFERENCE.match(text):
-            # The name that BiLM.v1, which has no sections, gives to a setting.
-            return text_of(name.removeprefix("char_"), _REFERRED[match[1]])
+            return text_of(name, _REFERRED[match[1]])
         return text
     raise KeyError(f"{things[0].__name__} says nothing about {name!r}")
 
@@ -187,7 +185,6 @@ def blocks() -> list[str]:
                 skip={"nlp", "name", "model", "mix", "activation_cache"})
         + "\nThe blocks `model`, `mix` and `activation_cache` (or null) are below.\n",
         section("`spacy-elmo.PretrainedBiLM.v1`", bilm, about=True),
-        section("`spacy-elmo.BiLM.v1`", architectures.build_bilm, bilm, about=True),
         section("`spacy-elmo.ElmoListener.v1`", architectures.ElmoListener, about=True),
         section("`spacy-elmo.ElmoTok2Vec.v1`", ElmoTok2Vec, about=True),
         section("`spacy-elmo.TextCatSum.v1`", TextCatSum, about=True),
@@ -200,7 +197,7 @@ def blocks() -> list[str]:
                 *registered("spacy_misc", "spacy_elmo.segmenters"),
             )
         ),
-        section("`spacy-elmo.ActivationCache.v1`", activation_cache.make_activation_cache),
+        section("`spacy-elmo.ActivationCache.v1`", activation_cache.ActivationCache),
         section("`spacy-elmo.gradual_unfreezing.v1`", callbacks.gradual_unfreezing, about=True),
         section("`spacy-elmo.MixLogger.v1`", mix_logger.mix_logger, about=True),
         section("`spacy-elmo.PretrainConsoleLogger.v1`", loggers.console_logger, about=True),

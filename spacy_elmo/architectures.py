@@ -1,24 +1,19 @@
-"""The registered functions that make biLMs and listeners for the `model` block of a component."""
+"""The registered functions for the `model` block of an "elmo" component and of a task."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 from spacy.tokens import Doc
 from spacy.util import registry
 from thinc.api import Model, chain
 from thinc.types import Floats2d
 
-from .bilm import BiLM, BiLMConfig, LSTMConfig
-from .bilm.validation import validate
-from .formats import read_vocabulary
 from .inference import Settings
 from .layers.encoder import BatchLayers, ElmoEncoder
-from .layers.listener import make_source
-from .layers.listener_state import ANY
+from .layers.listener import ANY, Listener, make_source
 from .layers.mix_docs import mix_docs
 from .layers.mixes import Mix
 from .segmenters import Segmenter, sentences
@@ -68,80 +63,10 @@ def PretrainedBiLM(
     )
 
 
-@registry.architectures("spacy-elmo.BiLM.v1")
-def build_bilm(
-    dim: int,
-    projection_dim: int,
-    n_layers: int = 2,
-    cell_clip: Optional[float] = 3.0,
-    proj_clip: Optional[float] = 3.0,
-    use_skip_connections: bool = True,
-    filters: Optional[Sequence[Sequence[int]]] = None,
-    activation: str = "relu",
-    n_highway: int = 1,
-    char_embedding_dim: int = 16,
-    max_characters_per_token: int = 50,
-    vocabulary: Optional[Union[str, Path]] = None,
-    segmenter: Optional[Segmenter] = None,
-    precision: str = Settings.precision,
-    max_tokens_per_batch: Optional[int] = Settings.max_tokens_per_batch,
-    type_cache_mb: float = Settings.type_cache_mb,
-    stateful: bool = Settings.stateful,
-    kernel: str = Settings.kernel,
-    mixed_precision: bool = False,
-) -> Model[list[Doc], BatchLayers]:
-    """A biLM with random weights, to train from scratch. Give either `filters` (character
-    input) or `vocabulary` (word input). The settings are those of `PretrainedBiLM`.
-
-    dim, projection_dim, n_layers, cell_clip, proj_clip, use_skip_connections: See `LSTMConfig`.
-    filters, activation, n_highway, char_embedding_dim, max_characters_per_token: See
-        `CharCNNConfig`.
-    vocabulary (Optional[Union[str, Path]]): A file of words, `<S> </S> <UNK>` first.
-    RAISES (ValueError): If a setting has an impossible value.
-    """
-    lstm = {
-        "dim": dim,
-        "projection_dim": projection_dim,
-        "n_layers": n_layers,
-        "cell_clip": cell_clip,
-        "proj_clip": proj_clip,
-        "use_skip_connections": use_skip_connections,
-    }
-    char_cnn = {
-        "filters": filters,
-        "activation": activation,
-        "n_highway": n_highway,
-        "embedding_dim": char_embedding_dim,
-        "max_characters_per_token": max_characters_per_token,
-    }
-    load = _choose_input(lstm, char_cnn, vocabulary)
-    settings = _settings(precision, max_tokens_per_batch, type_cache_mb, stateful, kernel)
-    return ElmoEncoder(load, segmenter or sentences(), settings, mixed_precision=mixed_precision)
-
-
-def _choose_input(
-    lstm: dict[str, Any], char_cnn: dict[str, Any], vocabulary: Optional[Union[str, Path]]
-) -> Callable[[], BiLM]:
-    """RETURNS (Callable): Makes a biLM with character input or with word input."""
-    if (char_cnn["filters"] is None) == (vocabulary is None):
-        raise ValueError(
-            "spacy-elmo.BiLM.v1: give either filters (character input) or vocabulary (word input)"
-        )
-    if vocabulary is None:
-        return partial(BiLM, validate(BiLMConfig, {"lstm": lstm, "char_cnn": char_cnn}))
-    path = Path(vocabulary).expanduser().absolute()
-    return partial(_make_word_bilm, validate(LSTMConfig, lstm, "lstm."), path)
-
-
-def _make_word_bilm(lstm: LSTMConfig, vocabulary: Path) -> BiLM:
-    words = read_vocabulary(vocabulary)
-    return BiLM(BiLMConfig(lstm=lstm, n_tokens_vocab=len(words)), words)
-
-
 @registry.architectures("spacy-elmo.ElmoListener.v1")
 def ElmoListener(
     mix: Mix,
-    upstream: Union[str, Model[list[Doc], BatchLayers]] = ANY,
+    upstream: Union[str, Listener] = ANY,
     grad_factor: float = 1.0,
 ) -> Model[list[Doc], list[Floats2d]]:
     """ELMo vectors for a component that takes a tok2vec.

@@ -23,8 +23,7 @@ component and the checksum of its weights, by which `get_layers` selects them.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Callable, Optional, Union, cast
 
 import numpy
@@ -112,31 +111,29 @@ def write(
     data[_SOURCES] = {"tokens": words, "layers": layers_origin, "others": others}
 
 
-def get_layers(doc: Doc, component: str = "*", checksums: Sequence[str] = ()) -> Optional[Floats3d]:
+def get_layers(
+    doc: Doc, component: str = "*", checksum: Optional[str] = None
+) -> Optional[Floats3d]:
     """Get the layers that a component computed.
 
     component (str): Its name, or "*" for the last one that ran.
-    checksums (Sequence[str]): Of weights, the preferred ones first. Layers that were computed with
-        other weights are left out, whatever the name of the component; the name decides between
-        several with the same weights. Without checksums, the name alone decides. Layers that the
-        user has set match any name and weights.
+    checksum (Optional[str]): Checksum of the weights. Layers that were computed with other weights
+        are left out, whatever the name of the component; the name decides between several with the
+        same weights. Without a checksum, the name alone decides. Layers that the user has set match
+        any name and weights.
     RETURNS (Optional[Floats3d]): Shape (L+1, tokens, 2P), or None if there are none.
     RAISES (ValueError): If the doc was retokenised since.
     """
     matches = []
-    for order, one in enumerate(_stored_layers(doc)):
-        has_name = component in ("*", one["component"] or component)
-        if one["checksum"] in checksums:
-            rank = checksums.index(one["checksum"])
-        elif has_name and (not checksums or one["checksum"] is None):
-            rank = len(checksums)
-        else:
-            continue
-        matches.append((rank, one["component"] != component, order, one))
+    for one in _stored_layers(doc):
+        if checksum is not None and one["checksum"] is not None:
+            matches += [one] if one["checksum"] == checksum else []
+        elif component == "*" or one["component"] in (component, None):
+            matches.append(one)
     if not matches:
         return None
-    best = min(matches)[-1]
-    array, words = best["array"], best["words"]
+    found = min(matches, key=lambda one: one["component"] != component)
+    array, words = found["array"], found["words"]
     if array.shape[1] != len(doc) or not _same_words(words, slice(None), doc.to_array(ORTH)):
         raise _retokenised(doc, array.shape[1])
     return array
@@ -220,8 +217,8 @@ def _get_stored_tokens(doc: Doc) -> Optional[Floats2d]:
 
 
 def register() -> None:
-    """Register the attributes. An attribute that the user has registered under the same name is
-    kept, with a warning. Those of this module are replaced: a notebook may have reloaded it."""
+    """Register the attributes. A notebook may have reloaded this module, and replaces its own.
+    RAISES (ValueError): From spaCy, if the user has registered others under the same names."""
     attributes: list[tuple[Any, str, Callable, Optional[Callable]]] = [
         (Doc, "elmo_layers", _get_stored_layers, set_layers),
         (Doc, "elmo_tokens", _get_stored_tokens, set_tokens),
@@ -230,16 +227,9 @@ def register() -> None:
         (Token, "elmo", token_vector, None),
     ]
     for kind, name, getter, setter in attributes:
-        known = kind.get_extension(name)[2] if kind.has_extension(name) else getter
-        if getattr(known, "__module__", None) == __name__:
-            kind.set_extension(name, getter=getter, setter=setter, force=True)
-        else:
-            warnings.warn(
-                f"the extension attribute {kind.__name__}._.{name} exists already, so that it will "
-                "not give ELMo vectors: register yours under another name "
-                f"({kind.__name__}.set_extension)",
-                stacklevel=2,
-            )
+        known = kind.get_extension(name)[2] if kind.has_extension(name) else None
+        is_own = getattr(known, "__module__", None) == __name__
+        kind.set_extension(name, getter=getter, setter=setter, force=is_own)
     if not Doc.has_extension("elmo_sources"):
         Doc.set_extension("elmo_sources", default=None)
 

@@ -8,6 +8,7 @@ both sides. Whitespace tokens are left out.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ from spacy.util import registry
 
 DEFAULT_WINDOW = 512
 DEFAULT_OVERLAP = 64
+# A doc with more tokens is rarely a single sentence.
+_LONG_SENTENCE = 100
 
 
 @dataclass(frozen=True)
@@ -52,12 +55,22 @@ class Segmenter:
         if self.by_sentence and doc.has_annotation("SENT_START"):
             sentences = numpy.flatnonzero(values[:, 1] == 1)
             stretches = numpy.split(words, numpy.searchsorted(words, sentences))
+        elif self.by_sentence and len(doc) > _LONG_SENTENCE:
+            # The text is always the same: Python shows it once.
+            warnings.warn(
+                f"elmo reads a text of more than {_LONG_SENTENCE} tokens without sentence "
+                "boundaries, not sentence by sentence: this can be several times slower, and gives "
+                "other vectors. Add a component that sets them before it, as with "
+                'nlp.add_pipe("sentencizer", before="elmo"), or choose a segmenter that is made '
+                "for whole texts in the config (model.segmenter): spacy-elmo.docs.v1 or "
+                "spacy-elmo.strided.v1",
+                stacklevel=2,
+            )
         for tokens in stretches:
             n = len(tokens)
             if not n:
                 continue
-            # The last window ends with the stretch and is a full one, so that its tokens have
-            # context.
+            # The last window is a full one: its tokens have context.
             starts = [*range(0, n - self.window, self.window - self.overlap)]
             starts.append(max(n - self.window, 0))
             kept = 0

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import tempfile
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, Optional, Union
 
@@ -18,15 +17,18 @@ from spacy.util import registry
 
 from ..bilm.forking import no_fork
 
+# Bound of what is remembered of sequences that came once.
+_MAX_SEEN = 2**20
+
 
 @registry.misc("spacy-elmo.ActivationCache.v1")
-def make_activation_cache(
-    memory_mb: float = 1024,
-    half_precision: bool = False,
-    folder: Optional[Union[str, Path]] = None,
-    folder_mb: Optional[float] = None,
-) -> ActivationCache:
-    """See `ActivationCache`.
+class ActivationCache:
+    """Activations by sequence. Entries are never evicted: every sequence recurs once per epoch, so
+    that evicting the oldest would always evict the one needed next.
+
+    Entries are in main memory, also if the biLM is on a GPU. What does not fit goes to a file that
+    has no name and disappears with the process. A copy, or a pickle, of a cache is empty. A forked
+    process can read the entries of its parent.
 
     memory_mb (float): Bound of what is kept in memory, in MiB.
     half_precision (bool): Keep float16: half the bytes, values rounded to 11 bits.
@@ -34,64 +36,42 @@ def make_activation_cache(
     folder_mb (Optional[float]): Bound of what is written to the folder, in MiB; None for none.
     RAISES (ValueError): If a bound is negative.
     """
-    for name, value in (("memory_mb", memory_mb), ("folder_mb", folder_mb)):
-        if value is not None and value < 0:
-            raise ValueError(f"activation cache: {name} must be 0 or more, found {value}")
-    folder_bytes = None if folder_mb is None else int(folder_mb * 2**20)
-    return ActivationCache(int(memory_mb * 2**20), half_precision, folder, folder_bytes)
-
-
-class ActivationCache:
-    """Activations by sequence. Entries are never evicted: every sequence recurs once per epoch, so
-    that evicting the oldest would always evict the one needed next.
-
-    Everything is in NumPy arrays, so that the bound is one of main memory also if the biLM is on a
-    GPU, whose memory it needs itself. What does not fit goes to a file that has no name and
-    disappears with the process. The folder is not used before it is needed: a pipeline loads also
-    if there is no such folder. A copy, or a pickle, of a cache is empty. A forked process has what
-    was in memory.
-
-    memory_bytes, half_precision, folder, folder_bytes: See `make_activation_cache`.
-
-    The attribute `expected` is the set of keys whose activations are to be kept.
-    """
 
     def __init__(
         self,
-        memory_bytes: int,
+        memory_mb: float = 1024,
         half_precision: bool = False,
         folder: Optional[Union[str, Path]] = None,
-        folder_bytes: Optional[int] = None,
+        folder_mb: Optional[float] = None,
     ) -> None:
-        self.memory_bytes = memory_bytes
+        for name, value in (("memory_mb", memory_mb), ("folder_mb", folder_mb)):
+            if value is not None and value < 0:
+                raise ValueError(f"activation cache: {name} must be 0 or more, found {value}")
+        self.memory_mb = memory_mb
         self.half_precision = half_precision
         self.folder = folder
-        self.folder_bytes = folder_bytes
+        self.folder_mb = folder_mb
         self._lock = threading.Lock()
         self._forget()
 
     def _forget(self) -> None:
-        self._in_memory: dict[Any, numpy.ndarray] = {}
-        # The offset in the file, and the shape.
-        self._on_disk: dict[Any, tuple[int, tuple[int, ...]]] = {}
+        # An array, or its offset in the file and its shape.
+        self._entries: dict[Any, Any] = {}
+        self._seen: set[int] = set()
         self._file: Optional[IO[bytes]] = None
-        self.expected: set[Any] = set()
         self._process = os.getpid()
         self._source: Callable[[], Any] = lambda: None
         self.bytes_in_memory = self.bytes_on_disk = 0
 
     def __reduce__(self) -> tuple:
-        settings = (self.memory_bytes, self.half_precision, self.folder, self.folder_bytes)
-        return type(self), settings
+        return type(self), (self.memory_mb, self.half_precision, self.folder, self.folder_mb)
 
     def __len__(self) -> int:
-        return len(self._in_memory) + len(self._on_disk)
+        return len(self._entries)
 
     def bind(self, source: Any) -> None:
-        """Name what computes the activations, and forget those of anything else.
-
-        source (Any): An object that is replaced when its results change.
-        """
+        """Set the source of the activations, an object that is replaced when its results change.
+        Another source clears the cache."""
         if source is not self._source():
             self.clear()
             self._source = weakref.ref(source)
@@ -105,16 +85,25 @@ class ActivationCache:
 
     def get(self, key: Any) -> Optional[numpy.ndarray]:
         """RETURNS (Optional[ndarray]): What was put, perhaps as float16. Must not be changed."""
-        if key not in self._on_disk:
-            return self._in_memory.get(key)
-        with self._exclusive():
-            if key not in self._on_disk or self._file is None:
-                return None  # Of the parent process, or cleared meanwhile.
-            offset, shape = self._on_disk[key]
-            self._file.seek(offset)
-            dtype = numpy.dtype("float16" if self.half_precision else "float32")
-            data = self._file.read(math.prod(shape) * dtype.itemsize)
-        return numpy.frombuffer(data, dtype).reshape(shape)
+        entry = self._entries.get(key)
+        if not isinstance(entry, tuple):
+            return entry
+        with no_fork(), self._lock:
+            if self._file is None:
+                return None  # Cleared meanwhile.
+            dtype = "float16" if self.half_precision else "float32"
+            # Not read: a forked process shares the position of the file with its parent.
+            return numpy.array(numpy.memmap(self._file, dtype, "r", *entry))
+
+    def comes_again(self, key: Any) -> bool:
+        """RETURNS (bool): Whether this was asked for the sequence before."""
+        number = hash(key)
+        if number in self._seen:
+            return True
+        if len(self._seen) >= _MAX_SEEN:
+            self._seen.clear()
+        self._seen.add(number)
+        return False
 
     def put(self, key: Any, activations: numpy.ndarray) -> numpy.ndarray:
         """Keep activations if there is room for them.
@@ -127,17 +116,17 @@ class ActivationCache:
         if self.half_precision:
             activations = activations.astype("float16")
         n_bytes = activations.nbytes
-        with self._exclusive():
-            if key in self._in_memory or key in self._on_disk:
+        with no_fork(), self._lock:
+            if key in self._entries:
                 return activations
-            if self.bytes_in_memory + n_bytes <= self.memory_bytes:
+            if self.bytes_in_memory + n_bytes <= self.memory_mb * 2**20:
                 # A copy: a view would keep the whole batch.
-                self._in_memory[key] = activations.copy()
+                self._entries[key] = activations.copy()
                 self.bytes_in_memory += n_bytes
-            elif self.folder is not None and (
-                self.folder_bytes is None or self.bytes_on_disk + n_bytes <= self.folder_bytes
-            ):
-                self._write(key, activations)
+            elif self.folder is not None and self._process == os.getpid():
+                bound = math.inf if self.folder_mb is None else self.folder_mb * 2**20
+                if self.bytes_on_disk + n_bytes <= bound:
+                    self._write(key, activations)
         return activations
 
     def _write(self, key: Any, activations: numpy.ndarray) -> None:
@@ -148,7 +137,7 @@ class ActivationCache:
                 )
             self._file.seek(self.bytes_on_disk)
             self._file.write(activations.tobytes())
-            self._file.flush()  # A forked process must not write it a second time.
+            self._file.flush()
         except OSError as error:
             warnings.warn(
                 f"activation cache: cannot write to {self.folder} ({error}); training continues, "
@@ -157,15 +146,5 @@ class ActivationCache:
             )
             self.folder = None
             return
-        self._on_disk[key] = self.bytes_on_disk, activations.shape
+        self._entries[key] = self.bytes_on_disk, activations.shape
         self.bytes_on_disk += activations.nbytes
-
-    @contextlib.contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """Hold the lock. A forked process starts without the file, whose position it would share
-        with its parent."""
-        with no_fork(), self._lock:
-            if self._process != os.getpid():
-                self._process, self._file = os.getpid(), None
-                self._on_disk, self.bytes_on_disk = {}, 0
-            yield

@@ -15,7 +15,7 @@ import srsly
 import torch
 from spacy.tokens import Doc
 from thinc.api import Model, Ops, Optimizer, PyTorchShim, Shim, torch2xp, xp2torch
-from thinc.types import ArgsKwargs, Floats3d
+from thinc.types import ArgsKwargs, Floats2d, Floats3d
 
 from ..bilm import BiLM
 from ..bilm.forking import no_fork
@@ -25,6 +25,7 @@ from ..inference import Session, Settings, current_session, release_session
 from ..inference.settings import Precision, check_precision
 from ..segmenters import Segmenter, Sequences
 from .activation_cache import ActivationCache
+from .mixes import Mix, use_trained
 from .not_serialized import LayerSettings, not_serialized
 
 NAME = "elmo_encoder"
@@ -38,18 +39,21 @@ not_serialized(Settings)
 class BatchLayers(NamedTuple):
     """Activations of a batch of docs, one doc after the other.
 
-    layers (Floats3d): Shape (L+1, tokens of all docs, 2P).
+    layers (Floats3d): Shape (L+1, tokens of all docs, 2P); None if they were not to be kept.
     lengths (list[int]): Tokens of each doc.
     frozen (bool): Whether the biLM is frozen, so that nobody needs the gradient of the layers.
+    mixed (Optional[Floats2d]): The mix of the layers, shape (tokens of all docs, width).
     """
 
     layers: Floats3d
     lengths: list[int]
     frozen: bool = False
+    mixed: Optional[Floats2d] = None
 
-    def split(self) -> list[Floats3d]:
-        """RETURNS (list): A view (L+1, tokens, 2P) for each doc."""
-        return split_tokens(self.layers, self.lengths)
+    def split(self, array: Any) -> list[Any]:
+        """RETURNS (list): A view (..., tokens, width) of `layers` or `mixed` for each doc."""
+        ends = numpy.cumsum(self.lengths).tolist()
+        return [array[..., end - n : end, :] for end, n in zip(ends, self.lengths)]
 
 
 Encoder = Model[list[Doc], BatchLayers]
@@ -57,8 +61,7 @@ Encoder = Model[list[Doc], BatchLayers]
 
 @contextmanager
 def _ordinary_tensors() -> Iterator[None]:
-    """What is made here can be trained, and has data, whatever mode and default device the caller
-    has set: weights that are read in `torch.inference_mode` could never be changed."""
+    """Make tensors that can be trained, whatever mode and default device the caller has set."""
     with torch.inference_mode(False), torch.device("cpu"):
         yield
 
@@ -73,13 +76,9 @@ class ElmoShim(PyTorchShim):
         float32. A processor that is not faster in them fine-tunes in float32, with a warning.
     language (Optional[str]): The language of the text that it was trained on, if known.
 
-    Weights that a pipeline stores as int8 stay so while the precision is int8 and nothing
-    else needs them (`BiLM.is_int8`): `float32_bilm` makes float32 weights of them.
-
-    The attribute `pending` is `load`, until `set_bilm` gives the shim its biLM; then it is None.
-    The attribute `usable_settings` has a precision that the device has: that of the settings, or
-    float32. The attribute `warning` is shown when the biLM is loaded. The attribute `untrained` has
-    the weights that training has changed, as they were before, in main memory.
+    Attributes: `pending`, which is `load` until the biLM is read, then None; `usable_settings`,
+    with a precision that the device has; `warning`, shown when the biLM is loaded; `untrained`, the
+    weights that training has changed, as they were before, in main memory.
     """
 
     def __init__(
@@ -107,49 +106,43 @@ class ElmoShim(PyTorchShim):
         return self.pending is not None or isinstance(self._model, BiLM)
 
     def float32_bilm(self) -> BiLM:
-        """RETURNS (BiLM): The biLM with float32 weights, read at the first call. int8 weights are
-        dequantised.
+        """RETURNS (BiLM): The biLM, read at the first call. int8 weights become float32.
         RAISES (ValueError): If there are no weights."""
+        bilm = self.stored_bilm()
         # Only the precision int8 leaves int8 weights as they are.
-        if not isinstance(self._model, BiLM) or self.usable_settings.precision == "int8":
+        if self.usable_settings.precision == "int8":
             with no_fork(), _LOADING, _ordinary_tensors():
-                self.stored_bilm().dequantize()
-        return self._model
+                bilm.dequantize()
+        return bilm
 
     def stored_bilm(self) -> BiLM:
         """RETURNS (BiLM): The biLM, read at the first call. With the precision int8, weights that
         were stored as int8 stay so (`BiLM.is_int8`).
         RAISES (ValueError): If there are no weights."""
-        if isinstance(self._model, BiLM):
-            return self._model
-        with no_fork(), _LOADING:
-            if not isinstance(self._model, BiLM):
-                self.set_bilm(self._read())
-            return self._model
+        if not isinstance(self._model, BiLM):
+            with no_fork(), _LOADING:
+                if not isinstance(self._model, BiLM):
+                    self.set_bilm(self._read())
+        return self._model
 
     def _read(self) -> BiLM:
-        """Make the biLM that is pending, and keep it, because its weights may be random.
-
-        RETURNS (BiLM): The biLM, on the CPU.
-        RAISES (ValueError): If there are no weights."""
         if self.pending is None:
             raise ValueError(
                 "the elmo component has no weights yet: name some in its config "
                 '(nlp.add_pipe("elmo", config={"model": {"weights": "path/to/folder"}})), '
                 "call load_weights() on the component, or load a pipeline that holds them"
             )
-        if not isinstance(self.pending, BiLM):
-            with _ordinary_tensors():
-                # Random weights are of the default dtype, which may be float64.
-                self.pending = self.pending().float()
-            if self.warning is not None:
-                warnings.warn(self.warning, stacklevel=2)
-        return self.pending
+        if isinstance(self.pending, BiLM):
+            return self.pending
+        with _ordinary_tensors():
+            bilm = self.pending().float()
+        if self.warning is not None:
+            warnings.warn(self.warning, stacklevel=2)
+        return bilm
 
     def set_bilm(self, bilm: BiLM) -> None:
         """Take another biLM, which moves to the encoder's device. A precision that the device does
-        not have becomes float32, with a warning: a pipeline that was saved on a GPU must load on a
-        CPU, and the other way round."""
+        not have becomes float32, with a warning: pipelines move between CPUs and GPUs."""
         device = self.device
         if bilm is not self._model:
             self.untrained = {}
@@ -168,8 +161,7 @@ class ElmoShim(PyTorchShim):
         self._model, self.pending = bilm, None
 
     def copy(self) -> ElmoShim:
-        """RETURNS (ElmoShim): A copy with an id of its own, by which optimizers keep the moments of
-        weights."""
+        """RETURNS (ElmoShim): A copy. Its own id separates the moments that optimizers keep."""
         shim = super().copy()
         with Shim.global_id_lock:
             Shim.global_id += 1
@@ -200,12 +192,8 @@ class ElmoShim(PyTorchShim):
             self.set_bilm(self._model)
 
     def to_bytes(self) -> bytes:
-        state = b""
-        if self.has_weights:
-            # The saved pipeline must not need the original files, even if this one never ran.
-            with no_fork(), _LOADING:
-                bilm = self._model if isinstance(self._model, BiLM) else self._read()
-            state = native.to_bytes(bilm)
+        # The saved pipeline must not need the original files, even if this one never ran.
+        state = native.to_bytes(self.stored_bilm()) if self.has_weights else b""
         return srsly.msgpack_dumps({"config": self.cfg, "state": state})
 
     def from_bytes(self, bytes_data: bytes) -> ElmoShim:
@@ -235,14 +223,11 @@ def ElmoEncoder(
     used later. The factor of the attribute `gradient` (1) scales the gradient that reaches the
     biLM; with 0 it is frozen.
     """
-    shim = ElmoShim(load, settings, mixed_precision, language)
-    # A layer of its own, as in all pipelines that were saved.
-    bilm: Model[Any, Any] = Model("pytorch", _run_shim, shims=[shim], dims={"nI": None, "nO": None})
     return Model(
         NAME,
         forward,
         init=init,
-        layers=[bilm],
+        shims=[ElmoShim(load, settings, mixed_precision, language)],
         attrs={
             "segmenter": segmenter,
             "settings": settings,
@@ -251,28 +236,22 @@ def ElmoEncoder(
     )
 
 
-def _run_shim(model: Model, inputs: tuple, is_train: bool) -> tuple[Any, Callable]:
-    shim = cast(ElmoShim, model.shims[0])
-    # Not when the biLM is set: a pipeline that only predicts must not warn.
-    mixed_precision = usable_mixed_precision(shim.mixed_precision, shim.float32_bilm().device)
-    return shim(ArgsKwargs(inputs, {"mixed_precision": mixed_precision}), is_train)
-
-
 def forward(model: Encoder, docs: list[Doc], is_train: bool) -> tuple[BatchLayers, Callable]:
-    factor = model.attrs["gradient"].factor
+    ops, factor = model.ops, model.attrs["gradient"].factor
     if not is_train or not factor:
-        return encode_layers(model, docs), lambda d_layers: docs
-    ops = model.ops
+        return encode(model, docs), lambda d_layers: docs
     sequences = Sequences.cut(docs, model.attrs["segmenter"])
     if not len(sequences.tokens):
-        return encode_layers(model, docs)._replace(frozen=False), lambda d_layers: docs
-    lengths = [len(doc) for doc in docs]
+        return encode(model, docs)._replace(frozen=False), lambda d_layers: docs
+    shim = get_shim(model)
+    # Not when the biLM is set: a pipeline that only predicts must not warn.
+    mixed_precision = usable_mixed_precision(shim.mixed_precision, shim.float32_bilm().device)
     inputs = (*sequences.types(), sequences.lengths)
-    outputs, backprop_bilm = model.layers[0](inputs, is_train)
+    outputs, backprop_bilm = shim(ArgsKwargs(inputs, {"mixed_precision": mixed_precision}), True)
     values: Any = torch2xp(outputs, ops=ops)
     kept = ops.xp.asarray(numpy.flatnonzero(sequences.kept))
     rows = ops.xp.asarray(sequences.tokens[sequences.kept])
-    layers = ops.xp.zeros((len(values), sum(lengths), values.shape[2]), dtype=values.dtype)
+    layers = ops.xp.zeros((len(values), len(sequences.orth), values.shape[2]), dtype=values.dtype)
     layers[:, rows] = values[:, kept]
 
     def backprop(d_layers: Any) -> list[Doc]:
@@ -282,7 +261,7 @@ def forward(model: Encoder, docs: list[Doc], is_train: bool) -> tuple[BatchLayer
         backprop_bilm(ArgsKwargs(args=((outputs,),), kwargs={"grad_tensors": (gradient,)}))
         return docs
 
-    return BatchLayers(layers, lengths), backprop
+    return BatchLayers(layers, [len(doc) for doc in docs]), backprop
 
 
 def init(model: Encoder, X: Any = None, Y: Any = None) -> Encoder:
@@ -291,27 +270,64 @@ def init(model: Encoder, X: Any = None, Y: Any = None) -> Encoder:
     return model
 
 
-def encode_layers(
-    model: Encoder, docs: Sequence[Doc], cache: Optional[ActivationCache] = None
+def encode(
+    model: Encoder,
+    docs: Sequence[Doc],
+    mix: Optional[Mix] = None,
+    *,
+    keep_layers: bool = True,
+    cache: Optional[ActivationCache] = None,
+    expected: bool = False,
 ) -> BatchLayers:
-    """Predict the activations of all layers.
+    """Predict in bounded memory: a mix is applied to one batch of tokens at a time, so that without
+    `keep_layers` the activations of all layers of all tokens are never in memory together.
 
     model (Model): An `ElmoEncoder`.
     docs (Sequence[Doc]): The docs.
-    cache (Optional[ActivationCache]): Activations of sequences seen before, and where to put those
-        of new ones that it expects.
-    RETURNS (BatchLayers): The activations.
+    mix (Optional[Mix]): From (L+1, tokens, 2P) to (tokens, width), token by token. Gets the trained
+        one that came with the weights.
+    keep_layers (bool): Whether to return the layers.
+    cache (Optional[ActivationCache]): Activations of sequences seen before.
+    expected (bool): Whether the docs will be read again. The cache keeps their sequences at once,
+        others when they come a second time.
     """
     session, ops = get_session(model), model.ops
     sequences = Sequences.cut(docs, model.attrs["segmenter"])
-    lengths = [len(doc) for doc in docs]
-    if cache is None:
-        layers: Any = ops.alloc3f(session.n_layers, sum(lengths), session.width)
-        for rows, values in run_sequences(sequences, session, ops):
-            layers[:, ops.xp.asarray(rows)] = values
-        return BatchLayers(layers, lengths, frozen=True)
-    # The cache is in main memory. To a GPU, all sequences go at once.
-    layers = numpy.zeros((session.n_layers, sum(lengths), session.width), dtype="float32")
+    shape = session.n_layers, len(sequences.orth), session.width
+    layers: Any = None
+    mixed: Any = None
+    if cache is not None:
+        layers = _encode_cached(sequences, session, ops, cache, expected)
+        batches: Any = [(slice(None), layers)]
+    else:
+        batches = run_sequences(sequences, session, ops)
+        layers = ops.alloc3f(*shape) if keep_layers else None
+    if mix is not None:
+        use_trained(mix, session.trained_mix)
+        for node in mix.walk():
+            node.ops = ops  # `model.to_gpu` moves the model alone. This mix has no weights.
+        # A token of zeros gives the width.
+        width = mix.predict(ops.alloc3f(shape[0], 1, shape[2])).shape[1]
+        mixed = ops.alloc2f(shape[1], width)
+    for rows, values in batches:
+        if cache is None:
+            rows = ops.xp.asarray(rows)
+            if keep_layers:
+                layers[:, rows] = values
+        if mix is not None:
+            mixed[rows] = mix.predict(values)
+    if not keep_layers:
+        layers = None
+    return BatchLayers(layers, [len(doc) for doc in docs], True, mixed)
+
+
+def _encode_cached(
+    sequences: Sequences, session: Session, ops: Ops, cache: ActivationCache, expected: bool
+) -> Floats3d:
+    """Take activations from a cache, which is in main memory, and compute those of other
+    sequences. To a GPU, all sequences go at once."""
+    shape = session.n_layers, len(sequences.orth), session.width
+    layers: Any = numpy.zeros(shape, dtype="float32")
     cache.bind(session)
     keys, kept_rows = sequences.keys()
     cached = [cache.get(key) for key in keys]
@@ -320,18 +336,21 @@ def encode_layers(
         for rows, values in run_sequences(sequences.select(missing), session, ops):
             layers[:, rows] = ops.to_numpy(values)
     for key, rows, activations in zip(keys, kept_rows, cached):
+        if activations is None and (expected or cache.comes_again(key)):
+            activations = cache.put(key, layers[:, rows])  # It may round.
         if activations is not None:
             layers[:, rows] = activations
-        elif key in cache.expected:
-            layers[:, rows] = cache.put(key, layers[:, rows])  # It may round.
-    return BatchLayers(ops.asarray3f(layers), lengths, frozen=True)
+    return ops.asarray3f(layers)
 
 
 def run_sequences(
     sequences: Sequences, session: Session, ops: Ops
 ) -> Iterator[tuple[numpy.ndarray, Floats3d]]:
-    """Run a biLM. YIELDS (tuple): For each batch, the numbers of its tokens that are kept, shape
-    (n,), and all layers' activations, shape (L+1, n, 2P)."""
+    """Run a biLM.
+
+    YIELDS (tuple): For each batch, the numbers of its tokens that are kept, shape (n,), and all
+        layers' activations, shape (L+1, n, 2P).
+    """
     types, index = sequences.types()
     for tokens, layers in session.batches(types, index, sequences.lengths):
         kept = sequences.kept[tokens]
@@ -346,12 +365,11 @@ def run_sequences(
 
 def get_shim(model: Encoder) -> ElmoShim:
     """RETURNS (ElmoShim): What holds the encoder's biLM."""
-    return cast(ElmoShim, model.layers[0].shims[0])
+    return cast(ElmoShim, model.shims[0])
 
 
 def get_bilm(model: Encoder) -> BiLM:
-    """RETURNS (BiLM): The encoder's biLM, loaded if it was not needed yet.
-    RAISES (ValueError): If there are no weights."""
+    """RETURNS (BiLM): The encoder's biLM, loaded if it was not needed yet."""
     return get_shim(model).float32_bilm()
 
 
@@ -367,8 +385,8 @@ def get_session(model: Encoder) -> Session:
 
 
 def set_precision(model: Encoder, precision: Precision) -> None:
-    """Let the encoder run in another precision than its settings say.
-    RAISES (ValueError): If its device does not have it."""
+    """Choose another precision than that of the settings.
+    RAISES (ValueError): If the device does not have it."""
     shim = get_shim(model)
     settings = replace(shim.settings, precision=precision)
     bilm = get_bilm(model)
@@ -376,9 +394,3 @@ def set_precision(model: Encoder, precision: Precision) -> None:
     if settings != shim.usable_settings:
         release_session(bilm, shim.usable_settings)
     shim.settings = shim.usable_settings = settings
-
-
-def split_tokens(array: Any, lengths: Sequence[int]) -> list:
-    """Views of an array (..., tokens, width), one for each number of tokens."""
-    ends = numpy.cumsum(lengths).tolist()
-    return [array[..., end - length : end, :] for end, length in zip(ends, lengths)]

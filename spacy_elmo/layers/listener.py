@@ -20,38 +20,76 @@ The events of one update, if the biLM is fine-tuned with two listeners:
 If a task is left out (`nlp.update(exclude=...)`), the sum stays incomplete: it goes back through
 the biLM at the next `Elmo.update`. If the biLM is frozen, nothing goes back.
 
-Which layers on a doc may a listener read? Those that were computed with the weights of its
-upstream, according to the checksum beside them, whatever the name of the upstream was. A listener
-without an upstream (because the component is excluded) reads those of the weights that its upstream
-had when the pipeline was saved. So docs that the same pipeline stored can be read, but layers that
-another pipeline left on a doc are refused. If no checksum is known, the upstream's name decides.
+A listener may read layers on a doc if they were computed with the weights of its upstream,
+according to the checksum beside them, whatever the name of the upstream was. A listener without an
+upstream (because the component is excluded) reads those of the weights that its upstream had when
+the pipeline was saved. If no checksum is known, the upstream's name decides.
 
 A copy of a thinc model loses its class, so a listener is a plain Model that keeps a `ListenerState`
-in its attributes. A copy of a state has no batch, and a pickle has no upstream either.
+in its attributes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
+import srsly
 from spacy.attrs import ORTH
 from spacy.tokens import Doc
-from thinc.api import Model, Ops, Optimizer
+from thinc.api import Model, Ops, Optimizer, deserialize_attr, serialize_attr
 from thinc.types import Floats3d
 
 from ..extensions import get_layers
 from .encoder import BatchLayers
-from .listener_state import (
-    ListenerState,
-    describe_listener,
-    describe_missing_layers,
-    describe_upstream,
-)
 from .not_serialized import LayerSettings
 
+if TYPE_CHECKING:
+    from .upstream import Upstream
+
 NAME = "elmo_listener"
+ANY = "*"
+
+Listener = Model[list[Doc], BatchLayers]
+
+
+@dataclass(eq=False)
+class ListenerState:
+    """What a listener keeps between two calls. A copy has no batch, a pickle no upstream either.
+
+    saved_checksum (Optional[str]): Checksum of the upstream's weights when the listener was saved.
+    upstream (Optional[Upstream]): The component that it listens to.
+    batch (Optional[SharedBatch]): The last batch that it was given.
+    """
+
+    saved_checksum: Optional[str] = None
+    upstream: Optional[Upstream] = None
+    batch: Optional[SharedBatch] = None
+
+    @property
+    def checksum(self) -> Optional[str]:
+        """Checksum of the weights whose layers the listener may read, if known."""
+        present = None if self.upstream is None else self.upstream.checksum
+        return present or self.saved_checksum
+
+    def __reduce__(self) -> tuple:
+        return ListenerState, (self.checksum,)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ListenerState:
+        """A task alone is copied for `nlp.rehearse`, where both copies read the same layers."""
+        return ListenerState(self.checksum, memo.get(id(self.upstream), self.upstream))
+
+
+@serialize_attr.register(ListenerState)
+def _serialize_state(_: Any, state: ListenerState, name: str, model: Model) -> bytes:
+    return srsly.msgpack_dumps(state.checksum)
+
+
+@deserialize_attr.register(ListenerState)
+def _deserialize_state(state: ListenerState, data: bytes, name: str, model: Model) -> ListenerState:
+    state.saved_checksum = srsly.msgpack_loads(data)
+    return state
 
 
 @dataclass(eq=False)
@@ -114,9 +152,7 @@ def doc_keys(docs: Sequence[Doc]) -> list[bytes]:
     return [doc.to_array(ORTH).tobytes() for doc in docs]
 
 
-def make_source(
-    upstream: Union[str, Model[list[Doc], BatchLayers]], grad_factor: float
-) -> Model[list[Doc], BatchLayers]:
+def make_source(upstream: Union[str, Listener], grad_factor: float) -> Listener:
     """Make a layer that gives the layers of a biLM for docs.
 
     upstream (Union[str, Model]): The name of an "elmo" component to listen to, or "*" for any; or
@@ -130,28 +166,21 @@ def make_source(
     return Model(NAME, forward, init=init, attrs={"settings": settings, "link": ListenerState()})
 
 
-def init(model: Model[list[Doc], BatchLayers], X: Any = None, Y: Any = None) -> None:
+def init(model: Listener, X: Any = None, Y: Any = None) -> None:
     """Give the listener zeros for the docs X. The layers after it infer the width of their input
     from a prediction, for which the biLM need not run."""
     if X is None:
         return
     state: ListenerState = model.attrs["link"]
-    if state.upstream is None:
-        raise ValueError(
-            f"a listener has no {describe_upstream(model)} before it in the pipeline: add one, or "
-            "correct the listener's `upstream`, which is the component's name or '*'"
-        )
-    if not state.upstream.keep_layers:
-        raise ValueError(describe_missing_layers(model, X))
+    if state.upstream is None or not state.upstream.keep_layers:
+        raise ValueError(_describe_missing_layers(model))
     n_layers, width = state.upstream.layer_shape
     lengths = [len(doc) for doc in X]
     zeros = model.ops.alloc3f(n_layers, sum(lengths), width)
     state.batch = SharedBatch(X, BatchLayers(zeros, lengths))
 
 
-def forward(
-    model: Model[list[Doc], BatchLayers], docs: Sequence[Doc], is_train: bool
-) -> tuple[BatchLayers, Callable]:
+def forward(model: Listener, docs: Sequence[Doc], is_train: bool) -> tuple[BatchLayers, Callable]:
     state: ListenerState = model.attrs["link"]
     if not is_train:
         return _read_layers(model, docs), lambda d_layers: []
@@ -161,9 +190,8 @@ def forward(
         return _layers_without_update(model, docs), lambda d_layers: []
     if batch.keys != doc_keys(docs):
         raise ValueError(
-            f"{describe_listener(model)} is trained on docs that differ from those that the "
-            f"{describe_upstream(model)} was trained on: no component between them may "
-            "retokenise, leave out or reorder docs"
+            f"{_describe(model)} is trained on docs that differ from those that the elmo component "
+            "was trained on: no component between them may retokenise, leave out or reorder docs"
         )
     batch.started = True
     batch.waiting.discard(state)
@@ -174,11 +202,9 @@ def forward(
     return batch.layers, lambda d_layers: batch.accumulate(d_layers * factor)
 
 
-def _layers_without_update(
-    model: Model[list[Doc], BatchLayers], docs: Sequence[Doc]
-) -> BatchLayers:
-    """The layers for a listener that is trained, though its upstream got no update for these docs:
-    the upstream is excluded from training, or only the component is trained, as `spacy debug
+def _layers_without_update(model: Listener, docs: Sequence[Doc]) -> BatchLayers:
+    """Get the layers for a listener that is trained, though its upstream got no update for these
+    docs: the upstream is excluded from training, or only the component is trained, as `spacy debug
     model` does."""
     state: ListenerState = model.attrs["link"]
     upstream = state.upstream
@@ -188,7 +214,7 @@ def _layers_without_update(
     if not upstream.frozen:
         raise ValueError(
             f"{upstream.name!r} is to be fine-tuned (frozen = false), but gets no updates before "
-            f"{describe_listener(model)}: put it earlier in the pipeline and take it out of "
+            f"{_describe(model)}: put it earlier in the pipeline and take it out of "
             "training.frozen_components, or set frozen = true. nlp.rehearse gives it no updates: "
             "call nlp.replace_listeners before nlp.resume_training"
         )
@@ -197,25 +223,26 @@ def _layers_without_update(
     return layers
 
 
-def _read_layers(model: Model[list[Doc], BatchLayers], docs: Sequence[Doc]) -> BatchLayers:
+def _read_layers(model: Listener, docs: Sequence[Doc]) -> BatchLayers:
     """Read the layers from the docs. Docs of the last batch may have none: in training, a component
     may annotate though its upstream does not. They get those of the batch. For docs that the
     component itself makes, as the entity linker does of sentences, the upstream computes them."""
     state: ListenerState = model.attrs["link"]
     upstream = state.upstream
     name = model.attrs["settings"].upstream if upstream is None else upstream.name
-    checksums = state.checksums()
-    layers = [get_layers(doc, name, checksums) for doc in docs]
+    checksum = state.checksum
+    layers = [get_layers(doc, name, checksum) for doc in docs]
     if state.batch is not None and any(array is None for array in layers):
-        ids = zip(map(id, state.batch.docs), state.batch.keys)
-        given = dict(zip(ids, state.batch.layers.split()))
+        batch = state.batch
+        ids = zip(map(id, batch.docs), batch.keys)
+        given = dict(zip(ids, batch.layers.split(batch.layers.layers)))
         ids = zip(map(id, docs), doc_keys(docs))
         layers = [given.get(key) if x is None else x for key, x in zip(ids, layers)]
     missing = [doc for doc, array in zip(docs, layers) if array is None]
     if missing:
         is_new = all(get_layers(doc) is None for doc in missing)
         if not is_new or upstream is None or not (upstream.is_enabled and upstream.keep_layers):
-            raise ValueError(describe_missing_layers(model, missing))
+            raise ValueError(_describe_missing_layers(model))
         computed = iter(upstream.predict(missing))
         layers = [next(computed).layers if array is None else array for array in layers]
     if not layers:
@@ -229,3 +256,33 @@ def join_layers(ops: Ops, layers: Sequence[Any]) -> BatchLayers:
     lengths = [array.shape[1] for array in layers]
     arrays = list(map(ops.asarray3f, layers))  # Docs that were stored have them in main memory.
     return BatchLayers(ops.xp.concatenate(arrays, axis=1), lengths, frozen=True)
+
+
+def _describe(model: Listener) -> str:
+    """RETURNS (str): A listener and the component that it belongs to."""
+    upstream = model.attrs["link"].upstream
+    listeners = {} if upstream is None else upstream.listener_map
+    names = [name for name, models in listeners.items() if model in models]
+    return f"the listener of {names[0]!r}" if names else "a listener"
+
+
+def _describe_missing_layers(model: Listener) -> str:
+    """RETURNS (str): Why a listener cannot read layers from docs, and what to do."""
+    upstream = model.attrs["link"].upstream
+    name = model.attrs["settings"].upstream if upstream is None else upstream.name
+    component = "elmo component" if name == ANY else f"elmo component {name!r}"
+    if upstream is None:
+        reason = (
+            "is not before it in the pipeline, or none has that name: add it, or correct the "
+            "listener's `upstream`, which is the component's name or '*'"
+        )
+    elif upstream.is_removed:
+        reason = "was removed: add one, or call nlp.replace_listeners before removing it"
+    elif not upstream.keep_layers:
+        reason = "has keep_layers = false, so that there are none on docs: set keep_layers = true"
+    else:
+        reason = (
+            "has not run on the doc with its present weights: it must run before the listener (it "
+            "is disabled or excluded, or its weights have changed since)"
+        )
+    return f"{_describe(model)} needs the layers of the {component}, which {reason}"

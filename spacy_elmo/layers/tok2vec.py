@@ -9,9 +9,7 @@ from spacy.util import registry
 from thinc.api import Maxout, Model, with_array
 from thinc.types import Floats2d
 
-from .encoder import BatchLayers
-from .listener import make_source
-from .listener_state import ANY
+from .listener import ANY, Listener, make_source
 from .mix_docs import mix_docs
 from .mixes import Mix
 
@@ -26,7 +24,7 @@ def ElmoTok2Vec(
     encode: Model[Vectors, Vectors],
     elmo_input: Optional[Mix] = None,
     elmo_output: Optional[Mix] = None,
-    upstream: Union[str, Model[list[Doc], BatchLayers]] = ANY,
+    upstream: Union[str, Listener] = ANY,
     grad_factor: float = 1.0,
 ) -> Model[list[Doc], Vectors]:
     """`[x; ELMo] -> encode -> [h; ELMo]` (Peters et al. 2018, section 3.3), over any of spaCy's

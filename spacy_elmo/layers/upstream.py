@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
-import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, Callable, NamedTuple, Optional, cast
 
-import numpy
 from spacy.language import Language
 from spacy.pipeline import Tok2Vec
 from spacy.pipeline.tok2vec import Tok2VecListener
@@ -18,27 +16,14 @@ from thinc.types import Floats2d, Floats3d
 
 from .. import extensions
 from ..bilm import BiLM
-from ..segmenters import Sequences
 from .activation_cache import ActivationCache
-from .encoder import (
-    BatchLayers,
-    Encoder,
-    encode_layers,
-    get_bilm,
-    get_session,
-    get_shim,
-    run_sequences,
-    split_tokens,
-)
+from .encoder import BatchLayers, Encoder, encode, get_bilm, get_session, get_shim
 from .entity_linker import infer_width
-from .gradient_check import GradientCheck
+from .listener import ANY, ListenerState, SharedBatch, join_layers
 from .listener import NAME as LISTENER
-from .listener import SharedBatch, join_layers
-from .listener_state import ANY, ListenerState
-from .mixes import Mix, use_trained
+from .mix_docs import GradientCheck
+from .mixes import Mix
 
-# A doc with more tokens is rarely a single sentence.
-_LONG_SENTENCE = 100
 # `pipe` collects this many batches of tokens before it runs: the more docs, the more sequences of
 # similar length.
 _BATCHES_PER_BUFFER = 3
@@ -59,24 +44,17 @@ class RunState:
     """What a component keeps only in the running process. A copy and a pickle are empty.
 
     pipeline (Callable): Returns the pipeline of the component, or None.
-    followers (WeakSet[Upstream]): The elmo components after it in a pipeline.
-    has_warned (bool): Whether the warning of long sentences was shown.
     docs (Sequence[Doc]): The docs of the last update. Empty: no training since `end_training`.
-    predicted (WeakKeyDictionary): For docs that were predicted during a training, the keys of the
-        sequences that were read. Later components may set other sentence boundaries.
     batch (Optional[SharedBatch]): The batch of the last update, if the biLM is not frozen.
     gradient_check (GradientCheck): For the gradients that reach the biLM.
     """
 
     def __init__(self) -> None:
         self.pipeline: Callable[[], Optional[Language]] = lambda: None
-        self.followers: weakref.WeakSet[Upstream] = weakref.WeakSet()
-        self.has_warned = False
         self.end_training()
 
     def end_training(self) -> None:
         self.docs: Sequence[Doc] = ()
-        self.predicted: weakref.WeakKeyDictionary[Doc, list] = weakref.WeakKeyDictionary()
         self.batch: Optional[SharedBatch] = None
         self.gradient_check = GradientCheck()
 
@@ -147,7 +125,6 @@ class Upstream(Tok2Vec):
         RETURNS (list): The vectors of each doc, as arrays of the model's ops.
         """
         docs = list(docs)
-        self._warn_of_long_sentences(docs)
         # Evaluations during training use the cache, too. One that rounds (half_precision) is only
         # for the docs of updates: the vectors of other docs must be exact.
         cache = self.activation_cache if self.frozen and self._run.docs else None
@@ -155,29 +132,14 @@ class Upstream(Tok2Vec):
             training_docs = set(map(id, self._run.docs))
             if any(id(doc) not in training_docs for doc in docs):
                 cache = None
-        if cache is not None:
-            self._run.predicted.update((doc, self._keys(doc)) for doc in docs)
         keeps = self.keep_layers if keep_layers is None else keep_layers
-        return encode(self.model, docs, self.mix, keep_layers=keeps, cache=cache)
-
-    def score(self, examples: Iterable[Example], **settings: Any) -> dict[str, Any]:
-        """There are no scores. `nlp.evaluate` comes here: what it reads during a training is read
-        again later, unlike what is predicted otherwise."""
-        if self.frozen and self._run.docs:
-            self._expect([example.predicted for example in examples])
-        return {}
-
-    def _expect(self, docs: Sequence[Doc]) -> None:
-        """Let the activation cache keep what is computed for these docs from now on."""
-        if self.activation_cache is not None:
-            self.activation_cache.bind(get_session(self.model))
-            for doc in docs:
-                keys = self._run.predicted.get(doc) or self._keys(doc)
-                self.activation_cache.expected.update(keys)
-
-    def _keys(self, doc: Doc) -> list[tuple[bytes, bytes]]:
-        """RETURNS (list): By which the activation cache knows the sequences of a doc."""
-        return Sequences.cut([doc], self.model.attrs["segmenter"]).keys()[0]
+        batch = encode(self.model, docs, self.mix, keep_layers=keeps, cache=cache)
+        if len(docs) == 1:
+            return [DocVectors(batch.layers, cast(Floats2d, batch.mixed))]
+        # Copies, because a view of one doc would keep the whole batch in memory.
+        tokens = [array.copy() for array in batch.split(batch.mixed)]
+        layers = [array.copy() for array in batch.split(batch.layers)] if keeps else repeat(None)
+        return list(map(DocVectors, layers, tokens))
 
     def pipe(
         self,
@@ -250,47 +212,22 @@ class Upstream(Tok2Vec):
             if self.set_vectors:
                 extensions.install_vectors(doc)
 
-    def _warn_of_long_sentences(self, docs: Sequence[Doc]) -> None:
-        """Warn once, if a doc is so long that it should have sentence boundaries, but has none."""
-        if self._run.has_warned or not getattr(self.model.attrs["segmenter"], "by_sentence", False):
-            return
-        for doc in docs:
-            if len(doc) > _LONG_SENTENCE and not doc.has_annotation("SENT_START"):
-                self._run.has_warned = True
-                warnings.warn(
-                    f"{self.name!r} reads a text of {len(doc)} tokens without sentence boundaries, "
-                    "not sentence by sentence: this can be several times slower, and gives other "
-                    "vectors. Add a component that sets them before it, as with "
-                    f'nlp.add_pipe("sentencizer", before="{self.name}"), or choose a segmenter '
-                    "that is made for whole texts in the config (model.segmenter): "
-                    "spacy-elmo.docs.v1 or spacy-elmo.strided.v1 (shown once per component)",
-                    stacklevel=2,
-                )
-                return
-
     def find_listeners(self, component: Any) -> None:
         """Connect the listeners in a component's model that listen to this component: by its name,
-        or because they did before it was renamed, in this process or before they were saved."""
-        if isinstance(component, Upstream):
-            self._run.followers.add(component)
+        or because they did before it was renamed, in this process or before they were saved. A
+        listener belongs to the last component that was connected to it."""
         model = getattr(component, "model", None)
         for node in model.walk() if isinstance(model, Model) else ():
             if node.name != LISTENER:
                 continue
             listener = cast(Tok2VecListener, node)
             state: ListenerState = node.attrs["link"]
-            name = node.attrs["settings"].upstream
-            if name not in (ANY, self.name) and not self._had_listener(state):
-                continue
-            previous, state.upstream = state.upstream, self
-            state.others.discard(self)
-            if previous is not None and self in previous._run.followers:
-                # Of several in one pipeline, the listener belongs to the last one before it.
-                previous.remove_listener(listener, component.name)
-            elif previous is not None and previous is not self:
-                state.others.add(previous)
-            self.add_listener(listener, component.name)
-            infer_width(component)
+            if node.attrs["settings"].upstream in (ANY, self.name) or self._had_listener(state):
+                if state.upstream is not None:
+                    state.upstream.remove_listener(listener, component.name)
+                state.upstream = self
+                self.add_listener(listener, component.name)
+                infer_width(component)
 
     def _had_listener(self, state: ListenerState) -> bool:
         """Whether a listener that names no component, or another one, listened to this one."""
@@ -312,7 +249,7 @@ class Upstream(Tok2Vec):
         examples, sgd: As for any component. The biLM has no dropout while it is fine-tuned.
         losses (Optional[dict]): If the biLM is not frozen, gets the sum of the squared gradients
             that reach it, under the name of the component. On a GPU it lags behind, by up to 100
-            updates: reading a number there waits for all that is computed before it.
+            updates (see `GradientCheck`).
         RETURNS (dict): The losses.
         RAISES (ValueError): Later, from a listener, if the gradients are NaN or infinite.
         """
@@ -325,10 +262,9 @@ class Upstream(Tok2Vec):
         states: set[ListenerState] = {listener.attrs["link"] for listener in self.listeners}
         if not states:
             return losses
-        self._warn_of_long_sentences(docs)
         if self.frozen:
-            self._expect(docs)
-            layers, backprop = encode_layers(self.model, docs, self.activation_cache), None
+            layers = encode(self.model, docs, cache=self.activation_cache, expected=True)
+            backprop = None
         else:
             layers, backprop = self._begin_fine_tuning(docs, losses)
         batch = SharedBatch(docs, layers, states, backprop)
@@ -361,15 +297,13 @@ class Upstream(Tok2Vec):
         return layers, backprop
 
     def predict_layers(self, docs: Sequence[Doc]) -> BatchLayers:
-        """The layers for a listener that is trained without an update of this component, whose biLM
-        is frozen. Those that the component has written to the docs are used."""
+        """Get the layers for a listener that is trained without an update of this component, whose
+        biLM is frozen. Those that the component has written to the docs are used."""
         self._run.docs = docs
-        self._expect(docs)
-        checksums = [get_session(self.model).checksum]
-        layers = [extensions.get_layers(doc, self.name, checksums) for doc in docs]
+        layers = [extensions.get_layers(doc, self.name, self.checksum) for doc in docs]
         if layers and all(array is not None for array in layers):
             return join_layers(self.model.ops, layers)
-        return encode_layers(self.model, docs, self.activation_cache)
+        return encode(self.model, docs, cache=self.activation_cache, expected=True)
 
     def finish_update(self, sgd: Optimizer) -> None:
         """Update the biLM with the gradients that have come, if it is not frozen.
@@ -400,56 +334,3 @@ class Upstream(Tok2Vec):
             self.activation_cache.clear()
         for listener in self.listeners:
             listener.attrs["link"].batch = None
-
-
-def encode(
-    model: Encoder,
-    docs: Sequence[Doc],
-    mix: Mix,
-    *,
-    keep_layers: bool = True,
-    cache: Optional[ActivationCache] = None,
-) -> list[DocVectors]:
-    """Predict in bounded memory: the mix is applied to one batch of tokens at a time, so that
-    without `keep_layers` the activations of all layers of all tokens are never in memory together.
-
-    model (Model): An `ElmoEncoder`.
-    docs (Sequence[Doc]): The docs.
-    mix (Mix): From (L+1, tokens, 2P) to (tokens, width), token by token. Gets the trained one that
-        came with the weights.
-    keep_layers (bool): Whether to return the layers.
-    cache (Optional[ActivationCache]): See `encode_layers`.
-    """
-    session, ops = get_session(model), model.ops
-    use_trained(mix, session.trained_mix)
-    for node in mix.walk():
-        node.ops = ops  # `model.to_gpu` moves the model alone. This mix has no weights.
-    lengths = [len(doc) for doc in docs]
-    shape = session.n_layers, sum(lengths), session.width
-    if cache is None:
-        sequences = Sequences.cut(docs, model.attrs["segmenter"])
-        batches: Any = run_sequences(sequences, session, ops)
-    else:
-        batches = [(numpy.arange(shape[1]), encode_layers(model, docs, cache).layers)]
-    layers: Any = ops.alloc3f(*shape) if keep_layers else None
-    tokens: Any = None
-    for rows, values in batches:
-        if keep_layers:
-            layers[:, ops.xp.asarray(rows)] = values
-        mixed = mix.predict(values)
-        if tokens is None:
-            tokens = ops.alloc2f(shape[1], mixed.shape[1])
-        tokens[ops.xp.asarray(rows)] = mixed
-    if tokens is None:  # No words. A token of zeros gives the width.
-        width = mix.predict(ops.alloc3f(shape[0], 1, shape[2])).shape[1]
-        tokens = ops.alloc2f(shape[1], width)
-    if len(docs) == 1:
-        return [DocVectors(layers, tokens)]
-    # Copies, because a view of one doc would keep the whole batch in memory.
-    token_copies = [array.copy() for array in split_tokens(tokens, lengths)]
-    layer_copies = (
-        [array.copy() for array in split_tokens(layers, lengths)]
-        if keep_layers
-        else [None] * len(docs)
-    )
-    return list(map(DocVectors, layer_copies, token_copies))
