@@ -10,7 +10,6 @@ import sys
 import warnings
 from pathlib import Path
 
-import numpy
 import pytest
 import spacy
 from spacy.tokens import Doc
@@ -21,26 +20,9 @@ from spacy_elmo.component import DEFAULT_CONFIG_STR
 from spacy_elmo.formats import native
 from spacy_elmo.layers.encoder import get_bilm
 
-from .conftest import TINY, WORDS, max_difference
+from .conftest import TINY, max_difference
 
 ROOT = Path(__file__).parents[1]
-
-CHARACTERS = {
-    "@architectures": "spacy-elmo.BiLM.v1",
-    "dim": 12,
-    "projection_dim": 6,
-    "filters": [[1, 4], [2, 6], [3, 8]],
-    "n_highway": 1,
-    "char_embedding_dim": 4,
-}
-WORD_INPUT = {"@architectures": "spacy-elmo.BiLM.v1", "dim": 12, "projection_dim": 6}
-
-
-@pytest.fixture
-def vocabulary(tmp_path):
-    path = tmp_path / "vocab.txt"
-    path.write_text("".join(f"{word}\n" for word in WORDS), encoding="utf8")
-    return path
 
 
 def build(block):
@@ -52,133 +34,6 @@ def make_doc(words=("the", "bank", "flows")):
 
 
 # spacy-elmo.BiLM.v1
-
-
-def test_bilm_with_character_input():
-    model = build(CHARACTERS)
-    bilm = get_bilm(model)
-    assert bilm.config == TINY
-    assert bilm.vocabulary is None
-    layers = model.predict([make_doc()]).layers
-    assert layers.shape == (3, 3, 12)
-    assert numpy.isfinite(layers).all() and layers.any(axis=(0, 2)).all()
-
-
-def test_bilm_with_word_input(vocabulary):
-    model = build({**WORD_INPUT, "vocabulary": str(vocabulary)})
-    bilm = get_bilm(model)
-    assert bilm.config.char_cnn is None
-    assert bilm.vocabulary == list(WORDS)
-    layers = model.predict([make_doc(["the", "unheard", "unseen"])]).layers
-    # Unknown words share a vector.
-    assert numpy.array_equal(layers[0, 1], layers[0, 2])
-    assert not numpy.array_equal(layers[0, 0], layers[0, 1])
-
-
-def test_every_hyper_parameter_arrives():
-    lstm = {
-        "dim": 9,
-        "projection_dim": 5,
-        "n_layers": 3,
-        "cell_clip": None,
-        "proj_clip": 1.5,
-        "use_skip_connections": False,
-    }
-    characters = {"activation": "tanh", "n_highway": 2, "max_characters_per_token": 20}
-    model = build({**CHARACTERS, **lstm, **characters, "char_embedding_dim": 7})
-    config = get_bilm(model).config
-    assert {name: getattr(config.lstm, name) for name in lstm} == lstm
-    assert {name: getattr(config.char_cnn, name) for name in characters} == characters
-    assert config.char_cnn.embedding_dim == 7
-    assert config.char_cnn.filters == ((1, 4), (2, 6), (3, 8))
-
-
-@pytest.mark.parametrize("word_input", [False, True])
-def test_a_pipeline_with_random_weights_round_trips(tmp_path, vocabulary, word_input):
-    block = {**WORD_INPUT, "vocabulary": str(vocabulary)} if word_input else CHARACTERS
-    nlp = spacy.blank("en")
-    nlp.add_pipe("elmo", config={"model": block})
-    nlp.initialize()
-    expected = nlp("The bank flows")
-    nlp.to_disk(tmp_path / "saved")
-    loaded = spacy.load(tmp_path / "saved")
-    assert max_difference(loaded("The bank flows")._.elmo_layers, expected._.elmo_layers) < 1e-6
-    # The weights were random: they must come from the file, not from the config.
-    other = spacy.blank("en")
-    other.add_pipe("elmo", config={"model": block})
-    assert max_difference(other("The bank flows")._.elmo_layers, expected._.elmo_layers) > 1e-4
-
-
-def test_random_weights_are_those_that_were_saved_before_the_first_use():
-    nlp = spacy.blank("en")
-    nlp.add_pipe("elmo", config={"model": CHARACTERS})
-    loaded = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
-    expected = loaded("The bank flows")._.elmo_layers
-    assert max_difference(nlp("The bank flows")._.elmo_layers, expected) < 1e-6
-
-
-def test_a_saved_pipeline_with_word_input_needs_no_vocabulary_file(tmp_path, vocabulary):
-    nlp = spacy.blank("en")
-    nlp.add_pipe("elmo", config={"model": {**WORD_INPUT, "vocabulary": str(vocabulary)}})
-    expected = nlp("the bank flows")
-    nlp.to_disk(tmp_path / "saved")
-    vocabulary.unlink()
-    loaded = spacy.load(tmp_path / "saved")
-    assert max_difference(loaded("the bank flows")._.elmo_layers, expected._.elmo_layers) < 1e-6
-
-
-@pytest.mark.parametrize(
-    "wrong, message",
-    [
-        ({"filters": None}, "either filters"),
-        ({"vocabulary": "vocab.txt"}, "either filters"),
-        ({"filters": []}, "filters is empty"),
-        ({"filters": [[1, 4], [0, 6]]}, r"char_cnn.filters.1.0 must be 1 or more, found 0"),
-        ({"filters": [[1]]}, r"the setting char_cnn.filters.0.1 is missing"),
-        ({"dim": 0}, "lstm.dim must be 1 or more, found 0"),
-        ({"projection_dim": 13}, r"more than lstm\.dim \(12\).*; set it to lstm\.dim"),
-        ({"n_layers": 0}, "lstm.n_layers must be 1 or more"),
-        ({"cell_clip": -1.0}, "cell_clip must be a positive"),
-        ({"proj_clip": 0.0}, "proj_clip must be a positive"),
-        ({"n_highway": -1}, "char_cnn.n_highway must be 0 or more"),
-        ({"char_embedding_dim": 0}, "embedding.dim must be 1 or more"),
-        ({"max_characters_per_token": 2}, "max_characters_per_token is 2"),
-        ({"activation": "gelu"}, "char_cnn.activation must be 'relu' or 'tanh', found 'gelu'"),
-        ({"precision": "fp16"}, "unknown precision 'fp16': choose one of float32, float16, int8"),
-        ({"max_tokens_per_batch": 0}, "must be 1 or more"),
-        ({"type_cache_mb": -1.0}, "must be 0 or more"),
-        ({"dimension": 3}, "dimension"),
-    ],
-)
-def test_wrong_settings_of_bilm(wrong, message):
-    # Also what the config system refuses by the types: its errors are ValueErrors.
-    with pytest.raises(ValueError, match=message):
-        build({**CHARACTERS, **wrong})
-
-
-def test_a_missing_vocabulary_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"no such file.*absent\.txt"):
-        build({**WORD_INPUT, "vocabulary": str(tmp_path / "absent.txt")}).initialize()
-
-
-@pytest.mark.parametrize("path", ["vocab.txt", "~/vocab.txt"])
-def test_a_vocabulary_is_that_of_the_folder_where_the_model_was_built(
-    tmp_path, vocabulary, monkeypatch, path
-):
-    """It is read at first use: the working folder may have changed until then."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    model = build({**WORD_INPUT, "vocabulary": path})
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    monkeypatch.setenv("HOME", str(tmp_path / "elsewhere"))
-    assert get_bilm(model).vocabulary == list(WORDS)
-
-
-def test_a_vocabulary_must_have_the_special_words(tmp_path):
-    (tmp_path / "vocab.txt").write_text("the\nbank\n")
-    with pytest.raises(ValueError, match="the vocabulary lacks <S>, </S>, <UNK>"):
-        build({**WORD_INPUT, "vocabulary": str(tmp_path / "vocab.txt")}).initialize()
 
 
 # spacy-elmo.PretrainedBiLM.v1

@@ -23,10 +23,6 @@ from .conftest import random_bilm, run_spacy
 
 FOLDER = Path(__file__).parents[1] / "spacy_elmo" / "configs"
 CONFIGS = sorted(path.stem for path in FOLDER.glob("*.cfg"))
-TASKS = {
-    "tagger", "morphologizer", "parser", "ner", "textcat", "textcat_multilabel", "spancat",
-    "multitask",
-}  # fmt: skip
 every_config = pytest.mark.parametrize("name", CONFIGS)
 SHORT = {
     "training.max_steps": 4,
@@ -95,10 +91,6 @@ def run(*arguments: str, fails: bool = False) -> str:
     return result.output
 
 
-def test_there_is_one_for_every_task():
-    assert set(CONFIGS) >= TASKS
-
-
 @every_config
 def test_it_is_filled(name):
     config = load_config(FOLDER / f"{name}.cfg")
@@ -156,25 +148,6 @@ def test_the_log_tells_the_mixes(corpus, tmp_path):
         assert 0.5 < float(gamma) < 1.5
 
 
-def test_other_loggers_get_the_mixes(corpus):
-    """As those of spacy-loggers do: they read `other_scores`."""
-    seen = []
-
-    @util.registry.loggers("test.Recorder.v1")
-    def recorder():
-        return lambda nlp, stdout, stderr: (seen.append, lambda: seen.append("end"))
-
-    config = load_config(FOLDER / "tagger.cfg", overrides=small("tagger", corpus))
-    config["training"]["logger"]["logger"] = {"@loggers": "test.Recorder.v1"}
-    train(init_nlp(config))
-    scores = [info["other_scores"] for info in seen if isinstance(info, dict)]
-    names = [f"elmo_tagger_input_layer{i}" for i in range(3)]
-    for step_scores in scores:
-        assert sum(step_scores[name] for name in names) == pytest.approx(1)
-        assert step_scores["elmo_tagger_input_gamma"] > 0
-    assert scores[0] != scores[-1] and seen[-1] == "end"
-
-
 # spaCy's commands
 
 
@@ -186,18 +159,6 @@ def trained(corpus, tmp_path_factory) -> Path:
     output = run("train", FOLDER / "multitask.cfg", "--output", folder, *settings)
     assert "parser/input: scalar_mix" in output
     return folder / "model-last"
-
-
-def test_fill_config(tmp_path):
-    run("init", "fill-config", FOLDER / "tagger.cfg", tmp_path / "filled.cfg")
-    assert load_config(tmp_path / "filled.cfg") == load_config(FOLDER / "tagger.cfg")
-
-
-def test_debug_data(corpus):
-    output = run("debug", "data", FOLDER / "multitask.cfg", *options(corpus))
-    assert "Training pipeline: elmo, tagger, morphologizer, parser, doc_cleaner" in " ".join(
-        output.split()
-    )
 
 
 @pytest.mark.parametrize("component", ["elmo", "tagger"])
@@ -234,30 +195,6 @@ def test_assemble(corpus, trained, tmp_path):
     run("assemble", tmp_path / "assemble.cfg", tmp_path / "assembled")
     nlp, expected = spacy.load(tmp_path / "assembled"), spacy.load(trained)
     assert annotations(nlp("The bank .")) == annotations(expected("The bank ."))
-
-
-def test_find_threshold(corpus, tmp_path):
-    settings = options(small("textcat_multilabel", corpus))
-    run("train", FOLDER / "textcat_multilabel.cfg", "--output", tmp_path, *settings)
-    where = ["textcat_multilabel", "threshold", "cats_macro_f"]
-    output = run(
-        "find-threshold", tmp_path / "model-last", corpus["paths.dev"], *where, "--n_trials", "3"
-    )
-    assert "Best threshold" in output
-
-
-def test_benchmark_speed(corpus, trained):
-    arguments = ["--batches", "30", "--batch-size", "1", "--warmup", "1", "--no-shuffle"]
-    output = run("benchmark", "speed", trained, corpus["paths.dev"], *arguments)
-    assert "words/s" in output
-
-
-def test_package(trained, tmp_path):
-    run("package", trained, tmp_path, "--name", "tasks", "--version", "0.0.1", "--build", "none")
-    [folder] = tmp_path.glob("*/en_tasks/en_tasks-0.0.1")
-    assert annotations(spacy.load(folder)("The bank .")) == annotations(
-        spacy.load(trained)("The bank .")
-    )
 
 
 @pytest.mark.parametrize("annotating", [[], ["elmo"]])
@@ -328,8 +265,3 @@ def test_unfreezing_what_is_frozen(corpus, change, message):
         block[last] = value
     with pytest.raises(ValueError, match=message):
         train(init_nlp(config))
-
-
-def test_impossible_unfreezing(corpus):
-    with pytest.raises(ValueError, match="every must be 1 or more steps, found 0"):
-        train(init_nlp(fine_tuning(corpus, every=0)))

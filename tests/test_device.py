@@ -121,28 +121,6 @@ def test_the_bilm_is_on_the_device_of_the_ops(gpu: None, weights_folder: Path, m
     assert bilm_of(make(weights_folder)).device.type == "meta"
 
 
-@pytest.mark.parametrize("make", [named, initialized, weights_loaded])
-@pytest.mark.parametrize("first, then", [(NumpyOps, FakeGPU), (FakeGPU, NumpyOps)])
-def test_other_ops_later_change_nothing(
-    gpu: None, weights_folder: Path, make: Callable, first: type, then: type
-):
-    """`require_gpu()` or `require_cpu()` after the pipeline was made."""
-    set_current_ops(first())
-    nlp = make(weights_folder)
-    set_current_ops(then())
-    assert bilm_of(nlp).device.type == ("meta" if first is FakeGPU else "cpu")
-
-
-def test_saved_weights_come_to_where_the_pipeline_is(gpu: None, weights_folder: Path):
-    set_current_ops(NumpyOps())
-    nlp = elmo_pipeline(weights_folder)
-    data = nlp.to_bytes()
-    set_current_ops(FakeGPU())
-    nlp.from_bytes(data)
-    assert bilm_of(nlp).device.type == "cpu"
-    assert nlp("the bank")._.elmo_layers.any()
-
-
 @pytest.mark.parametrize("way", ["first use", "load_weights"])
 def test_weights_that_come_in_another_thread(gpu: None, weights_folder: Path, way: str):
     """thinc's ops are those of a thread: another one has NumPy's, until somebody says otherwise."""
@@ -277,20 +255,7 @@ def weights_are_ordinary(bilm: BiLM) -> bool:
     )
 
 
-def random_weights(folder: Path) -> Language:
-    nlp = spacy.blank("en")
-    block = {
-        "@architectures": "spacy-elmo.BiLM.v1",
-        "dim": 12,
-        "projection_dim": 6,
-        "filters": [[1, 4], [2, 6], [3, 8]],
-        "char_embedding_dim": 4,
-    }
-    nlp.add_pipe("elmo", config={"model": block})
-    return nlp
-
-
-@pytest.mark.parametrize("make", [named, initialized, weights_loaded, random_weights])
+@pytest.mark.parametrize("make", [named, initialized, weights_loaded])
 @pytest.mark.parametrize("setting", ["inference_mode", "default_dtype", "default_device"])
 def test_weights_are_ordinary_whatever_the_caller_has_set(
     weights_folder: Path, make: Callable, setting: str
@@ -324,21 +289,3 @@ def test_training_after_a_use_in_inference_mode(weights_folder: Path, frozen: bo
         last = nlp.update(examples, sgd=optimizer)["tagger"]
     assert last < first
     assert (max_difference(nlp("the bank")._.elmo_layers, before) < 1e-5) == frozen
-
-
-def test_loading_in_inference_mode(weights_folder: Path, tmp_path: Path):
-    elmo_pipeline(weights_folder).to_disk(tmp_path / "pipeline")
-    with torch.inference_mode():
-        nlp = spacy.load(tmp_path / "pipeline")
-    assert weights_are_ordinary(bilm_of(nlp))
-
-
-def test_changes_of_weights_are_noticed_after_a_use_in_inference_mode(weights_folder: Path):
-    nlp = elmo_pipeline(weights_folder)
-    with torch.inference_mode():
-        nlp("the bank")
-    with torch.no_grad():
-        for weight, other in zip(bilm_of(nlp).parameters(), random_bilm(seed=1).parameters()):
-            weight.copy_(other)
-    [expected] = random_bilm(seed=1).embed([["the", "bank"]])
-    assert max_difference(nlp("the bank")._.elmo_layers, expected) < 1e-5

@@ -15,19 +15,15 @@ import pytest
 import spacy
 import torch
 from spacy.language import Language
-from spacy.tokens import Doc, DocBin
+from spacy.tokens import Doc
 from spacy.training import Example
 from thinc.api import Adam, CupyOps, get_current_ops, to_numpy, use_ops
 from thinc.compat import has_cupy_gpu
 from torch.nn import functional as F
 
-from spacy_elmo.bilm import LSTMConfig
-from spacy_elmo.bilm.model import TRITON_LSTM
 from spacy_elmo.inference import Session, Settings, current_session
-from spacy_elmo.kernels import load_kernels
-from spacy_elmo.layers.encoder import get_session
 
-from .conftest import TINY, add_tagger, elmo_pipeline, max_difference, random_bilm, tagged
+from .conftest import add_tagger, elmo_pipeline, max_difference, random_bilm, tagged
 
 pytestmark = [
     pytest.mark.gpu,
@@ -111,12 +107,6 @@ def test_first_use_in_another_thread(weights_folder: Path):
     assert_on_the_gpu(nlp, weights_folder)
 
 
-def test_a_gpu_required_after_the_pipeline_was_made(weights_folder: Path):
-    with use_ops("numpy"):
-        nlp = pipeline(weights_folder)
-    assert_on_the_cpu(nlp, weights_folder)
-
-
 @pytest.mark.parametrize("used", [False, True])
 def test_to_gpu_and_to_cpu(weights_folder: Path, used: bool):
     with use_ops("numpy"):
@@ -133,28 +123,6 @@ def test_to_gpu_and_to_cpu(weights_folder: Path, used: bool):
     assert isinstance(nlp("the bank")._.elmo_tokens, CupyOps.xp.ndarray)
     model.to_cpu()
     assert_on_the_cpu(nlp, weights_folder)
-
-
-def test_to_gpu_takes_up_the_precision_of_the_config(weights_folder: Path):
-    with use_ops("numpy"):
-        nlp = pipeline(weights_folder, precision="tf32")
-        with pytest.warns(UserWarning, match="'tf32' is not for the device 'cpu'"):
-            nlp("the bank")
-    nlp.get_pipe("elmo").model.to_gpu(0)
-    assert get_session(nlp.get_pipe("elmo").model).settings.precision == "tf32"
-    nlp("the bank")
-
-
-def test_gpu_docs_and_pipelines_load_on_a_cpu(weights_folder: Path, tmp_path: Path):
-    nlp = pipeline(weights_folder)
-    docs = list(nlp.pipe(TEXTS))
-    data = DocBin(docs=docs, store_user_data=True).to_bytes()
-    nlp.to_disk(tmp_path / "pipeline")
-    with use_ops("numpy"):
-        for doc in spacy.load(tmp_path / "pipeline").pipe(TEXTS[:4]):
-            assert isinstance(doc._.elmo_tokens, numpy.ndarray)
-    for doc, loaded in zip(docs, DocBin().from_bytes(data).get_docs(nlp.vocab)):
-        assert max_difference(to_numpy(doc._.elmo_tokens), to_numpy(loaded._.elmo_tokens)) == 0
 
 
 # Precisions
@@ -175,18 +143,6 @@ def test_embed_in_every_precision(precision: str, least: float):
         assert (F.cosine_similarity(a.cpu(), b, dim=-1) >= least).all()
 
 
-@precisions
-def test_a_pipeline_in_every_precision(weights_folder: Path, precision: str, least: float):
-    docs = list(pipeline(weights_folder, precision=precision).pipe(TEXTS))
-    for doc, cpu in zip(docs, on_a_cpu(weights_folder)):
-        words = [token.i for token in doc if not token.is_space]
-        a, b = (
-            torch.from_numpy(to_numpy(array))[:, words]
-            for array in (doc._.elmo_layers, cpu._.elmo_layers)
-        )
-        assert (F.cosine_similarity(a, b, dim=-1) >= least).all()
-
-
 @pytest.mark.parametrize("precision", ["int8", "float16"])
 def test_a_pipeline_saved_on_a_cpu_runs_in_float32(
     weights_folder: Path, tmp_path: Path, precision: str
@@ -204,11 +160,6 @@ def test_a_pipeline_saved_on_a_gpu_runs_on_a_cpu(weights_folder: Path, tmp_path:
         with pytest.warns(UserWarning, match="'tf32' is not for the device 'cpu'.*float32"):
             nlp = spacy.load(tmp_path / "pipeline")
         assert_on_the_cpu(nlp, weights_folder)
-
-
-def test_cpu_precision_is_refused():
-    with pytest.raises(ValueError, match="not for the device"):
-        current_session(random_bilm().cuda(), Settings("int8"))
 
 
 def test_no_synchronisation_in_the_time_loop():
@@ -239,26 +190,6 @@ def test_training(weights_folder: Path, frozen: bool, mixed_precision: bool):
     after = list(nlp.get_pipe("elmo").bilm.parameters())
     assert all(weight.device.type == "cuda" for weight in after)
     assert all(torch.equal(a, b) for a, b in zip(before, after)) == frozen
-
-
-def test_stored_layers(weights_folder: Path):
-    """Docs that were stored have their layers in main memory."""
-    nlp = elmo_pipeline(weights_folder, set_vectors=True)
-    add_tagger(nlp)
-    examples = tagged(nlp)
-    optimizer = nlp.initialize(lambda: examples, sgd=Adam(0.01))
-    nlp.update(examples, sgd=optimizer)
-    docs = list(nlp.pipe(TEXTS))
-    data = DocBin(docs=docs, store_user_data=True).to_bytes()
-    stored = list(DocBin().from_bytes(data).get_docs(nlp.vocab))
-    for doc in stored:
-        doc._.elmo_layers = to_numpy(doc._.elmo_layers)
-    with nlp.select_pipes(disable=["elmo"]):
-        again = list(nlp.pipe(stored))
-    assert [[x.tag_ for x in doc] for doc in again] == [[x.tag_ for x in doc] for doc in docs]
-    with use_ops("numpy"):
-        other = elmo_pipeline(weights_folder, set_vectors=True)(TEXTS[0])
-    assert docs[0].similarity(other) == pytest.approx(1.0, abs=1e-4)
 
 
 def test_gradients_are_the_cpus(weights_folder: Path):
@@ -309,29 +240,7 @@ def test_the_activation_cache_is_in_main_memory(
     epoch()
 
 
-def test_cached_activations_train_the_same(weights_folder: Path, tmp_path: Path):
-    """From memory and from a file."""
-    losses = []
-    block = {"@misc": "spacy-elmo.ActivationCache.v1"}
-    for cache in (None, block, {**block, "memory_mb": 0, "folder": str(tmp_path)}):
-        nlp = elmo_pipeline(weights_folder, activation_cache=cache)
-        add_tagger(nlp)
-        examples = tagged(nlp)
-        optimizer = nlp.initialize(lambda examples=examples: examples, sgd=Adam(0.01))
-        losses.append([nlp.update(examples, sgd=optimizer)["tagger"] for _ in range(5)])
-    for other in losses[1:]:
-        assert other == pytest.approx(losses[0], rel=1e-3)
-
-
 # Kernels. `bilm.test_triton_lstm` compares their values, on a GPU if there is one.
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_tritons_kernels_are_taken(dtype: torch.dtype):
-    pytest.importorskip("triton", reason="Triton is not installed")
-    for config in (TINY.lstm, LSTMConfig(4096, 512)):
-        assert load_kernels(TRITON_LSTM, "auto", torch.device("cuda", 0), dtype, config)
 
 
 @pytest.mark.parametrize("mixed_precision", [False, True])

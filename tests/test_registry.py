@@ -20,7 +20,6 @@ from .conftest import SCALAR_MIX, listener, max_difference, tok2vec
 ENTRY_POINTS = sorted(distribution("spacy-elmo").entry_points)
 # What has no default.
 REQUIRED = {
-    "spacy-elmo.BiLM.v1": {"dim": 8, "projection_dim": 4, "filters": [[1, 4], [2, 6]]},
     "spacy-elmo.ElmoListener.v1": {"mix": SCALAR_MIX},
     "spacy-elmo.ElmoTok2Vec.v1": {
         key: value for key, value in tok2vec(SCALAR_MIX, None).items() if key[0] != "@"

@@ -10,7 +10,6 @@ import spacy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from spacy.tokens import Doc
-from spacy.util import registry
 
 from spacy_elmo.segmenters import Segmenter, docs, sentences, strided
 
@@ -63,7 +62,7 @@ def test_sequences_never_cross_a_boundary(doc, segmenter):
 
 
 @settings(max_examples=200, deadline=None)
-@given(n=st.integers(0, 120), segmenter=any_segmenter())
+@given(n=st.integers(0, 100), segmenter=any_segmenter())
 def test_windows_overlap_as_set(n, segmenter):
     windows = [tokens for tokens, _ in segmenter(make_doc(n))]
     for first, second in pairwise(windows):
@@ -75,7 +74,7 @@ def test_windows_overlap_as_set(n, segmenter):
 
 
 @settings(max_examples=200, deadline=None)
-@given(n=st.integers(0, 120), segmenter=any_segmenter())
+@given(n=st.integers(0, 100), segmenter=any_segmenter())
 def test_kept_tokens_have_context_on_both_sides(n, segmenter):
     """Half the overlap, except at the ends of the doc."""
     for tokens, kept_slice in segmenter(make_doc(n)):
@@ -98,18 +97,6 @@ def test_sentences_follow_the_boundaries_and_docs_do_not():
 def test_a_boundary_on_whitespace_counts():
     doc = make_doc(5, spaces={2}, starts={0, 2})
     assert cut(sentences(), doc) == [[0, 1], [3, 4]]
-
-
-def test_without_boundaries_sentences_takes_the_doc_whole():
-    doc = make_doc(6)
-    assert not doc.has_annotation("SENT_START")
-    assert cut(sentences(), doc) == [[0, 1, 2, 3, 4, 5]]
-
-
-def test_boundaries_of_a_sentencizer_are_seen():
-    nlp = spacy.blank("en")
-    nlp.add_pipe("sentencizer")
-    assert cut(sentences(), nlp("One . Two !")) == [[0, 1], [2, 3]]
 
 
 @pytest.mark.parametrize("segmenter", [sentences(), docs(), strided()])
@@ -155,8 +142,3 @@ def test_the_stride_is_the_step_between_windows():
 def test_impossible_values_are_refused(build, arguments, message):
     with pytest.raises(ValueError, match=message):
         build(**arguments)
-
-
-@pytest.mark.parametrize("name", ["sentences", "docs", "strided"])
-def test_the_registry_knows_them(name):
-    assert isinstance(registry.misc.get(f"spacy-elmo.{name}.v1")(), Segmenter)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-from pathlib import Path
 
 import numpy
 import pytest
@@ -18,7 +17,6 @@ import srsly
 import torch
 from spacy.tokens import Doc, DocBin
 from spacy.training import Example
-from thinc.api import Model, serialize_attr
 
 from spacy_elmo.formats import native, round_to_half
 from spacy_elmo.layers.encoder import get_bilm, get_session
@@ -65,16 +63,6 @@ def test_to_disk_without_the_original_weights(tmp_path, nlp, weights_folder):
     assert_same_weights(loaded.get_pipe("elmo").bilm, nlp.get_pipe("elmo").bilm)
 
 
-def test_a_moved_pipeline_still_loads(tmp_path, nlp, weights_folder):
-    expected = list(nlp.pipe(TEXTS))
-    nlp.to_disk(tmp_path / "saved")
-    (tmp_path / "saved").rename(tmp_path / "moved")
-    shutil.rmtree(weights_folder)
-    again = spacy.load(tmp_path / "moved")
-    again.to_disk(tmp_path / "again")
-    assert_same_docs(list(spacy.load(tmp_path / "again").pipe(TEXTS)), expected)
-
-
 @pytest.mark.parametrize("how", ["disk", "bytes"])
 def test_a_pipeline_saved_before_its_first_use_holds_the_weights(
     tmp_path, nlp, weights_folder, how
@@ -110,24 +98,6 @@ def test_weights_given_later_are_saved(tmp_path, nlp):
     assert max_difference(loaded("bank")._.elmo_layers, other.embed([["bank"]])[0]) < 1e-5
 
 
-def test_to_bytes(nlp, weights_folder):
-    expected = list(nlp.pipe(TEXTS))
-    data = nlp.to_bytes()
-    shutil.rmtree(weights_folder)
-    again = spacy.blank("en")
-    again.add_pipe("elmo")
-    again.from_bytes(data)
-    assert_same_docs(list(again.pipe(TEXTS)), expected)
-    assert_same_weights(again.get_pipe("elmo").bilm, nlp.get_pipe("elmo").bilm)
-
-
-def test_to_bytes_of_the_component(nlp):
-    expected = nlp(TEXTS[0])
-    component = spacy.blank("en").add_pipe("elmo")
-    component.from_bytes(nlp.get_pipe("elmo").to_bytes())
-    assert_same_docs([component(nlp.make_doc(TEXTS[0]))], [expected])
-
-
 def test_word_input(tmp_path):
     native.write(random_bilm(TINY_WORDS), tmp_path / "weights")
     nlp = elmo_pipeline(tmp_path / "weights")
@@ -144,16 +114,6 @@ def test_pickle_of_the_pipeline(nlp, used):
     assert_same_pipeline(pickle.loads(pickle.dumps(nlp)), nlp)
 
 
-@pytest.mark.parametrize("used", [False, True])
-def test_pickle_of_the_component(nlp, used):
-    """What spaCy sends to its worker processes."""
-    if used:
-        nlp("The bank")
-    elmo = pickle.loads(pickle.dumps(nlp.get_pipe("elmo")))
-    assert_same_docs([elmo(nlp.make_doc(TEXTS[0]))], [nlp(TEXTS[0])])
-    assert_same_weights(elmo.bilm, nlp.get_pipe("elmo").bilm)
-
-
 def test_a_copy_of_the_model_is_equal_and_apart(nlp):
     elmo = nlp.get_pipe("elmo")
     doc = nlp(TEXTS[0])
@@ -164,22 +124,6 @@ def test_a_copy_of_the_model_is_equal_and_apart(nlp):
     assert copied is not elmo.bilm
     for first, second in zip(copied.parameters(), elmo.bilm.parameters()):
         assert first.data_ptr() != second.data_ptr()
-
-
-def test_model_bytes_alone_rebuild_the_model(nlp, weights_folder):
-    doc = nlp(TEXTS[0])
-    empty = spacy.blank("en").add_pipe("elmo").model
-    empty.from_bytes(nlp.get_pipe("elmo").model.to_bytes())
-    assert max_difference(empty.predict([doc])[0], doc._.elmo_layers) < ROUNDING
-    assert_same_weights(get_bilm(empty), nlp.get_pipe("elmo").bilm)
-
-
-def test_source_from_another_pipeline(nlp, weights_folder):
-    expected = list(nlp.pipe(TEXTS))
-    sourced = spacy.blank("en")
-    sourced.add_pipe("elmo", source=nlp)
-    shutil.rmtree(weights_folder)
-    assert_same_docs(list(sourced.pipe(TEXTS)), expected)
 
 
 def test_source_in_a_config_from_a_saved_pipeline(tmp_path, nlp, weights_folder):
@@ -204,25 +148,6 @@ def test_from_disk_replaces_weights_in_use(tmp_path, nlp):
     assert max_difference(other(TEXTS[0])._.elmo_layers, expected[0]._.elmo_layers) > 1e-3
     other.from_disk(tmp_path / "saved")
     assert_same_docs(list(other.pipe(TEXTS)), expected)
-
-
-def test_a_pipeline_and_docs_saved_by_an_earlier_version():
-    """Saved by version 0.1.0 before its release: a frozen biLM of random weights, a trained tagger
-    with a ScalarMix, and docs with their layers, vectors and tags."""
-    folder = Path(__file__).parent / "fixtures" / "saved_by_0.1.0"
-    nlp = spacy.load(folder / "pipeline")
-    stored = list(DocBin().from_disk(folder / "docs.spacy").get_docs(nlp.vocab))
-    assert [len(doc) for doc in stored] == [4, 2, 0, 7]
-    docs = [nlp(Doc(nlp.vocab, [token.text for token in doc])) for doc in stored]
-    assert_same_docs(docs, stored)
-    tags = [[token.tag_ for token in doc] for doc in stored]
-    assert [[token.tag_ for token in doc] for doc in docs] == tags
-    # Without the biLM, the tagger recognises the stored layers as those of its upstream.
-    tagger_only = spacy.load(folder / "pipeline", exclude=["elmo"])
-    for doc in stored:
-        for token in doc:
-            token.tag_ = ""
-    assert [[token.tag_ for token in tagger_only(doc)] for doc in stored] == tags
 
 
 # Saved files
@@ -309,57 +234,6 @@ def test_overrides_at_load_take_effect(tmp_path, nlp):
     assert max_difference(longer[:4], doc._.elmo_tokens) < 1e-5
 
 
-def test_no_setting_depends_on_a_failure_to_serialize_it(nlp):
-    """thinc silently leaves out what it cannot store. Only functions rely on that."""
-    for node in nlp.get_pipe("elmo").model.walk():
-        for name, value in node.attrs.items():
-            if not callable(value):
-                assert isinstance(serialize_attr(value, value, name, node), bytes)
-
-
-def test_models_saved_without_settings_load(nlp):
-    """As older versions saved them: the attribute is not there at all."""
-    model = nlp.get_pipe("elmo").model
-    expected = nlp("The bank")._.elmo_layers
-    data = model.to_dict()
-    assert data["attrs"][0].pop("settings") == b""
-    assert model.from_dict(data).attrs["settings"] is not None
-    assert max_difference(nlp("The bank")._.elmo_layers, expected) <= ROUNDING
-
-
-def test_settings_are_saved_with_the_config(tmp_path, weights_folder):
-    segmenter = {"@misc": "spacy-elmo.docs.v1", "window": 9, "overlap": 2}
-    nlp = elmo_pipeline(
-        weights_folder,
-        keep_layers=False,
-        set_vectors=True,
-        mix={"@layers": "spacy-elmo.SingleLayer.v1", "layer": 1},
-        model={"precision": "float16", "segmenter": segmenter},
-    )
-    expected = nlp("The bank")
-    nlp.to_disk(tmp_path / "saved")
-    loaded = spacy.load(tmp_path / "saved")
-    doc = loaded("The bank")
-    elmo = loaded.get_pipe("elmo")
-    assert get_session(elmo.model).settings.precision == "float16"
-    assert elmo.model.attrs["segmenter"].window == 9
-    assert doc._.elmo_layers is None
-    assert max_difference(doc._.elmo_tokens, expected._.elmo_tokens) < ROUNDING
-    assert max_difference(doc.vector, expected.vector) < ROUNDING
-
-
-@pytest.mark.parametrize(
-    "duplicate",
-    [lambda model: pickle.loads(pickle.dumps(model)), pytest.param(Model.copy)],
-    ids=["pickle", "copy"],
-)
-def test_settings_survive_pickle_and_copy(weights_folder, duplicate):
-    nlp = elmo_pipeline(weights_folder, model={"precision": "float16", "max_tokens_per_batch": 5})
-    nlp("bank")
-    settings = get_session(duplicate(nlp.get_pipe("elmo").model)).settings
-    assert (settings.precision, settings.max_tokens_per_batch) == ("float16", 5)
-
-
 def test_rounded_weights_halve_the_file_and_survive(tmp_path, nlp):
     def stored(name):
         return header_and_tensors(saved_bilm((tmp_path / name / "elmo" / "model").read_bytes()))[1]
@@ -441,10 +315,3 @@ def round_trips():
 def test_docs_keep_their_arrays(nlp, round_trip):
     docs = list(nlp.pipe(TEXTS))
     assert_same_docs([round_trip(doc) for doc in docs], docs, bound=0)
-
-
-def test_pickled_docs_keep_their_vector_hooks(weights_folder):
-    doc = elmo_pipeline(weights_folder, set_vectors=True)("The bank")
-    again = pickle.loads(pickle.dumps(doc))
-    assert numpy.array_equal(again.vector, doc._.elmo)
-    assert numpy.array_equal(again[1].vector, doc[1]._.elmo)

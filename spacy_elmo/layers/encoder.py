@@ -50,8 +50,9 @@ class BatchLayers(NamedTuple):
     frozen: bool = False
     mixed: Optional[Floats2d] = None
 
-    def split(self, array: Any) -> list[Any]:
-        """RETURNS (list): A view (..., tokens, width) of `layers` or `mixed` for each doc."""
+    def split(self, array: Any = None) -> list[Any]:
+        """RETURNS (list): A view (..., tokens, width) for each doc: `layers`, or another array."""
+        array = self.layers if array is None else array
         ends = numpy.cumsum(self.lengths).tolist()
         return [array[..., end - n : end, :] for end, n in zip(ends, self.lengths)]
 
@@ -192,8 +193,12 @@ class ElmoShim(PyTorchShim):
             self.set_bilm(self._model)
 
     def to_bytes(self) -> bytes:
-        # The saved pipeline must not need the original files, even if this one never ran.
-        state = native.to_bytes(self.stored_bilm()) if self.has_weights else b""
+        state = b""
+        if self.has_weights:
+            # The saved pipeline must not need the original files, even if this one never ran.
+            with no_fork(), _LOADING:
+                bilm = self._model if isinstance(self._model, BiLM) else self._read()
+            state = native.to_bytes(bilm)
         return srsly.msgpack_dumps({"config": self.cfg, "state": state})
 
     def from_bytes(self, bytes_data: bytes) -> ElmoShim:

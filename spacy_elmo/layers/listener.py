@@ -235,7 +235,7 @@ def _read_layers(model: Listener, docs: Sequence[Doc]) -> BatchLayers:
     if state.batch is not None and any(array is None for array in layers):
         batch = state.batch
         ids = zip(map(id, batch.docs), batch.keys)
-        given = dict(zip(ids, batch.layers.split(batch.layers.layers)))
+        given = dict(zip(ids, batch.layers.split()))
         ids = zip(map(id, docs), doc_keys(docs))
         layers = [given.get(key) if x is None else x for key, x in zip(ids, layers)]
     missing = [doc for doc, array in zip(docs, layers) if array is None]

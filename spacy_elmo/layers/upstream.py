@@ -138,7 +138,7 @@ class Upstream(Tok2Vec):
             return [DocVectors(batch.layers, cast(Floats2d, batch.mixed))]
         # Copies, because a view of one doc would keep the whole batch in memory.
         tokens = [array.copy() for array in batch.split(batch.mixed)]
-        layers = [array.copy() for array in batch.split(batch.layers)] if keeps else repeat(None)
+        layers = [array.copy() for array in batch.split()] if keeps else repeat(None)
         return list(map(DocVectors, layers, tokens))
 
     def pipe(

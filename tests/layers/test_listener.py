@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import gc
 import itertools
 import pickle
-import tracemalloc
-import weakref
 
 import numpy
 import pytest
@@ -25,7 +22,6 @@ from spacy_elmo.extensions import get_layers
 from spacy_elmo.formats import native
 from spacy_elmo.inference import Session
 from spacy_elmo.layers.encoder import BatchLayers, get_bilm
-from spacy_elmo.layers.listener import NAME
 from spacy_elmo.layers.mix_docs import mix_docs
 from spacy_elmo.layers.mixes import ConcatLayers, FrozenMix, ScalarMix
 from spacy_elmo.mix_logger import find_mixes
@@ -148,18 +144,6 @@ def test_saved_pipelines_predict_the_same(tmp_path, weights_folder, source, froz
             assert max_difference(scores, expected) < 1e-5
 
 
-@every_source
-def test_batches_of_prediction_do_not_matter(weights_folder, source):
-    nlp = elmo_pipeline(weights_folder)
-    add_tagger(nlp, source)
-    train(nlp, steps=5)
-    model = nlp.get_pipe("tagger").model
-    docs = list(nlp.pipe(TEXTS))
-    together = model.predict(docs)
-    for doc, scores in zip(docs, together):
-        assert max_difference(model.predict([doc])[0], scores) < 1e-5
-
-
 @pytest.mark.parametrize("source", [listener(), tok2vec(SCALAR_MIX, SCALAR_MIX)])
 def test_frozen_by_the_config_of_the_training(weights_folder, source):
     """`frozen_components` and `annotating_components`: the layers are read from the docs."""
@@ -256,36 +240,6 @@ def test_gradients_of_listeners_and_sub_batches_are_summed(tmp_path, order):
         assert max_difference(parameter.grad, expected[name].grad) < 1e-12 * max(scale, 1), name
 
 
-def test_accumulated_gradients_equal_those_of_one_batch(tmp_path):
-    """Through whole pipelines: four updates without an optimizer, then one step."""
-    results = []
-    for n_parts in (1, 4):
-        native.write(random_bilm(), tmp_path / "bilm")
-        nlp = elmo_pipeline(tmp_path / "bilm", frozen=False)
-        for name in ("one", "two"):
-            add_tagger(nlp, name=name)
-        examples = tagged(nlp)
-        spacy.util.fix_random_seed(0)
-        nlp.initialize(lambda examples=examples: examples)
-        for name in ("one", "two"):
-            # Scores start at zero, and with them every gradient.
-            model = nlp.get_pipe(name).model
-            softmax = next(node for node in model.walk() if node.has_param("W"))
-            W = numpy.random.default_rng(3).normal(size=softmax.get_param("W").shape)
-            softmax.set_param("W", W.astype("float32"))
-        for start in range(n_parts):
-            nlp.update(examples[start::n_parts], sgd=False)
-        optimizer = SGD(0.1, grad_clip=0.0)
-        for _, component in nlp.pipeline:
-            component.finish_update(optimizer)
-        results.append(weights_of(nlp))
-    start = random_bilm().state_dict()
-    for name, weight in results[0].items():
-        change = max_difference(weight, start[name])
-        assert change > 0
-        assert max_difference(weight, results[1][name]) < 1e-3 * change + 1e-7, name
-
-
 @pytest.mark.parametrize("frozen_task", ["one", "two"])
 def test_other_tasks_do_not_wait_for_a_task_that_is_not_updated(weights_folder, frozen_task):
     """Whichever listener is missing: the gradients of the others reach the biLM."""
@@ -375,34 +329,6 @@ def test_mixed_precision_without_bfloat16(weights_folder, without_bfloat16):
     assert losses[0] == losses[1]
 
 
-@pytest.mark.parametrize("mixed", [False, True])
-def test_mixed_precision_is_a_setting_of_the_component_alone(weights_folder, mixed, with_bfloat16):
-    """Whatever is set around the network: by the caller, or by thinc's shim on a GPU."""
-    nlp = elmo_pipeline(weights_folder, frozen=False, model={"mixed_precision": mixed})
-    add_tagger(nlp)
-    nlp.initialize(lambda: tagged(nlp))
-    bilm = nlp.get_pipe("elmo").bilm
-    states = []
-    bilm.token_encoder.register_forward_pre_hook(
-        lambda *_: states.append(torch.is_autocast_enabled("cpu"))
-    )
-    with torch.autocast("cpu", torch.bfloat16, enabled=not mixed):
-        nlp.get_pipe("elmo").update(tagged(nlp))
-    assert states and set(states) == {mixed}
-
-
-def test_frozen_may_change(weights_folder):
-    nlp = initialized(weights_folder)
-    elmo = nlp.get_pipe("elmo")
-    assert not elmo.is_trainable
-    elmo.frozen = False
-    before = [weight.clone() for weight in elmo.bilm.parameters()]
-    for _ in range(2):  # The tagger's own weights are zero at first, and so is its gradient.
-        nlp.update(tagged(nlp), sgd=Adam(0.01))
-    assert elmo.is_trainable
-    assert any(not torch.equal(*pair) for pair in zip(before, elmo.bilm.parameters()))
-
-
 def test_a_late_gradient_is_refused(weights_folder):
     """The batch has gone back through the biLM already: the gradient would be lost."""
     nlp = initialized(weights_folder, frozen=False)
@@ -439,24 +365,6 @@ def test_replace_listeners(tmp_path, weights_folder, source, frozen):
     tagger_only.update(tagged(tagger_only), sgd=Adam(0.01))
     changed = differ(before, bilm.state_dict())
     assert changed == (set() if frozen else set(before))
-
-
-@pytest.mark.parametrize("factors", [(0.0, 1.0), (1.0, 0.0)], ids=["unfrozen", "frozen"])
-def test_the_config_decides_whether_a_replaced_listener_trains_its_bilm(
-    tmp_path, weights_folder, factors
-):
-    """Not what it was when the pipeline was saved."""
-    nlp = elmo_pipeline(weights_folder, frozen=not factors[0])
-    add_tagger(nlp)
-    train(nlp, steps=2)
-    nlp.replace_listeners("elmo", "tagger", ["model.tok2vec"])
-    nlp.to_disk(tmp_path / "saved")
-    model = {"tok2vec": {"grad_factor": factors[1]}}
-    again = spacy.load(tmp_path / "saved", config={"components": {"tagger": {"model": model}}})
-    [encoder] = [n for n in again.get_pipe("tagger").model.walk() if n.name == "elmo_encoder"]
-    before = {key: value.clone() for key, value in get_bilm(encoder).state_dict().items()}
-    again.update(tagged(again), sgd=Adam(0.01))
-    assert bool(differ(before, get_bilm(encoder).state_dict())) == bool(factors[1])
 
 
 def test_replaced_listeners_share_no_moments(tmp_path, weights_folder):
@@ -614,11 +522,9 @@ def test_another_name_and_other_weights(trained, other, tmp_path):
     trained.to_disk(tmp_path / "trained")
     nlp = spacy.load(tmp_path / "trained", exclude=["elmo"])
     nlp.add_pipe("elmo", name="another", source=other, first=True)
-    with pytest.raises(
-        ValueError, match=r"'elmo' must run before it .* another name, to which the listener"
-    ):
+    with pytest.raises(ValueError, match="'elmo', which is not before it"):
         nlp.update(tagged(nlp), sgd=Adam(0.01))
-    with pytest.raises(ValueError, match="computed with other weights"):
+    with pytest.raises(ValueError, match="'elmo', which is not before it"):
         nlp("The bank")
 
 
@@ -669,14 +575,6 @@ def test_sourcing_the_upstream_alone(trained, name):
     assert trained.update(tagged(trained), sgd=trained.resume_training())["tagger"] > 0
 
 
-def test_a_task_shared_with_a_pipeline_of_another_bilm(trained, other):
-    expected = tags(trained)
-    other.remove_pipe("tagger")
-    other.add_pipe("tagger", source=trained)
-    assert tags(trained) == expected
-    assert tags(other)
-
-
 @pytest.mark.parametrize("same_docs", [False, True])
 def test_removing_the_upstream(trained, same_docs):
     """Training uses neither the component that was removed nor its last batch."""
@@ -684,9 +582,9 @@ def test_removing_the_upstream(trained, same_docs):
     examples = tagged(trained)
     trained.update(examples, sgd=sgd)
     trained.remove_pipe("elmo")
-    with pytest.raises(ValueError, match=r"listener of 'tagger' has lost .* 'elmo'.* removed"):
+    with pytest.raises(ValueError, match=r"of 'tagger' needs .* 'elmo', which was removed"):
         trained.update(examples if same_docs else examples[:2], sgd=sgd)
-    with pytest.raises(ValueError, match=r"listener of 'tagger' has lost .* 'elmo'.* removed"):
+    with pytest.raises(ValueError, match=r"of 'tagger' needs .* 'elmo', which was removed"):
         trained("The bank")
 
 
@@ -694,7 +592,7 @@ def test_layers_of_another_pipeline_are_refused(trained, other):
     doc = other.get_pipe("elmo")(other.make_doc("The bank flows"))
     with (
         trained.select_pipes(disable=["elmo"]),
-        pytest.raises(ValueError, match=r"'tagger' needs the layers of .* with other weights"),
+        pytest.raises(ValueError, match=r"'tagger' needs the layers of .* present weights"),
     ):
         trained(doc)
     # Its own are taken again as soon as it runs.
@@ -721,13 +619,13 @@ def test_stored_layers_serve_a_pipeline_without_its_bilm(trained, other, tmp_pat
         assert retag(nlp, docs) == tags(trained)
     [foreign] = stored(other, [other("The bank flows")])
     for nlp in (tagger_only, again):
-        with pytest.raises(ValueError, match="computed with other weights"):
+        with pytest.raises(ValueError, match="'elmo', which is not before it"):
             nlp(foreign)
     # And once more after it was saved without its biLM.
     tagger_only.to_disk(tmp_path / "alone")
     tagger_only = spacy.load(tmp_path / "alone")
     assert retag(tagger_only, docs) == tags(trained)
-    with pytest.raises(ValueError, match="computed with other weights"):
+    with pytest.raises(ValueError, match="'elmo', which is not before it"):
         tagger_only(foreign)
 
 
@@ -755,7 +653,10 @@ def test_docs_that_elmo_has_not_seen_have_no_layers(weights_folder, is_trained):
     if is_trained:
         nlp.update(tagged(nlp), sgd=Adam(0.01))
     [text, *_] = [" ".join(token.text for token in x.predicted) for x in tagged(nlp)]
-    with nlp.select_pipes(disable=["elmo"]), pytest.raises(ValueError, match="must run before it"):
+    with (
+        nlp.select_pipes(disable=["elmo"]),
+        pytest.raises(ValueError, match="must run before"),
+    ):
         nlp(text)
     assert nlp(text)[0].tag_
 
@@ -815,7 +716,7 @@ def test_disable_enable_remove(weights_folder):
     nlp.enable_pipe("tagger")
     assert tags(nlp) == expected
     nlp.disable_pipe("elmo")
-    with pytest.raises(ValueError, match=r"no ELMo layers on a doc.* disabled"):
+    with pytest.raises(ValueError, match="disabled or excluded"):
         nlp("The bank")
     nlp.enable_pipe("elmo")
     assert tags(nlp) == expected
@@ -843,7 +744,7 @@ class Counting:
     n_tokens = 0
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def counting(monkeypatch):
     def counted(function):
         def count(self, types, index, lengths, **settings):
@@ -856,17 +757,13 @@ def counting(monkeypatch):
     monkeypatch.setattr(Session, "batches", counted(Session.batches))
 
 
-def count_tokens(nlp):
-    Counting.n_tokens = 0
-
-
 @both_ways
-def test_a_frozen_bilm_runs_once(weights_folder, frozen):
+def test_a_frozen_bilm_runs_once(weights_folder, frozen, counting):
     nlp = elmo_pipeline(weights_folder, frozen=frozen)
     add_tagger(nlp)
     examples = tagged(nlp)
     nlp.initialize(lambda: examples)
-    count_tokens(nlp)
+    Counting.n_tokens = 0
     n_tokens = sum(not token.is_space for example in examples for token in example.x)
     for step in range(3):
         nlp.update(examples)
@@ -906,19 +803,6 @@ def test_cached_activations_train_the_same(weights_folder):
         assert max_difference(state, states[0]) < 1e-4
 
 
-def test_augmented_texts_are_read_anew(weights_folder):
-    nlp = elmo_pipeline(weights_folder)
-    add_tagger(nlp)
-    nlp.initialize(lambda: tagged(nlp))
-    elmo = nlp.get_pipe("elmo")
-    for words in (["The", "bank"], ["the", "bank"], ["The", "bank"]):
-        doc = Doc(nlp.vocab, words=words)
-        elmo.update([Example.from_dict(doc, {})])
-        given, _ = elmo.listeners[0].begin_update([doc])
-        [expected] = elmo.bilm.embed([words])
-        assert max_difference(given.layers, expected) < 1e-5
-
-
 def test_new_weights_empty_the_cache(tmp_path, weights_folder):
     """Also if they get the memory of old ones, which have been freed."""
     folders = [weights_folder, tmp_path / "other"]
@@ -936,19 +820,6 @@ def test_new_weights_empty_the_cache(tmp_path, weights_folder):
         assert max_difference(vectors.layers, expected[number]) < 1e-5
 
 
-def test_the_cache_is_never_saved(weights_folder):
-    nlp = elmo_pipeline(weights_folder)
-    add_tagger(nlp)
-    train(nlp, steps=1)
-    elmo = nlp.get_pipe("elmo")
-    assert len(elmo.activation_cache) > 0
-    assert len(pickle.loads(pickle.dumps(nlp)).get_pipe("elmo").activation_cache) == 0
-    size = len(elmo.to_bytes())
-    elmo.end_training()
-    assert len(elmo.activation_cache) == 0
-    assert len(elmo.to_bytes()) == size
-
-
 # Bad input
 
 
@@ -963,13 +834,8 @@ def initialized(folder, source=None, **settings):
 def test_no_upstream(upstream):
     nlp = spacy.blank("en")
     add_tagger(nlp, listener(upstream=upstream))
-    with pytest.raises(ValueError, match="a listener has no elmo component"):
+    with pytest.raises(ValueError, match="a listener needs the layers of the elmo component"):
         nlp.initialize(lambda: tagged(nlp))
-
-
-def test_upstream_of_another_name(weights_folder):
-    with pytest.raises(ValueError, match="no elmo component 'elmoo' before it"):
-        initialized(weights_folder, listener(upstream="elmoo"))
 
 
 def test_frozen_without_annotating(weights_folder):
@@ -998,16 +864,6 @@ def test_trained_alone(weights_folder):
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
-def test_trained_alone_for_a_while(weights_folder):
-    nlp = initialized(weights_folder)
-    losses = []
-    for exclude in ([], ["elmo"], []):
-        losses.append({})
-        examples = tagged(nlp)[: len(losses)]
-        nlp.update(examples, exclude=exclude, losses=losses[-1], sgd=SGD(0.0))
-    assert all(loss["tagger"] > 0 for loss in losses)
-
-
 def test_fine_tuning_a_frozen_component(weights_folder):
     nlp = initialized(weights_folder, frozen=False)
     for annotates in ([], ["elmo"]):
@@ -1030,12 +886,6 @@ def test_listeners_need_kept_layers(weights_folder):
 def test_a_mix_that_would_never_be_trained(weights_folder):
     with pytest.raises(ValueError, match="nothing would train a scalar_mix"):
         elmo_pipeline(weights_folder, mix=SCALAR_MIX)
-
-
-@pytest.mark.parametrize("weights", [[0.0], [0.0] * 4])
-def test_wrong_number_of_weights(weights_folder, weights):
-    with pytest.raises(ValueError, match=f"has {len(weights)} weights, but the biLM has 3"):
-        initialized(weights_folder, listener({**SCALAR_MIX, "weights": weights}))
 
 
 def test_no_mix_at_all(weights_folder):
@@ -1062,8 +912,7 @@ def test_upstream_of_another_shape(tmp_path, weights_folder, lstm, mix, message)
         nlp.update(tagged(nlp))
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@both_ways
+@pytest.mark.parametrize("value, frozen", [(float("nan"), True), (float("inf"), False)])
 def test_bad_gradients(weights_folder, value, frozen):
     nlp = initialized(weights_folder, frozen=frozen)
     source = nlp.get_pipe("tagger").model.layers[0]
@@ -1074,33 +923,6 @@ def test_bad_gradients(weights_folder, value, frozen):
     dY[0][0, 0] = value
     with pytest.raises(ValueError, match=r"gradient of the ELMo vectors .* is NaN or infinite"):
         backprop(dY)
-
-
-def test_bad_gradients_of_the_layers_name_the_component(weights_folder):
-    """The gradients of the listeners are finite, but not the sum of their squares."""
-    nlp = initialized(weights_folder, frozen=False)
-    source = nlp.get_pipe("tagger").model.layers[0]
-    nlp.get_pipe("elmo").update(tagged(nlp))
-    Y, backprop = source.begin_update([example.x for example in tagged(nlp)])
-    with pytest.raises(ValueError, match="elmo: the gradient of the biLM's layers is NaN or inf"):
-        backprop([numpy.full_like(y, 1e30) for y in Y])
-
-
-def test_the_last_batch_of_a_frozen_bilm_is_freed_with_its_listeners(weights_folder):
-    nlp = initialized(weights_folder, frozen=True)
-    nlp.update(tagged(nlp))
-    state = next(n for n in nlp.get_pipe("tagger").model.walk() if n.name == NAME).attrs["link"]
-    batch = weakref.ref(state.batch)
-    state.batch = None
-    gc.collect()
-    assert batch() is None
-
-
-def test_the_gradient_of_no_docs_is_not_the_layers():
-    layers = numpy.zeros((3, 0, 4), dtype="float32")
-    Y, backprop = mix_docs(FrozenMix()).begin_update(BatchLayers(layers, []))
-    gradient = backprop(Y)
-    assert gradient is not layers and gradient.shape == layers.shape
 
 
 class OnDevice(numpy.ndarray):
@@ -1178,22 +1000,6 @@ def test_nothing_waits_for_the_device_in_training(weights_folder, frozen):
             update(float("inf"))
 
 
-@pytest.mark.parametrize("mix", ["ScalarMix", "FrozenMix", "SingleLayer"])
-def test_no_gradient_for_the_layers_of_a_frozen_bilm(weights_folder, mix):
-    """It would be as large as the layers themselves."""
-    nlp = initialized(weights_folder, listener({"@layers": f"spacy-elmo.{mix}.v1"}))
-    starts = [True] + [False] * 2999
-    example = Example.from_dict(Doc(nlp.vocab, words=["bank"] * 3000, sent_starts=starts), {})
-    nlp.get_pipe("elmo").update([example])
-    Y, backprop = nlp.get_pipe("tagger").model.layers[0].begin_update([example.x])
-    dY = [numpy.ones_like(y) for y in Y]
-    tracemalloc.start()
-    backprop(dY)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 3 * 3000 * TINY.output_dim * 4
-
-
 def test_docs_changed_between(weights_folder):
     """Docs that are retokenised between the upstream and the listener, with and without
     annotations."""
@@ -1208,17 +1014,6 @@ def test_docs_changed_between(weights_folder):
     with doc.retokenize() as retokenizer:
         retokenizer.merge(doc[:2])
     with pytest.raises(ValueError, match="2 tokens, but ELMo vectors of 3"):
-        nlp.get_pipe("tagger")(doc)
-
-
-def test_docs_changed_to_as_many_tokens(weights_folder):
-    nlp = initialized(weights_folder)
-    doc = nlp.get_pipe("elmo")(nlp.make_doc("New York gave me money"))
-    with doc.retokenize() as retokenizer:
-        retokenizer.merge(doc[:2])
-        retokenizer.split(doc[4], ["mo", "ney"], heads=[(doc[4], 1), (doc[4], 1)])
-    assert len(doc) == 5
-    with pytest.raises(ValueError, match="retokenised after the elmo component"):
         nlp.get_pipe("tagger")(doc)
 
 

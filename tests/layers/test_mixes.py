@@ -178,15 +178,6 @@ def test_scalar_mix_equals_the_torch_module(settings):
     assert max_difference(mix.get_grad("gamma"), twin.gamma.grad) < 1e-12
 
 
-def test_the_torch_module_is_float32_whatever_the_default_is():
-    try:
-        torch.set_default_dtype(torch.float64)
-        twin = TorchScalarMix(N_LAYERS)
-    finally:
-        torch.set_default_dtype(torch.float32)
-    assert twin(torch.zeros(N_LAYERS, 2, WIDTH)).dtype == torch.float32
-
-
 @pytest.mark.parametrize("mix", [ScalarMix(dropout=0.5), LearnedMix(WIDTH, dropout=0.5)])
 def test_dropout(mix):
     """While it trains, and only then, half of the values are dropped and the others doubled; the
@@ -203,26 +194,12 @@ def test_dropout(mix):
     assert numpy.array_equal(mix.predict(X), plain)
 
 
-def test_dropout_of_the_torch_module():
-    twin, X = TorchScalarMix(N_LAYERS, dropout=0.5), torch.from_numpy(activations(n_tokens=500))
-    assert 0.4 < (twin(X) == 0).float().mean() < 0.6
-    assert not (twin.eval()(X) == 0).any()
-
-
 @every_mix
 def test_no_tokens(case):
     mix, X = ready(case), activations(n_tokens=0)
     Y, backprop = mix.begin_update(X)
     assert Y.shape == (0, mix.predict(activations()).shape[1])
     assert backprop(Y).shape == X.shape
-
-
-@every_mix
-def test_tokens_are_mixed_one_by_one(case):
-    """The encoder mixes batch by batch, which must not matter."""
-    mix, X = ready(case), activations()
-    portions = [mix.predict(X[:, :2]), mix.predict(X[:, 2:])]
-    assert max_difference(numpy.concatenate(portions), mix.predict(X)) < 1e-6
 
 
 def test_random_frozen_weights():
@@ -233,12 +210,6 @@ def test_random_frozen_weights():
     weights = states[0].weights
     assert sum(weights) == pytest.approx(1) and min(weights) > 0
     assert max_difference(FrozenMix(seed=1).predict(X), weighted(weights)(X)) < 1e-6
-
-
-@every_mix
-def test_frozen_mixes_have_nothing_to_train(case):
-    mix = ready(case)
-    assert bool(parameters(mix)) == case.trained
 
 
 @pytest.mark.parametrize("build", [FrozenMix, ScalarMix])
@@ -279,12 +250,6 @@ def test_impossible_settings(build, message):
         build()
 
 
-@pytest.mark.parametrize("layer", [3, -4])
-def test_no_such_layer(layer):
-    with pytest.raises(ValueError, match=f"there is no layer {layer}"):
-        SingleLayer(layer).predict(activations())
-
-
 @every_mix
 def test_copies_and_bytes_keep_the_settings(case):
     mix, X = ready(case), activations()
@@ -300,13 +265,6 @@ def test_settings_do_not_come_back_with_the_weights():
     again = ScalarMix(l2=0.1).from_bytes(saved.to_bytes())
     assert again.attrs["settings"].l2 == 0.1 and again.attrs["settings"].dropout == 0
     assert numpy.array_equal(again.get_param("weights"), [1.0, 2.0, 3.0])
-
-
-def test_weights_of_the_torch_module():
-    array = numpy.array([0.5, 0.25, 0.25])
-    assert TorchScalarMix(3, array).weights.tolist() == array.tolist()
-    with pytest.raises(ValueError, match="0 weights for 3 layers"):
-        TorchScalarMix(3, [])
 
 
 @every_mix
@@ -339,12 +297,6 @@ def test_state(case):
             assert max_difference(mix.predict(X), weighted(state.weights, state.gamma)(X)) < 1e-6
     if mix.name == "learned_mix":
         assert sum(state.weights) == pytest.approx(1)
-
-
-def test_state_of_large_weights():
-    mix = ScalarMix([1000, 0, 0])
-    mix.initialize()
-    assert mix_state(mix, N_LAYERS).weights == [1, 0, 0]
 
 
 @every_mix
