@@ -13,11 +13,16 @@ LOWEST = .venv-lowest/bin/python
 demo: $(READY)
 	$(BIN)/python -m spacy project run demo project --vars.demo ../demo
 
-test: lint
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 20
-
-test-slow: lint
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 20 -m "slow or not slow"
+# Lint runs beside the tests and prints after them. Both must pass.
+test test-slow: $(READY)
+	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
+	$(MAKE) --no-print-directory lint >"$$log" 2>&1 & lint=$$!; \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 20 \
+		$(if $(filter test-slow,$@),-m "slow or not slow"); tests=$$?; \
+	wait $$lint; linted=$$?; cat "$$log"; \
+	[ $$tests = 0 ] || echo "make $@: the tests failed"; \
+	[ $$linted = 0 ] || echo "make $@: lint failed"; \
+	[ $$tests = 0 ] && [ $$linted = 0 ]
 
 test-lowest:
 	$(PYTHON) -m venv .venv-lowest

@@ -99,7 +99,7 @@ setup(
         ],
     },
     entry_points={
-        "spacy_factories": ["elmo = spacy_elmo.component:make_elmo"],
+        "spacy_factories": ["elmo = spacy_elmo.component:Elmo"],
         "spacy_architectures": [
             "spacy-elmo.PretrainedBiLM.v1 = spacy_elmo.architectures:PretrainedBiLM",
             "spacy-elmo.ElmoListener.v1 = spacy_elmo.architectures:ElmoListener",

@@ -16,7 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from spacy_elmo import architectures, callbacks, mix_logger, segmenters
 from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
-from spacy_elmo.component import DEFAULT_CONFIG, Elmo, make_elmo
+from spacy_elmo.component import DEFAULT_CONFIG, Elmo
 from spacy_elmo.layers import activation_cache
 from spacy_elmo.layers.textcat import TextCatSum
 from spacy_elmo.layers.tok2vec import ElmoTok2Vec
@@ -181,7 +181,7 @@ def blocks() -> list[str]:
     bilm = architectures.PretrainedBiLM
     return [
         "## Of pipelines\n",
-        section("`[components.elmo]`", make_elmo, Elmo, defaults=DEFAULT_CONFIG["elmo"],
+        section("`[components.elmo]`", Elmo, defaults=DEFAULT_CONFIG["elmo"],
                 skip={"nlp", "name", "model", "mix", "activation_cache"})
         + "\nThe blocks `model`, `mix` and `activation_cache` (or null) are below.\n",
         section("`spacy-elmo.PretrainedBiLM.v1`", bilm, about=True),

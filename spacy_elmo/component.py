@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Optional, Union
@@ -13,7 +12,6 @@ from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example
 from spacy.util import registry
-from spacy.vocab import Vocab
 from thinc.api import Config, Model, Optimizer
 
 from . import processes  # noqa: F401 (ends the workers of `nlp.pipe`)
@@ -48,49 +46,9 @@ optimizer = null
 DEFAULT_CONFIG = Config().from_str(DEFAULT_CONFIG_STR)
 
 
-@Language.factory(
-    "elmo",
-    assigns=["doc._.elmo_layers", "doc._.elmo_tokens", "doc._.elmo", "span._.elmo", "token._.elmo"],
-    default_config=DEFAULT_CONFIG["elmo"],
-)
-def make_elmo(
-    nlp: Language,
-    name: str,
-    model: Model[list[Doc], BatchLayers],
-    mix: Mix,
-    keep_layers: bool,
-    set_vectors: bool,
-    batch_size: int,
-    frozen: bool,
-    optimizer: Optional[Optimizer],
-    activation_cache: Optional[ActivationCache],
-) -> Elmo:
-    shim = get_shim(model)
-    if shim.language not in (None, nlp.lang) and nlp.lang != "xx":
-        # Shown when the weights are loaded. A saved pipeline replaces them before that.
-        shim.warning = (
-            f"the weights of {name!r} were trained on text in {shim.language!r}, but the "
-            f"pipeline's language is {nlp.lang!r}: name others in the config (model.weights)"
-        )
-    elmo = Elmo(
-        nlp.vocab,
-        model,
-        name,
-        mix=mix,
-        keep_layers=keep_layers,
-        set_vectors=set_vectors,
-        batch_size=batch_size,
-        frozen=frozen,
-        optimizer=optimizer,
-        activation_cache=activation_cache,
-    )
-    elmo.set_pipeline(nlp)
-    return elmo
-
-
 def pipe_settings(nlp: Language, elmo: Elmo, *, keep_layers: bool = True) -> dict[str, Any]:
-    """Arguments for `nlp.pipe` with which the pipeline stops after the component, so that no later
-    component overwrites or removes its arrays. The pipeline itself is not changed.
+    """Arguments for `nlp.pipe` with which the pipeline stops after a component, so that no later
+    one overwrites or removes its arrays.
 
     nlp (Language): The pipeline.
     elmo (Elmo): One of its components.
@@ -127,28 +85,23 @@ def replace_listener(
     upstream: Elmo,
 ) -> Model[list[Doc], BatchLayers]:
     """What `nlp.replace_listeners` puts where the listener was: a copy of the upstream's model."""
-    factor = listener.attrs["settings"].grad_factor
-    encoder.attrs["gradient"] = LayerSettings(factor=0.0 if upstream.frozen else factor)
+    factor = 0.0 if upstream.frozen else listener.attrs["settings"].grad_factor
+    encoder.attrs["gradient"] = LayerSettings(factor=factor)
     return encoder
 
 
-@contextlib.contextmanager
-def _naming_component(name: str, source: Any) -> Iterator[None]:
-    """Name the component and the source in what spaCy, thinc and msgpack raise for damaged data."""
-    try:
-        yield
-    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
-        reason = error if isinstance(error, ValueError) else repr(error)
-        raise ValueError(f"cannot load the component {name!r} from {source}: {reason}") from error
-
-
+@Language.factory(
+    "elmo",
+    assigns=["doc._.elmo_layers", "doc._.elmo_tokens", "doc._.elmo", "span._.elmo", "token._.elmo"],
+    default_config=DEFAULT_CONFIG["elmo"],
+)
 class Elmo(Upstream):
     """Runs a biLM over docs and writes its activations to the docs (see `extensions`), for users
     and for components that listen (see `layers.listener`). What it does with docs is in `Upstream`.
 
-    vocab (Vocab): The shared vocabulary.
-    model (Model): An `ElmoEncoder`, as the architectures build it.
+    nlp (Language): The pipeline.
     name (str): The name of the component.
+    model (Model): An `ElmoEncoder`, as the architectures build it.
     mix (Mix): From all layers to the vectors of `doc._.elmo_tokens`.
     keep_layers (bool): Keep the activations of all layers on the doc, too.
     set_vectors (bool): Make `.vector` and `.similarity()` use ELMo. These hooks stay in
@@ -163,17 +116,16 @@ class Elmo(Upstream):
 
     def __init__(
         self,
-        vocab: Vocab,
+        nlp: Language,
+        name: str,
         model: Model[list[Doc], BatchLayers],
-        name: str = "elmo",
-        *,
         mix: Mix,
-        keep_layers: bool = True,
-        set_vectors: bool = False,
-        batch_size: int = 1000,
-        frozen: bool = True,
-        optimizer: Optional[Optimizer] = None,
-        activation_cache: Optional[ActivationCache] = None,
+        keep_layers: bool,
+        set_vectors: bool,
+        batch_size: int,
+        frozen: bool,
+        optimizer: Optional[Optimizer],
+        activation_cache: Optional[ActivationCache],
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"{name}: batch_size must be 1 or more, found {batch_size}")
@@ -182,7 +134,14 @@ class Elmo(Upstream):
                 f"{name}: nothing would train a {mix.name} as the component's own mix: choose "
                 "one without weights to train, such as FrozenMix, and give this one to a listener"
             )
-        self.vocab = vocab
+        shim = get_shim(model)
+        if shim.language not in (None, nlp.lang) and nlp.lang != "xx":
+            # Shown when the weights are loaded. A saved pipeline replaces them before that.
+            shim.warning = (
+                f"the weights of {name!r} were trained on text in {shim.language!r}, but the "
+                f"pipeline's language is {nlp.lang!r}: name others in the config (model.weights)"
+            )
+        self.vocab = nlp.vocab
         self.model = model
         self.name = name
         self.mix = mix
@@ -192,10 +151,10 @@ class Elmo(Upstream):
         self.optimizer = optimizer
         self.frozen = frozen
         # The vectors of a stateful biLM depend on what ran before.
-        is_stateful = model.attrs["settings"].stateful
-        self.activation_cache = None if is_stateful else activation_cache
+        self.activation_cache = None if shim.settings.stateful else activation_cache
         self.listener_map = {}
         self._run = RunState()
+        self._run.pipeline = weakref.ref(nlp)
         model.attrs["replace_listener"] = replace_listener
         model.attrs["replace_listener_cfg"] = partial(replace_listener_cfg, frozen=frozen)
         # Saved with the component. All settings are in the config, which nothing may override.
@@ -209,19 +168,15 @@ class Elmo(Upstream):
         """
         set_bilm(self.model, load_bilm(weights))
 
-    def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> Elmo:
-        """See spaCy. RAISES (ValueError): If the bytes are damaged."""
-        with _naming_component(self.name, "bytes"):
-            return super().from_bytes(bytes_data, exclude=exclude)
-
     def from_disk(self, path: Union[str, Path], *, exclude: Iterable[str] = ()) -> Elmo:
         """See spaCy. RAISES (ValueError): If a file is damaged."""
-        with _naming_component(self.name, path):
+        try:
             return super().from_disk(path, exclude=exclude)
-
-    def set_pipeline(self, nlp: Language) -> None:
-        """Remember the pipeline, to notice when the component is removed from it."""
-        self._run.pipeline = weakref.ref(nlp)
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+            reason = error if isinstance(error, ValueError) else repr(error)
+            raise ValueError(
+                f"cannot load the component {self.name!r} from {path}: {reason}"
+            ) from error
 
     def initialize(
         self,
@@ -238,7 +193,7 @@ class Elmo(Upstream):
         RAISES (ValueError): If there are no weights.
         """
         if nlp is not None:
-            self.set_pipeline(nlp)
+            self._run.pipeline = weakref.ref(nlp)
             # The moments and the schedules of the last training end with it.
             config = nlp.config.interpolate()["components"].get(self.name, {})
             if config.get("optimizer") is not None:

@@ -17,6 +17,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
+pytestmark = pytest.mark.slow
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 MODULES = ("bulk", "common", "count", "embed", "peers", "plain", "pretrain", "texts", "train")
 # What every row has, whatever is measured.
@@ -105,12 +106,6 @@ def test_embed_compares_weights(modules, weights_folder, capsys):
     assert "no weights 'nothing'" in capsys.readouterr().err
 
 
-def test_embed_beside_a_busy_process(run):
-    rows = run("embed", "--busy", "--shapes", "tiny", "--precision", "float32", "--sentences", "8")
-    assert [row["through"] for row in rows] == ["nlp.pipe", "8 threads call nlp"]
-    assert_filled(rows[0], "1 thread", "n threads", "n/1", "busy", "busy/idle")
-
-
 @pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
 )
@@ -128,14 +123,6 @@ def test_pretrain(run, rows):
     assert [row["vocabulary"] for row in table] == ["50", "3,000"]
     for row in table:
         assert_filled(row, *RATES, *COUNTS, "words/s", "data words/s")
-
-
-def test_pretrain_parts(run):
-    options = "--parts", "--batch-words", "100", "--vocabulary", "50", "3000"
-    rows = run("pretrain", *SMALL_CORPUS, *options)
-    assert [row["vocabulary"] for row in rows] == ["50", "3,000"]
-    for row in rows:
-        assert_filled(row, "forward", "backward", "clip", "the rest", "all")
 
 
 @pytest.mark.parametrize(

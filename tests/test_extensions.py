@@ -158,7 +158,7 @@ def test_an_attribute_of_the_user_is_not_replaced():
     mine = Token.get_extension("elmo")
     Token.set_extension("elmo", default="mine", force=True)
     try:
-        with pytest.raises(ValueError, match="E090.*elmo"):
+        with pytest.raises(ValueError, match=r"E090.*elmo"):
             extensions.register()
     finally:
         Token.set_extension("elmo", getter=mine[2], force=True)

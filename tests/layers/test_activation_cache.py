@@ -208,7 +208,7 @@ def test_annotating_while_training_uses_the_cache(tmp_path, runs):
 
 
 def test_a_component_that_only_annotates_uses_the_cache(tmp_path, runs):
-    """It keeps what it predicts a second time, and knows of the training from the second step on."""
+    """It keeps what it predicts twice, and knows of the training from the second step on."""
     nlp = training_pipeline(tmp_path, frozen_components=["elmo"])
     runs.clear()
     for _ in range(4):

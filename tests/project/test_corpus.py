@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import json
 import os
@@ -25,7 +24,6 @@ import ablations
 import compare
 import corpus
 import sources
-import unknown_words
 from cleaning import NGRAM, Filter, Words, clean, fingerprint, form, is_prose, split_sentences
 
 
@@ -114,16 +112,6 @@ def test_benchmarks_are_left_out():
         ["He was not - at home then? No.", "Yes."], IMDB="He was not at home then."
     )
     assert text == ["No.", "Yes."] and chosen.dropped["IMDB"] == 1
-
-
-def test_repeated_sentences_are_left_out():
-    long, other = "This is a sentence of seven words.", "Another one of exactly six words."
-    text, chosen = select([f"{long} {other} Yes.", f"Yes. {long.upper()} Quite new, this.", other])
-    assert text == [f"{long} {other} Yes.", "Yes. Quite new, this."]
-    assert chosen.dropped["repeated"] == 2 and chosen.dropped["sentences"] == 7
-    again = Filter({}, chosen.own, chosen.words)
-    assert list(again([(long, False), ("No.", True)])) == [("No.", True)]
-    assert again.dropped["in another source"] == 1
 
 
 @given(st.lists(st.text(st.sampled_from("ab c."), max_size=60), max_size=8))
@@ -244,23 +232,6 @@ def test_an_interrupted_run_continues(data, tmp_path, monkeypatch):
     assert records[0]["dropped"]["sentences"] == 4003
 
 
-def test_no_kind_is_above_a_third(data, tmp_path):
-    with pytest.raises(ValueError, match="75% of the words read are of the kind 'news'"):
-        corpus.build(data, tmp_path / "out", [source("news", "news", 3), MIX[1]])
-
-
-def test_a_missing_text_is_named(data, tmp_path):
-    with pytest.raises(ValueError, match=r"mails.txt is missing: DATA is the folder"):
-        corpus.build(data, tmp_path / "out", [*MIX, source("mails", "web", 1)])
-
-
-def test_a_source_without_text_is_named(data, tmp_path):
-    empty = dataclasses.replace(MIX[1], name="mails", read=lambda path: iter(()))
-    for _ in range(2):  # The first run leaves nothing behind that the second one takes for done.
-        with pytest.raises(ValueError, match="has no text for 'mails'"):
-            corpus.build(data, tmp_path / "out", [*MIX, empty])
-
-
 def test_the_mix_is_what_the_card_says():
     """Every source has its licence in SOURCES.md."""
     table = (PROJECT / "en_elmo_sm" / "SOURCES.md").read_text(encoding="utf8")
@@ -310,27 +281,6 @@ def test_ablations(built, tmp_path, capfd):
     assert [row[0] for row in rows] == ["| base", "| changed"]
     news, conversation, mean = (float(cell.strip(" |*")) for cell in rows[0][3:])
     assert mean**2 == pytest.approx(news * conversation, rel=0.01)
-
-
-def test_ablations_are_configs():
-    runs = ablations.read_runs(ablations.RUNS, None)
-    assert runs["base"] == {} and len(runs) > 10
-    with pytest.raises(
-        ValueError, match=r"--only wild: .*ablations\.yml has no such run, only base"
-    ):
-        ablations.read_runs(ablations.RUNS, ["wild"])
-
-
-def test_shapes(built, capsys):
-    ablations.print_shapes(built / "prepared", {"base": TINY}, 1)
-    assert "| base | " in capsys.readouterr().out
-
-
-def test_unknown_words():
-    ranks = {word: rank for rank, word in enumerate(["the", "cat", "Paris", "saw", "."])}
-    n, shares = unknown_words.unknown(["The cat saw Paris. He saw Rome."], ranks, [1, 3, 9])
-    assert n == 9
-    assert shares == [(1.0, 1.0), (7 / 9, 0.5), (3 / 9, 0.5)]
 
 
 def test_compare(built, data, tmp_path, monkeypatch, capfd):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 import sys
@@ -69,11 +68,6 @@ def test_homographs():
     assert (work.positions, work.labels) == ([1] * 6, [0, 0, 0, 1, 1, 1])
 
 
-def test_common_tags():
-    words = Words([], [], ["a"] * 10 + ["b"] * 2, ["DT"] * 9 + ["NN"] + ["NN", "VB"])
-    assert tasks.common_tags(words) == {"a": "DT"}
-
-
 def test_mixes():
     torch.manual_seed(0)
     # The smallest variance is a thousandth of the largest: float32 would leave it four digits.
@@ -138,13 +132,6 @@ def test_mix_command(corpus, weights_folder, monkeypatch, capsys):
     assert encoder.split(" | ")[4] == "50.0"
 
 
-def test_missing_text_is_named(corpus, weights_folder, monkeypatch, capsys):
-    (corpus / "held_out" / "news.txt").unlink()
-    with pytest.raises(SystemExit):
-        run(monkeypatch, mix, corpus, corpus, weights_folder)
-    assert "news.txt is missing" in " ".join(capsys.readouterr().out.split())
-
-
 def test_senses(tmp_path, weights_folder, monkeypatch, capsys):
     path = tmp_path / "list.jsonl"
     srsly.write_jsonl(path, [{"word": "bank", "senses": SENSES["bank"]}])
@@ -159,25 +146,6 @@ def test_senses(tmp_path, weights_folder, monkeypatch, capsys):
     hits = int(margin > 0)
     assert f"| list.jsonl | mean, of 1 | {hits} | {hits} (+0 -0) |" in out
     assert "| test_polysemy.py | all, of 1 |" in out and "| test_polysemy.py | AUC |" in out
-
-
-def test_second_list():
-    assert len(senses.read(senses.LIST)) == 40
-
-
-@pytest.mark.parametrize(
-    "line, problem",
-    [
-        ('{"word": "bank"', "line 2"),
-        ('{"word": "bank", "senses": [["a [bank]"]]}', "line 2"),
-        ('{"word": "bank", "senses": [["[bank]", "x"], ["[bank]", "[bank]"]]}', "mark"),
-    ],
-)
-def test_broken_lists_are_named(tmp_path, line, problem):
-    path = tmp_path / "list.jsonl"
-    path.write_text(json.dumps({"word": "play", "senses": SENSES["play"]}) + "\n" + line)
-    with pytest.raises(ValueError, match=problem):
-        senses.read(path)
 
 
 def test_neighbors(corpus, weights_folder, monkeypatch, capsys):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -18,12 +17,11 @@ from spacy.util import load_config, load_model_from_config
 from spacy_elmo.formats import native
 
 from ..conftest import random_bilm, run_spacy
-from ..kills import PROGRAMS
 from .conftest import CONFIG_FOLDER, SCRIPTS, script
 
 sys.path.insert(0, SCRIPTS)
 from baseline import without_elmo
-from experiment import Experiment, Size
+from experiment import Experiment
 
 CONFIGS = sorted(CONFIG_FOLDER.glob("*.cfg"))
 KEYS = {
@@ -79,20 +77,6 @@ def docs(count: int) -> list[Doc]:
         doc.cats = {"pos": float(number % 2 == 0), "neg": float(number % 2 == 1)}
         result.append(doc)
     return result
-
-
-def test_sizes():
-    texts = [doc.text for doc in Size("3").take(docs(20), 0)]
-    assert sum("good" in text for text in texts) == sum("bad" in text for text in texts) == 3
-    assert texts == [doc.text for doc in Size("3").take(docs(20), 0)]
-    assert texts != [doc.text for doc in Size("3").take(docs(20), 1)]
-    assert set(texts) < {doc.text for doc in Size("5").take(docs(20), 0)}
-    assert len(Size("p25").take(docs(20), 0)) == 5 and len(Size("full").take(docs(20), 0)) == 20
-    with pytest.raises(ValueError, match="class 'pos' has only 10"):
-        Size("11").take(docs(20), 0)
-    for wrong in ("0", "p0", "p101", "some"):
-        with pytest.raises(ValueError):
-            Size(wrong)
 
 
 # Runs
@@ -200,37 +184,3 @@ def test_fingerprints(folder):
     DocBin(docs=docs(7)).to_disk(folder / "dev.spacy")
     result = fingerprints()
     assert result[0] != before and result[1] != comparable
-
-
-@pytest.mark.skipif(os.name != "posix", reason="there are no such locks")
-def test_one_process_at_a_time(folder):
-    """Also while a child of a killed process is running."""
-    lock = folder / "training" / "films" / "elmo" / ".lock"
-    lock.parent.mkdir(parents=True)
-    command = [sys.executable, PROGRAMS / "hold_lock.py", lock, "--child"]
-    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert holder.stdout.readline() == b"locked\n"
-    holder.kill()
-    output = script("experiment", *ARGUMENTS, "--weights", "bilm", fails=True)
-    assert "another process runs training/films/elmo" in output
-    holder.communicate(timeout=60)
-    with experiment().lock():
-        pass
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["--system", "elmo"], "give the biLM's --weights"),
-        (["--weights", "nowhere"], "no weights 'nowhere'"),
-        (["--weights", "bilm", "--corpus", "nowhere"], "no such file: nowhere/train.spacy"),
-        (["--weights", "bilm", "--components", "tagger"], "no component 'tagger'"),
-        (["--weights", "bilm", "--training.steps.x", "1"], "training.steps.x"),
-        (["--weights", "bilm", "--training.max_steps", "many"], "failed (exit code 1)"),
-        (["--weights", "bilm", "--seed", "3"], "--seed"),
-        (["--weights", "bilm", "--gpu-id", "99"], "GPU"),
-    ],
-)
-def test_errors(arguments, message, folder, in_process):
-    output = script("experiment", *ARGUMENTS, *arguments, fails=True)
-    assert message in output and not list(folder.glob("metrics/**/*.json"))

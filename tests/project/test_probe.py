@@ -44,15 +44,6 @@ def test_words_are_those_with_a_label(corpus):
     assert len(probe.read_words(corpus, "pos", max_tokens=5).labels) == 7
 
 
-def test_files_without_labels_are_named(corpus, tmp_path):
-    with pytest.raises(ValueError, match="no token has a tag"):
-        probe.read_words(corpus, "tag")
-    broken = tmp_path / "broken.spacy"
-    broken.write_bytes(b"text")
-    with pytest.raises(ValueError, match=r"broken\.spacy is no \.spacy file"):
-        probe.read_words(broken, "pos")
-
-
 def test_embedding_keeps_the_tokens_meant(bilm, monkeypatch):
     monkeypatch.setattr(probe, "SENTENCES_PER_BATCH", 2)
     sentences = [["The", "bank", "."], ["Money"], ["a", "river"]]
@@ -76,23 +67,6 @@ def test_probe_finds_the_layer_that_knows():
         accuracies[layer] = probe.accuracy(linear, probe.pick(test, layer), labels[400:])
     assert accuracies[0] < 0.5
     assert accuracies[1] == accuracies["all"] == 1
-
-
-def test_fit_is_deterministic():
-    rows, labels = torch.randn(50, 4).half(), torch.arange(50) % 2
-    first, second = (probe.fit(rows, labels, 2).weight for _ in range(2))
-    assert torch.equal(first, second)
-
-
-def test_standardize_in_parts(monkeypatch):
-    monkeypatch.setattr(probe, "ROWS_PER_BATCH", 16)
-    train = torch.randn(100, 2, 3).half() * 4 - 7
-    train[:, 0, 0] = 2.0  # Says nothing: must not become NaN.
-    test = train[:10].clone()
-    probe.standardize(train, test)
-    assert max_difference(train.float().mean(0), torch.zeros(2, 3)) < 1e-3
-    assert torch.allclose(train[:, 1].float().std(0), torch.ones(3), atol=0.02)
-    assert torch.equal(test, train[:10]) and not test[:, 0, 0].any()
 
 
 def test_most_frequent_tag_of_each_word():
@@ -130,21 +104,6 @@ def test_nearest_sense():
     assert probe.f1(answers, [s.sense for s in test]) == pytest.approx(2 * 2 / (3 + 4))
 
 
-@pytest.mark.parametrize(
-    "line, problem",
-    [
-        ('{"tokens": ["a"]', "line 2"),
-        ('{"tokens": ["a"], "index": 0, "lemma": "a"}', "'sense'"),
-        ('{"tokens": ["a"], "index": 1, "lemma": "a", "sense": "s"}', "no token 1 among 1"),
-    ],
-)
-def test_broken_senses_are_named(tmp_path, line, problem):
-    path = tmp_path / "senses.jsonl"
-    path.write_text('{"tokens": ["a"], "index": 0, "lemma": "a", "sense": "s"}\n' + line)
-    with pytest.raises(ValueError, match=problem):
-        probe.read_senses(path)
-
-
 def test_command(corpus, tmp_path, weights_folder, monkeypatch):
     model = tmp_path / "pipeline"
     elmo_pipeline(weights_folder).to_disk(model)
@@ -166,15 +125,6 @@ def test_command(corpus, tmp_path, weights_folder, monkeypatch):
     run(monkeypatch, model, corpus, corpus, out, "--senses", senses, senses)  # Done already.
     with pytest.raises(TypeError):
         run(monkeypatch, model, corpus, corpus, out)
-
-
-def test_wrong_model_is_named(corpus, tmp_path, monkeypatch, capsys):
-    out = tmp_path / "out.json"
-    with pytest.raises(SystemExit) as error:
-        run(monkeypatch, tmp_path / "nothing", corpus, corpus, out)
-    assert error.value.code == 1
-    assert "no weights" in capsys.readouterr().out
-    assert not out.exists()
 
 
 def run(monkeypatch, *arguments) -> None:

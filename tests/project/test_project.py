@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import re
 import shutil
-import signal
-from pathlib import Path
 
 import pytest
-import srsly
 from weasel.cli.document import project_document
 from weasel.util import load_project_config, parse_config_overrides
 
@@ -23,14 +18,6 @@ def project(tmp_path_factory):
     folder = tmp_path_factory.mktemp("project")
     shutil.copy(PROJECT / "project.yml", folder)
     return load_project_config(folder)
-
-
-def test_variables_leave_lists_as_they_are(project):
-    """A list of nothing but several variables is read as one string."""
-    written = srsly.read_yaml(PROJECT / "project.yml")["commands"]
-    for before, after in zip(written, project["commands"], strict=True):
-        for key in ("script", "deps", "outputs"):
-            assert len(before.get(key, [])) == len(after.get(key, [])), (before["name"], key)
 
 
 def test_what_commands_name_exists(project):
@@ -75,33 +62,6 @@ def test_configs_are_copied_where_there_are_none(tmp_path):
     assert output.count("differs") == 1
     assert changed.read_text() == "mine"
     assert missing.read_text() == (CONFIG_FOLDER / "pretraining" / "tiny.cfg").read_text()
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_killed_copy_of_configs_leaves_no_half_file(tmp_path, monkeypatch):
-    def copy_half(source, target):
-        with open(target, "wb") as file:
-            file.write(Path(source).read_bytes()[:99])
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def run_and_die():
-        monkeypatch.setattr(shutil, "copyfile", copy_half)
-        script("configs", tmp_path)
-
-    process = multiprocessing.get_context("fork").Process(target=run_and_die)
-    process.start()
-    process.join(60)
-    assert process.exitcode == -signal.SIGKILL
-    assert not list(tmp_path.rglob("*.cfg"))
-    script("configs", tmp_path)
-    for path in CONFIG_FOLDER.rglob("*.cfg"):
-        assert (tmp_path / path.relative_to(CONFIG_FOLDER)).read_bytes() == path.read_bytes()
-    assert not list(tmp_path.rglob("*.tmp"))
-
-
-def test_a_project_has_no_links():
-    """A checkout on Windows has none, nor has a copy of the folder alone."""
-    assert not [path for path in PROJECT.rglob("*") if path.is_symlink()]
 
 
 def test_outputs_are_made_before_they_are_needed(project):
