@@ -12,7 +12,8 @@ from thinc.api import Model, chain
 from thinc.types import Floats2d
 
 from .inference import Settings
-from .layers.encoder import BatchLayers, ElmoEncoder
+from .layers.batch_layers import BatchLayers
+from .layers.encoder import ElmoEncoder, ElmoShim
 from .layers.listener import ANY, Listener, make_source
 from .layers.mix_docs import mix_docs
 from .layers.mixes import Mix
@@ -54,13 +55,10 @@ def PretrainedBiLM(
         them fine-tunes in float32, with a warning.
     RAISES (ValueError): If a setting has an impossible value.
     """
-    return ElmoEncoder(
-        None if weights is None else partial(load_bilm, absolute_source(weights)),
-        segmenter or sentences(),
-        _settings(precision, max_tokens_per_batch, type_cache_mb, stateful, kernel),
-        mixed_precision=mixed_precision,
-        language=source_language(weights),
-    )
+    load = None if weights is None else partial(load_bilm, absolute_source(weights))
+    settings = _settings(precision, max_tokens_per_batch, type_cache_mb, stateful, kernel)
+    shim = ElmoShim(load, settings, mixed_precision, source_language(weights))
+    return ElmoEncoder(shim, segmenter or sentences())
 
 
 @registry.architectures("spacy-elmo.ElmoListener.v1")

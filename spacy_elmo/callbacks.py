@@ -27,14 +27,11 @@ def gradual_unfreezing(
 
     def before_update(nlp: Language, info: dict[str, Any]) -> None:
         elmo = nlp.get_pipe(component) if component in nlp.pipe_names else None
-        if not isinstance(elmo, Elmo):
+        frozen = component in nlp.config["training"]["frozen_components"]
+        if not isinstance(elmo, Elmo) or elmo.frozen or frozen:
             raise ValueError(
-                f"gradual_unfreezing: no elmo component {component!r} in {nlp.pipe_names}"
-            )
-        if elmo.frozen or component in nlp.config["training"]["frozen_components"]:
-            raise ValueError(
-                f"gradual_unfreezing: the component {component!r} is frozen: set its frozen = "
-                "false and take it out of training.frozen_components"
+                f"gradual_unfreezing: {component!r} must be an elmo component with frozen = false, "
+                "and not among training.frozen_components"
             )
         if info["step"] % every == 0:
             elmo.bilm.unfreeze(min(1 + info["step"] // every, elmo.bilm.config.n_activations))

@@ -16,7 +16,8 @@ from thinc.api import Config, Model, Optimizer
 
 from . import processes  # noqa: F401 (ends the workers of `nlp.pipe`)
 from .layers.activation_cache import ActivationCache
-from .layers.encoder import BatchLayers, get_shim, set_bilm
+from .layers.batch_layers import BatchLayers
+from .layers.encoder import get_shim, set_bilm
 from .layers.mixes import Mix
 from .layers.not_serialized import LayerSettings
 from .layers.upstream import RunState, Upstream

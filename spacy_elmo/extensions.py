@@ -49,9 +49,8 @@ def token_vector(token: Token) -> Optional[Floats1d]:
     vectors = data.get(_TOKENS)
     if vectors is None:
         return None
-    words = data.get(_SOURCES, {}).get("tokens")
     # Only the token's own word is compared: the time for all tokens must not be quadratic.
-    if len(vectors) != len(doc) or (words is not None and words[token.i] != token.orth):
+    if len(vectors) != len(doc) or data[_SOURCES]["tokens"][token.i] != token.orth:
         raise _retokenised(doc, len(vectors))
     return vectors[token.i]
 
@@ -66,8 +65,8 @@ def mean_vector(span: Union[Doc, Span]) -> Optional[Floats1d]:
     # `Span.to_array` is not in spaCy's type stubs. It reads only the tokens of the span.
     values = cast(Any, span).to_array([ORTH, IS_SPACE])
     tokens = slice(start, start + len(values))
-    words = data.get(_SOURCES, {}).get("tokens")
-    if len(vectors) != len(doc) or not _same_words(words, tokens, values[:, 0]):
+    words = data[_SOURCES]["tokens"][tokens]
+    if len(vectors) != len(doc) or not numpy.array_equal(words, values[:, 0]):
         raise _retokenised(doc, len(vectors))
     # Whitespace tokens have zero vectors: they add nothing to the sum.
     n_words = int((values[:, 1] == 0).sum())
@@ -97,10 +96,8 @@ def write(
     """Write what a component computed to the doc, in place of what it wrote before. The layers of
     other components are kept for listeners.
 
-    component (str): The name of the component.
-    checksum (str): The checksum of its weights.
-    layers (Optional[Floats3d]): None if the component does not keep them.
-    tokens (Optional[Floats2d]): The component's own mix.
+    component, checksum (str): The name of the component, and the checksum of its weights.
+    layers, tokens: `doc._.elmo_layers` and `doc._.elmo_tokens`.
     """
     data: dict[Any, Any] = doc.user_data
     words = doc.to_array(ORTH)
@@ -134,24 +131,19 @@ def get_layers(
         return None
     found = min(matches, key=lambda one: one["component"] != component)
     array, words = found["array"], found["words"]
-    if array.shape[1] != len(doc) or not _same_words(words, slice(None), doc.to_array(ORTH)):
+    if array.shape[1] != len(doc) or not numpy.array_equal(words, doc.to_array(ORTH)):
         raise _retokenised(doc, array.shape[1])
     return array
 
 
 def _stored_layers(doc: Doc) -> Iterator[dict[str, Any]]:
-    """YIELDS (dict): All layers on the doc, those of the last component first: "array", and
-    "component", "checksum" and "words", which are None if they are not known."""
+    """YIELDS (dict): All layers on the doc, those of the last component first: "array", "words",
+    and "component" and "checksum", which are None if the user has set the layers."""
     data: dict[Any, Any] = doc.user_data
     sources = data.get(_SOURCES, {})
-    if data.get(_LAYERS) is not None:
-        unknown = {"component": None, "checksum": None, "words": None}
-        yield {**(sources.get("layers") or unknown), "array": data[_LAYERS]}
+    if sources.get("layers") is not None:
+        yield {**sources["layers"], "array": data[_LAYERS]}
     yield from sources.get("others", ())
-
-
-def _same_words(words: Optional[numpy.ndarray], tokens: slice, present: numpy.ndarray) -> bool:
-    return words is None or numpy.array_equal(words[tokens], present)
 
 
 def _retokenised(doc: Doc, n_vectors: int) -> ValueError:
@@ -208,11 +200,12 @@ def _similarity(obj: Union[Doc, Span, Token], other: Any) -> float:
     return min(max(cosine, -1.0), 1.0)  # Rounding can exceed 1, which `math.acos` refuses.
 
 
-def _get_stored_layers(doc: Doc) -> Optional[Floats3d]:
+# Spawned workers get the attributes as a pickle, which has no lambdas.
+def _get_layers(doc: Doc) -> Optional[Floats3d]:
     return cast(dict, doc.user_data).get(_LAYERS)
 
 
-def _get_stored_tokens(doc: Doc) -> Optional[Floats2d]:
+def _get_tokens(doc: Doc) -> Optional[Floats2d]:
     return cast(dict, doc.user_data).get(_TOKENS)
 
 
@@ -220,8 +213,8 @@ def register() -> None:
     """Register the attributes. A notebook may have reloaded this module, and replaces its own.
     RAISES (ValueError): From spaCy, if the user has registered others under the same names."""
     attributes: list[tuple[Any, str, Callable, Optional[Callable]]] = [
-        (Doc, "elmo_layers", _get_stored_layers, set_layers),
-        (Doc, "elmo_tokens", _get_stored_tokens, set_tokens),
+        (Doc, "elmo_layers", _get_layers, set_layers),
+        (Doc, "elmo_tokens", _get_tokens, set_tokens),
         (Doc, "elmo", mean_vector, None),
         (Span, "elmo", mean_vector, None),
         (Token, "elmo", token_vector, None),

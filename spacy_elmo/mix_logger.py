@@ -89,12 +89,9 @@ def mix_logger(logger: Optional[Logger] = None) -> Logger:
 
 def _describe(mix: MixState) -> str:
     """RETURNS (str): For example "0.210 0.470 0.320, gamma 1.050"."""
-    texts = []
-    if mix.weights is not None:
-        texts.append(" ".join(f"{weight:.3f}" for weight in mix.weights))
-    if mix.gamma is not None:
-        texts.append(f"gamma {mix.gamma:.3f}")
-    return ", ".join(texts) or "no layer weights"
+    weights = " ".join(f"{weight:.3f}" for weight in mix.weights or ())
+    gamma = "" if mix.gamma is None else f"gamma {mix.gamma:.3f}"
+    return ", ".join(filter(None, (weights, gamma))) or "no layer weights"
 
 
 def _scores(mixes: list[tuple[str, MixState]]) -> dict[str, float]:

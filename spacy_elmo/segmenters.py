@@ -85,10 +85,8 @@ class Segmenter:
 class Sequences:
     """The sequences of some docs, as the biLM reads them, one after the other.
 
-    docs (Sequence[Doc]): The docs.
-    orth (ndarray): Word types of all their tokens.
-    tokens (ndarray): What the sequences consist of: numbers of tokens in the concatenation of all
-        docs.
+    orth (ndarray): Word types of all tokens of the docs.
+    tokens (ndarray): The numbers, in the concatenation of all docs, of the tokens of the sequences.
     kept (ndarray): Whether the vector is kept, for each of `tokens`.
     lengths (ndarray): Tokens of each sequence.
     """

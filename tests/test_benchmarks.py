@@ -7,7 +7,6 @@ import importlib
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -94,18 +93,6 @@ def test_embed(run):
     assert_filled(coarse, "min cosine")
 
 
-def test_embed_compares_weights(modules, weights_folder, capsys):
-    options = ["--sentences", "4", "--pipe-tokens", "20", "--precision", "float32", "--peers"]
-    shapes = ["--shapes", str(weights_folder), "tiny"]
-    with patch.object(sys, "argv", ["embed", *options, *shapes, "--ratio"]):
-        assert not modules["embed"].main()
-    out = capsys.readouterr().out
-    assert f"tiny / {weights_folder} (float32): cold " in out and "weights MB " in out
-    with patch.object(sys, "argv", ["embed", "--shapes", "nothing"]), pytest.raises(SystemExit):
-        modules["embed"].main()
-    assert "no weights 'nothing'" in capsys.readouterr().err
-
-
 @pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
 )
@@ -125,22 +112,6 @@ def test_pretrain(run, rows):
         assert_filled(row, *RATES, *COUNTS, "words/s", "data words/s")
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--rows", "4"),
-        ("--carry-state", "--batch-words", "100"),
-        ("--parts", "--scaling"),
-        ("--precision", "int8"),
-    ],
-    ids=str,
-)
-def test_options_that_do_not_fit_together(run, options, capsys):
-    with pytest.raises(SystemExit) as error:
-        run("pretrain", *options)
-    assert error.value.code == 2 and "usage" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_bulk(run):
     pytest.importorskip("pyarrow", reason="needs the extra arrow")
@@ -156,19 +127,3 @@ def test_count(run):
     options = "--kernel", "torch", "--rows", "8", "--steps", "2", "--vocabulary", "9000"
     (row,) = run("count", *options)
     assert_filled(row, "forward", "backward", "kernels", "MB/token", "GB fixed", "TFLOP")
-
-
-@pytest.mark.slow
-def test_own_processes(shared):
-    """Nothing is replaced: each row is measured in its own process, or in two."""
-    command = [sys.executable, str(FOLDER / "pretrain.py"), *SMALL_CORPUS, "--batch-words", "100"]
-    environment = {**os.environ, "SPACY_ELMO_SHARED": str(shared)}
-    for options, column in (([], "peak MB"), (["--scaling"], "gain")):
-        done = subprocess.run(
-            [*command, *options], capture_output=True, text=True, env=environment, timeout=300
-        )
-        assert done.returncode == 0, done.stderr
-        (row,) = read_table(done.stdout)
-        assert_filled(row, column)
-    failing = [*command[:-1], "1000000", "--carry-state"]
-    assert subprocess.run(failing, capture_output=True, env=environment).returncode != 0

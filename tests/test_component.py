@@ -77,14 +77,6 @@ def test_whitespace_is_zero_and_never_shown_to_the_bilm(nlp):
     assert max_difference(with_spaces._.elmo_layers[:, kept], without._.elmo_layers) < 1e-5
 
 
-def test_doc_of_whitespace_alone_is_all_zero(nlp):
-    doc = nlp(" \n\t ")
-    assert len(doc) > 0
-    assert doc._.elmo_layers.shape == (N_LAYERS, len(doc), WIDTH)
-    assert not doc._.elmo_layers.any()
-    assert not doc._.elmo.any() and not doc[:]._.elmo.any()
-
-
 def test_sentences_are_read_apart(weights_folder, bilm):
     nlp = elmo_pipeline(weights_folder)
     nlp.add_pipe("sentencizer", before="elmo")
@@ -103,13 +95,6 @@ def test_pipe_equals_single_calls_in_order(nlp):
     for doc, text in zip(docs, texts):
         assert max_difference(doc._.elmo_layers, nlp(text)._.elmo_layers) < 1e-5
         assert max_difference(doc._.elmo_tokens, nlp(text)._.elmo_tokens) < 1e-5
-
-
-@pytest.mark.parametrize("max_tokens", [1, 7, 100])
-def test_the_token_budget_changes_no_value(weights_folder, nlp, max_tokens):
-    small = elmo_pipeline(weights_folder, model={"max_tokens_per_batch": max_tokens})
-    for doc, text in zip(small.pipe(TEXTS), TEXTS):
-        assert max_difference(doc._.elmo_layers, nlp(text)._.elmo_layers) < 1e-5
 
 
 def test_batches_do_not_share_memory(nlp):
@@ -235,16 +220,6 @@ def test_a_bad_doc_loses_only_itself(fragile, nlp):
     assert all(isinstance(error, RuntimeError) for _, _, error in lost)
 
 
-def test_no_output_and_no_warnings(weights_folder, capfd):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        nlp = elmo_pipeline(weights_folder, set_vectors=True)
-        for _ in nlp.pipe(TEXTS, batch_size=2):
-            pass
-        nlp("Money")
-    assert capfd.readouterr() == ("", "")
-
-
 LONG = "The bank of the river was steep . " * 20
 
 
@@ -264,15 +239,6 @@ def test_a_long_text_without_sentences_is_warned_of_once(nlp):
     assert "spacy-elmo.docs.v1" in message and "spacy-elmo.strided.v1" in message
 
 
-@pytest.mark.parametrize(
-    "segmenter, text", [(None, "word " * 100), ("docs", LONG), ("strided", LONG)]
-)
-def test_other_texts_are_not_warned_of(weights_folder, segmenter, text):
-    model = {"segmenter": {"@misc": f"spacy-elmo.{segmenter}.v1"}} if segmenter else {}
-    nlp = elmo_pipeline(weights_folder, model=model)
-    assert not warnings_of(lambda: nlp(text))
-
-
 # Settings
 
 
@@ -282,14 +248,6 @@ def test_precision(weights_folder, nlp, precision, bound):
     difference = max_difference(low(TEXTS[0])._.elmo_layers, nlp(TEXTS[0])._.elmo_layers)
     # Not zero, or the setting would have done nothing.
     assert 0 < difference < bound
-
-
-def test_stateless_by_default_stateful_on_request(weights_folder, nlp):
-    first, second = nlp("The bank")._.elmo_layers, nlp("The bank")._.elmo_layers
-    assert max_difference(first, second) < 1e-6
-    stateful = elmo_pipeline(weights_folder, model={"stateful": True})
-    first, second = stateful("The bank")._.elmo_layers, stateful("The bank")._.elmo_layers
-    assert max_difference(first, second) > 1e-4
 
 
 # Weights
@@ -302,16 +260,6 @@ def test_without_weights_the_first_use_says_what_to_do():
         with pytest.raises(ValueError, match="no weights yet"):
             use()
     elmo.set_annotations([], [])
-
-
-def test_load_weights_replaces_and_forgets_the_old(tmp_path, nlp):
-    before = nlp("Money")._.elmo_layers
-    bilm = random_bilm(seed=1)
-    native.write(bilm, tmp_path / "other")
-    nlp.get_pipe("elmo").load_weights(str(tmp_path / "other"))
-    after = nlp("Money")._.elmo_layers
-    assert max_difference(before, after) > 1e-3
-    assert max_difference(after, bilm.embed([["Money"]])[0]) < 1e-5
 
 
 @pytest.mark.parametrize("in_model_block", [False, True])
@@ -330,13 +278,6 @@ def two_components(nlp, tmp_path, **config):
     native.write(random_bilm(seed=3), tmp_path / "other")
     config = {"model": {"weights": str(tmp_path / "other")}, **config}
     nlp.add_pipe("elmo", name="elmo2", config=config)
-
-
-def test_layers_are_those_of_the_last_component_or_none(tmp_path, nlp):
-    two_components(nlp, tmp_path, keep_layers=False, mix=MIXES[-1][0])
-    doc = nlp("The bank")
-    assert doc._.elmo_layers is None
-    assert doc._.elmo_tokens.shape == (2, N_LAYERS * WIDTH)
 
 
 def test_a_part_of_a_doc_leaves_the_arrays_of_all_components_behind(tmp_path, nlp):

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy
 import pytest
 import spacy
-from spacy import util
 from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 from spacy.training.initialize import init_nlp
@@ -92,13 +91,6 @@ def run(*arguments: str, fails: bool = False) -> str:
 
 
 @every_config
-def test_it_is_filled(name):
-    config = load_config(FOLDER / f"{name}.cfg")
-    filled = util.load_model_from_config(config, auto_fill=True).config
-    assert filled == config
-
-
-@every_config
 def test_debug_config(name, corpus):
     run("debug", "config", FOLDER / f"{name}.cfg", *options(corpus))
 
@@ -161,12 +153,6 @@ def trained(corpus, tmp_path_factory) -> Path:
     return folder / "model-last"
 
 
-@pytest.mark.parametrize("component", ["elmo", "tagger"])
-def test_debug_model(corpus, component):
-    settings = ["-l", "0", "-P0", "-P1", "-P2", "-P3"]
-    run("debug", "model", FOLDER / "tagger.cfg", component, *settings, *options(corpus))
-
-
 def test_evaluate(corpus, trained, tmp_path):
     run("evaluate", trained, corpus["paths.dev"], "--output", tmp_path / "scores.json")
     scores = spacy.util.srsly.read_json(tmp_path / "scores.json")
@@ -218,13 +204,6 @@ def fine_tuning(corpus, every, **settings) -> spacy.util.Config:
         "component": "elmo",
     }
     return config
-
-
-def test_the_optimizer_may_be_a_variable(corpus):
-    config = load_config(FOLDER / "tagger.cfg", overrides=corpus, interpolate=False)
-    config["components"]["elmo"]["optimizer"] = "${training.optimizer}"
-    config["training"]["optimizer"]["learn_rate"] = 0.25
-    assert init_nlp(config).get_pipe("elmo").optimizer.learn_rate == 0.25
 
 
 def test_gradual_unfreezing(corpus):

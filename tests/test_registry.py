@@ -12,7 +12,7 @@ from spacy.util import registry
 from spacy.vocab import Vocab
 from thinc.api import Config, Model
 
-from spacy_elmo.layers.encoder import BatchLayers
+from spacy_elmo.layers.batch_layers import BatchLayers
 from spacy_elmo.layers.listener import NAME as LISTENER
 
 from .conftest import SCALAR_MIX, listener, max_difference, tok2vec

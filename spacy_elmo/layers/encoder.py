@@ -8,14 +8,14 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple, Optional, Union, cast
+from typing import Any, Optional, Union, cast
 
 import numpy
 import srsly
 import torch
 from spacy.tokens import Doc
 from thinc.api import Model, Ops, Optimizer, PyTorchShim, Shim, torch2xp, xp2torch
-from thinc.types import ArgsKwargs, Floats2d, Floats3d
+from thinc.types import ArgsKwargs, Floats3d
 
 from ..bilm import BiLM
 from ..bilm.forking import no_fork
@@ -25,37 +25,14 @@ from ..inference import Session, Settings, current_session, release_session
 from ..inference.settings import Precision, check_precision
 from ..segmenters import Segmenter, Sequences
 from .activation_cache import ActivationCache
+from .batch_layers import BatchLayers
 from .mixes import Mix, use_trained
-from .not_serialized import LayerSettings, not_serialized
+from .not_serialized import LayerSettings
 
 NAME = "elmo_encoder"
 
 # Threads that use an encoder for the first time load its weights one after the other.
 _LOADING = threading.RLock()
-
-not_serialized(Settings)
-
-
-class BatchLayers(NamedTuple):
-    """Activations of a batch of docs, one doc after the other.
-
-    layers (Floats3d): Shape (L+1, tokens of all docs, 2P); None if they were not to be kept.
-    lengths (list[int]): Tokens of each doc.
-    frozen (bool): Whether the biLM is frozen, so that nobody needs the gradient of the layers.
-    mixed (Optional[Floats2d]): The mix of the layers, shape (tokens of all docs, width).
-    """
-
-    layers: Floats3d
-    lengths: list[int]
-    frozen: bool = False
-    mixed: Optional[Floats2d] = None
-
-    def split(self, array: Any = None) -> list[Any]:
-        """RETURNS (list): A view (..., tokens, width) for each doc: `layers`, or another array."""
-        array = self.layers if array is None else array
-        ends = numpy.cumsum(self.lengths).tolist()
-        return [array[..., end - n : end, :] for end, n in zip(ends, self.lengths)]
-
 
 Encoder = Model[list[Doc], BatchLayers]
 
@@ -70,16 +47,16 @@ def _ordinary_tensors() -> Iterator[None]:
 class ElmoShim(PyTorchShim):
     """Holds the biLM for thinc: loads, moves, trains and saves it.
 
-    load (Union[BiLM, Callable, None]): The biLM, or what makes it at its first use. A saved
-        pipeline replaces the biLM before that. None: the encoder has no weights yet.
+    load (Union[BiLM, Callable, None]): The biLM, or what makes it at its first use; None if there
+        are no weights yet.
     settings (Settings): How to run it.
     mixed_precision (bool): Fine-tune with bfloat16 products; weights, gradients and results stay
         float32. A processor that is not faster in them fine-tunes in float32, with a warning.
     language (Optional[str]): The language of the text that it was trained on, if known.
 
-    Attributes: `pending`, which is `load` until the biLM is read, then None; `usable_settings`,
-    with a precision that the device has; `warning`, shown when the biLM is loaded; `untrained`, the
-    weights that training has changed, as they were before, in main memory.
+    Attributes: `pending`, which is `load` until the biLM is read; `usable_settings`, with a
+    precision that the device has; `warning`, shown when the biLM is loaded; `untrained`, the
+    weights before training changed them, in main memory.
     """
 
     def __init__(
@@ -89,8 +66,7 @@ class ElmoShim(PyTorchShim):
         mixed_precision: bool = False,
         language: Optional[str] = None,
     ) -> None:
-        # Until the biLM is loaded, an empty weight has the device of the encoder, also after
-        # `to_gpu`.
+        # Until the biLM is loaded, an empty weight keeps the device.
         with _ordinary_tensors():
             empty = torch.nn.Parameter(torch.empty(0), requires_grad=False)
             super().__init__(torch.nn.ParameterList([empty]))
@@ -211,34 +187,18 @@ class ElmoShim(PyTorchShim):
         return self
 
 
-def ElmoEncoder(
-    load: Union[BiLM, Callable[[], BiLM], None],
-    segmenter: Segmenter,
-    settings: Settings,
-    *,
-    mixed_precision: bool = False,
-    language: Optional[str] = None,
-) -> Encoder:
+def ElmoEncoder(shim: ElmoShim, segmenter: Segmenter) -> Encoder:
     """Run a biLM over docs. Whitespace tokens get zeros.
 
+    shim (ElmoShim): The biLM. It is on the device of thinc's current ops, those of the model, from
+        whichever thread it is used later.
     segmenter (Segmenter): Cuts docs into the sequences that the biLM reads.
-    load, settings, mixed_precision, language: See `ElmoShim`.
 
-    The biLM is on the device of thinc's current ops, that of the model, from whichever thread it is
-    used later. The factor of the attribute `gradient` (1) scales the gradient that reaches the
-    biLM; with 0 it is frozen.
+    The factor of the attribute `gradient` (1) scales the gradient that reaches the biLM; with 0 it
+    is frozen.
     """
-    return Model(
-        NAME,
-        forward,
-        init=init,
-        shims=[ElmoShim(load, settings, mixed_precision, language)],
-        attrs={
-            "segmenter": segmenter,
-            "settings": settings,
-            "gradient": LayerSettings(factor=1.0),
-        },
-    )
+    attrs = {"segmenter": segmenter, "gradient": LayerSettings(factor=1.0)}
+    return Model(NAME, forward, init=init, shims=[shim], attrs=attrs)
 
 
 def forward(model: Encoder, docs: list[Doc], is_train: bool) -> tuple[BatchLayers, Callable]:
@@ -287,8 +247,6 @@ def encode(
     """Predict in bounded memory: a mix is applied to one batch of tokens at a time, so that without
     `keep_layers` the activations of all layers of all tokens are never in memory together.
 
-    model (Model): An `ElmoEncoder`.
-    docs (Sequence[Doc]): The docs.
     mix (Optional[Mix]): From (L+1, tokens, 2P) to (tokens, width), token by token. Gets the trained
         one that came with the weights.
     keep_layers (bool): Whether to return the layers.
@@ -384,7 +342,7 @@ def set_bilm(model: Encoder, bilm: BiLM) -> None:
 
 
 def get_session(model: Encoder) -> Session:
-    """RETURNS (Session): What runs the encoder's biLM with its present weights."""
+    """RETURNS (Session): The session for the encoder's present weights."""
     shim = get_shim(model)
     return current_session(shim.stored_bilm(), shim.usable_settings)
 

@@ -14,11 +14,8 @@ def infer_width(component: Any) -> None:
     spaCy asks when the model is made: a listener does not know its upstream then. Any other
     component is left alone."""
     model = component.model
-    if (
-        isinstance(component, EntityLinker)
-        and model.init is init_chain
-        and model.has_ref("tok2vec")
-    ):
+    is_plain = isinstance(component, EntityLinker) and model.init is init_chain
+    if is_plain and model.has_ref("tok2vec"):
         model.init = _init
 
 

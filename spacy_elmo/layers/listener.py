@@ -42,7 +42,7 @@ from thinc.api import Model, Ops, Optimizer, deserialize_attr, serialize_attr
 from thinc.types import Floats3d
 
 from ..extensions import get_layers
-from .encoder import BatchLayers
+from .batch_layers import BatchLayers
 from .not_serialized import LayerSettings
 
 if TYPE_CHECKING:

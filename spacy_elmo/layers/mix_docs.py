@@ -8,7 +8,7 @@ from typing import Any, Callable, Optional, cast
 from thinc.api import Model
 from thinc.types import Floats2d, Floats3d
 
-from .encoder import BatchLayers
+from .batch_layers import BatchLayers
 from .mixes import Mix
 from .not_serialized import not_serialized
 

@@ -17,7 +17,8 @@ from thinc.types import Floats2d, Floats3d
 from .. import extensions
 from ..bilm import BiLM
 from .activation_cache import ActivationCache
-from .encoder import BatchLayers, Encoder, encode, get_bilm, get_session, get_shim
+from .batch_layers import BatchLayers
+from .encoder import Encoder, encode, get_bilm, get_session, get_shim
 from .entity_linker import infer_width
 from .listener import ANY, ListenerState, SharedBatch, join_layers
 from .listener import NAME as LISTENER
@@ -63,8 +64,8 @@ class RunState:
 
 
 class Upstream(Tok2Vec):
-    """What an `Elmo` component does with docs: predictions for the user, and training batches for
-    the components that listen (see `layers.listener`)."""
+    """Predicts for the user, and gives batches to the components that listen (see
+    `layers.listener`)."""
 
     model: Encoder
     mix: Mix
@@ -118,12 +119,8 @@ class Upstream(Tok2Vec):
     def predict(
         self, docs: Iterable[Doc], *, keep_layers: Optional[bool] = None
     ) -> list[DocVectors]:
-        """Run the biLM.
-
-        docs (Iterable[Doc]): The docs.
-        keep_layers (Optional[bool]): Overrides the component's setting.
-        RETURNS (list): The vectors of each doc, as arrays of the model's ops.
-        """
+        """RETURNS (list): The vectors of each doc, as arrays of the model's ops. `keep_layers`
+        overrides the component's setting."""
         docs = list(docs)
         # Evaluations during training use the cache, too. One that rounds (half_precision) is only
         # for the docs of updates: the vectors of other docs must be exact.
@@ -150,13 +147,9 @@ class Upstream(Tok2Vec):
     ) -> Iterator[Doc]:
         """Process a stream, sequences of similar length together.
 
-        If a batch fails, its docs are processed one by one, so that the error handler gets only the
-        docs that fail.
-
-        stream (Iterable[Doc]): The docs.
         batch_size (Optional[int]): Docs in a batch, if less than the component's setting.
         keep_layers (Optional[bool]): Overrides the component's setting.
-        YIELDS (Doc): The docs in order, without those that the error handler got.
+        YIELDS (Doc): The docs in order, without those that fail, which the error handler gets.
         """
         for docs in self.batch_docs(stream, batch_size):
             yield from self._annotate(docs, keep_layers)
@@ -172,7 +165,6 @@ class Upstream(Tok2Vec):
 
         batch_size (Optional[int]): Docs in a batch, if less than the component's setting.
         n_batches (int): How many batches of the LSTMs.
-        YIELDS (list[Doc]): The batches, none of them empty.
         """
         max_docs = min(batch_size or self.batch_size, self.batch_size)
         shim = get_shim(self.model)
@@ -189,6 +181,7 @@ class Upstream(Tok2Vec):
             yield batch
 
     def _annotate(self, docs: list[Doc], keep_layers: Optional[bool]) -> Iterator[Doc]:
+        """If a batch fails, its docs are processed one by one."""
         try:
             self.set_annotations(docs, self.predict(docs, keep_layers=keep_layers))
         except Exception as error:
@@ -306,14 +299,9 @@ class Upstream(Tok2Vec):
         return encode(self.model, docs, cache=self.activation_cache, expected=True)
 
     def finish_update(self, sgd: Optimizer) -> None:
-        """Update the biLM with the gradients that have come, if it is not frozen.
-
-        `nlp.update` calls this before the listeners have sent their gradients. Then the update
-        happens when they are complete.
-
-        sgd (Optimizer): The pipeline's optimizer; the component's own is used instead, if it has
-            one.
-        """
+        """Update the biLM, if it is not frozen, with the component's own optimizer or else with
+        `sgd`. `nlp.update` calls this before the listeners have sent their gradients. Then the
+        update happens when they are complete."""
         batch = self._run.batch
         if batch is not None and not batch.started:
             batch.sgd = sgd

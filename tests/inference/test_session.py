@@ -19,7 +19,7 @@ import torch
 
 from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig, mixed_precision
 from spacy_elmo.inference import Session, Settings, auto, current_session
-from spacy_elmo.layers.encoder import ElmoEncoder, get_session, set_precision
+from spacy_elmo.layers.encoder import ElmoEncoder, ElmoShim, get_session, set_precision
 from spacy_elmo.segmenters import sentences as by_sentence
 
 from ..bilm.test_model import SEEDS, SENTENCES, arguments, random_case
@@ -512,12 +512,12 @@ def test_a_session_lasts_until_the_weights_change():
 
 def test_an_encoder_shares_the_session_of_its_network():
     bilm = random_bilm()
-    encoder = ElmoEncoder(lambda: bilm, by_sentence(), Settings(), mixed_precision=True)
+    encoder = ElmoEncoder(ElmoShim(lambda: bilm, Settings(), mixed_precision=True), by_sentence())
     assert get_session(encoder) is current_session(bilm)
 
 
 def test_set_precision_frees_what_was_packed_before():
-    encoder = ElmoEncoder(random_bilm, by_sentence(), Settings())
+    encoder = ElmoEncoder(ElmoShim(random_bilm, Settings()), by_sentence())
     before = weakref.ref(get_session(encoder))
     set_precision(encoder, "float16")
     assert get_session(encoder).settings.precision == "float16"
@@ -526,7 +526,7 @@ def test_set_precision_frees_what_was_packed_before():
 
 
 def test_the_same_precision_again_changes_nothing():
-    encoder = ElmoEncoder(random_bilm, by_sentence(), Settings())
+    encoder = ElmoEncoder(ElmoShim(random_bilm, Settings()), by_sentence())
     before = get_session(encoder)
     set_precision(encoder, "float32")
     assert get_session(encoder) is before
@@ -535,7 +535,7 @@ def test_the_same_precision_again_changes_nothing():
 def test_set_precision_leaves_the_other_sessions_of_the_network():
     bilm = random_bilm()
     first, second = (
-        ElmoEncoder(lambda: bilm, by_sentence(), Settings(stateful=stateful))
+        ElmoEncoder(ElmoShim(lambda: bilm, Settings(stateful=stateful)), by_sentence())
         for stateful in (False, True)
     )
     get_session(first)

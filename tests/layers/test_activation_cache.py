@@ -28,14 +28,6 @@ def activations(seed=0):
     return numpy.random.default_rng(seed).normal(size=(3, 5, 4)).astype("float32")
 
 
-def test_keeps_a_copy():
-    """A view of one sequence would keep its whole batch in memory."""
-    cache, batch = ActivationCache(10 * MB), activations()
-    cache.put("a", batch[:, :2])
-    batch[:] = 0
-    assert cache.get("a").any() and cache.get("a").base is None
-
-
 def test_what_came_first_stays():
     cache = ActivationCache(2.1 * MB)
     for seed in range(4):
@@ -197,14 +189,6 @@ def test_evaluations_while_training_are_kept(tmp_path, runs, where):
     nlp.get_pipe("elmo").end_training()
     nlp.evaluate(unseen)
     assert len(nlp.get_pipe("elmo").activation_cache) == 0
-
-
-def test_annotating_while_training_uses_the_cache(tmp_path, runs):
-    nlp = training_pipeline(tmp_path)
-    runs.clear()
-    for _ in range(3):
-        nlp.update(tagged(nlp), sgd=Adam(0.01), annotates=["elmo"])
-        assert len(runs) == 1
 
 
 def test_a_component_that_only_annotates_uses_the_cache(tmp_path, runs):

@@ -20,7 +20,6 @@ from .conftest import PROJECT, script
 
 sys.path.insert(0, str(PROJECT / "scripts"))
 from checksums import check_assets
-from labelled import Text, draw
 
 
 def read(path: Path) -> list[tuple[str, str]]:
@@ -30,17 +29,6 @@ def read(path: Path) -> list[tuple[str, str]]:
         assert sorted(doc.cats.values())[-2:] == [0.0, 1.0]
         pairs.append((doc.text, max(doc.cats, key=lambda label: doc.cats[label])))
     return pairs
-
-
-def test_draw_depends_on_the_texts_alone():
-    texts = [Text(f"text {i}", "ab"[i % 2]) for i in range(40)] + [Text("text 0", "a")]
-    taken, rest = draw(texts, 10)
-    assert {t.label for t in taken} == {"a", "b"} and 9 <= len(taken) <= 11
-    assert sorted(taken + rest) == sorted(texts)
-    assert not set(taken) & set(rest)
-    assert sorted(draw(texts[::-1], 10)[0]) == sorted(taken)
-    with pytest.raises(ValueError, match="cannot take 41 of 41 texts"):
-        draw(texts, 41)
 
 
 # AG News
@@ -69,15 +57,6 @@ def test_agnews(tmp_path):
     assert lines == [text for text, _ in parts["train"]]
 
 
-BROKEN = {
-    b'"5","a","b"': "unknown class '5', only 1, 2, 3 and 4",
-    b'"1","only two"': "2 columns instead of 3: class, title, description",
-    b'"2","",""': "no text",
-    b'"2","caf\xe9","b"': "not UTF-8",
-    b'"2","open,b': "not CSV",
-}
-
-
 # UD
 
 
@@ -91,16 +70,6 @@ UD = """# text = The bank
 2.1\tgo\tgo\tVERB\tVB\t_\t_\t_\t_\t_
 
 """
-UD_BROKEN = {
-    b"1\tGo": "2 columns instead of 10",
-    b"2\tGo\tgo\tVERB\tVB\t_\t0\troot\t_\t_": "ID '2' instead of 1",
-    b"1\tGo\tgo\tVERBX\tVB\t_\t0\troot\t_\t_": "unknown UPOS 'VERBX'",
-    b"1\tGo\tgo\tVERB\tVB\t_\t2\troot\t_\t_": "HEAD '2' is not from 0 to 1",
-    b"1\tGo\tgo\tVERB\tVB\t_\tx\troot\t_\t_": "HEAD 'x' is not from 0 to 1",
-    b"1\tGo\tgo\tVERB\tVB\t_\t1\troot\t_\t_": "HEAD '1' is the word itself",
-    b"1\tGo\tgo\tVERB\tVB\t_\t0\t_\t_\t_": "no DEPREL",
-    b"1\tcaf\xe9\tgo\tVERB\tVB\t_\t0\troot\t_\t_": "not UTF-8",
-}
 
 
 def treebank(folder: Path, more: bytes = b"") -> Path:
@@ -122,16 +91,6 @@ def test_ud(tmp_path):
     docs = list(DocBin().from_bytes(expected).get_docs(Vocab()))
     assert [len(list(doc.sents)) for doc in docs] == [10, 10, 4]
     assert [token.text for token in docs[0]][:4] == ["The", "bank", "Do", "n't"]
-
-
-@pytest.mark.parametrize("row", UD_BROKEN)
-def test_ud_names_broken_rows(row, tmp_path):
-    treebank(tmp_path, row + b"\n\n" + UD.encode())
-    output = script("convert_ud", tmp_path, tmp_path / "out", fails=True)
-    assert f"x-ud-train.conllu, line 109: {UD_BROKEN[row]}" in output
-    assert "1 broken row(s)" in output and not (tmp_path / "out").exists()
-    output = script("convert_ud", tmp_path, tmp_path / "out", "--broken", "skip")
-    assert "1 broken row(s) left out" in output and "train.spacy: 26 sentences" in output
 
 
 # IMDB
@@ -189,22 +148,6 @@ def test_imdb(write, tmp_path):
     assert lines == ["Who knows?", "Nobody knows."]
     script("convert_imdb", tmp_path, out, "--n-dev", 2, "--n-test", 6)
     assert len(read(out / "test.spacy")) == 6
-
-
-@pytest.mark.parametrize(
-    "row, problem",
-    [
-        ('{"text": "a", "label": "bad"}', "unknown label 'bad', only neg and pos"),
-        ('{"text": "a"}', "unknown label None, only neg and pos"),
-        ('{"label": "pos"}', 'no "text"'),
-        ("[1]", 'no "text"'),
-        ('{"text"', "not JSON"),
-    ],
-)
-def test_imdb_names_broken_rows(row, problem, tmp_path):
-    as_json(tmp_path, row)
-    output = script("convert_imdb", tmp_path, tmp_path / "out", "--n-dev", 2, fails=True)
-    assert f"line 9: {problem}" in output and "1 broken row(s)" in output
 
 
 def test_checksums(tmp_path):

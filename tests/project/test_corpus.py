@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
-import shutil
 import sys
 from pathlib import Path
 
 import numpy
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from spacy_elmo.pretraining.corpus import _is_held_out, open_corpus
-from spacy_elmo.weights import load_bilm
+from spacy_elmo.pretraining.corpus import open_corpus
 
 from .conftest import PROJECT
 
 sys.path.insert(0, str(PROJECT / "en_elmo_sm"))
 import ablations
-import compare
 import corpus
 import sources
-from cleaning import NGRAM, Filter, Words, clean, fingerprint, form, is_prose, split_sentences
+from cleaning import NGRAM, Filter, Words, clean, fingerprint, split_sentences
 
 
 @pytest.mark.parametrize(
@@ -46,14 +40,6 @@ def test_clean(text, expected):
     assert clean(text) == expected
 
 
-@given(st.text())
-def test_any_text_is_cleaned_split_and_formed(text):
-    cleaned = clean(text)
-    assert clean(cleaned) == clean(clean(cleaned))
-    assert "".join(split_sentences(cleaned)) == cleaned
-    assert "\n" not in cleaned and "\n" not in form(cleaned)
-
-
 def test_split_sentences():
     text = 'He left. "Mr. J. Smith, no?" she said. Then (oh!) it ended... It did.'
     assert [x.strip() for x in split_sentences(text)] == [
@@ -62,31 +48,6 @@ def test_split_sentences():
         "Then (oh!) it ended...",
         "It did.",
     ]
-
-
-def test_prose():
-    assert is_prose("Is it in 1999?") and is_prose("Ça va, garçon?")
-    for text in ("", "12, 13; 14:", "== 5 a ==", "Это просто не английский", "x" * 61):
-        assert not is_prose(text)
-
-
-def test_forms():
-    """A fixed share has typeset quotes, a fixed share no capitals; the contents decide."""
-    texts = [f'"It\'s {i}," he said -- "so..."' for i in range(3000)]
-    formed = [form(text) for text in texts]
-    assert formed == [form(text) for text in texts]
-    assert 0.12 < sum("“It’s" in x or "“it’s" in x for x in formed) / 3000 < 0.18
-    assert 0.06 < sum(x.islower() for x in formed) / 3000 < 0.11
-    plain, typeset = set(), set()
-    for i, x in enumerate(formed):
-        (typeset if "“" in x else plain).add(x.lower().replace(str(i), "N"))
-    assert plain == {'"it\'s N," he said -- "so..."'}
-    assert typeset == {"“it’s N,” he said — “so…”"}
-    # What `prepare` holds out is as often in lower case as the rest.
-    held_out = [x for x, text in zip(formed, texts) if _is_held_out(text, 0.1)]
-    assert 0.03 < sum(x.islower() for x in held_out) / len(held_out) < 0.15
-    # Typeset text becomes plain in the same shares.
-    assert sum('"' in form(f"“It’s {i}”") for i in range(1000)) > 800
 
 
 def select(paragraphs: list[str], **benchmarks: str) -> tuple[list[str], Filter]:
@@ -112,31 +73,6 @@ def test_benchmarks_are_left_out():
         ["He was not - at home then? No.", "Yes."], IMDB="He was not at home then."
     )
     assert text == ["No.", "Yes."] and chosen.dropped["IMDB"] == 1
-
-
-@given(st.lists(st.text(st.sampled_from("ab c."), max_size=60), max_size=8))
-def test_stretches_of_words_are_those_of_plain_python(texts):
-    words = Words()
-    lengths, hashes, grams = words.hash(texts)
-    lists = [text.replace(".", " ").split() for text in texts]
-    assert lengths.tolist() == [len(x) for x in lists]
-    expected = [
-        (tuple(x[i : i + NGRAM]), number)
-        for number, x in enumerate(lists)
-        for i in range(len(x) - NGRAM + 1)
-    ]
-    assert [number for _, number in expected] == grams[:, 1].tolist()
-    # Same words, same hash; other words, another.
-    pairs = {(gram, int(value)) for (gram, _), value in zip(expected, grams[:, 0])}
-    assert len(pairs) == len({g for g, _ in pairs}) == len({v for _, v in pairs})
-    pairs = {(tuple(x), int(value)) for x, value in zip(lists, hashes)}
-    assert len(pairs) == len({g for g, _ in pairs}) == len({v for _, v in pairs})
-
-
-def test_detokenize():
-    tokens = "`` Do n't -LRB- ever -RRB- , '' he said , \" I can not pay $ 5 . \" It 's John 's ."
-    expected = '"Don\'t (ever)," he said, "I cannot pay $5." It\'s John\'s.'
-    assert sources.detokenize(tokens.split()) == expected
 
 
 # The command
@@ -281,40 +217,3 @@ def test_ablations(built, tmp_path, capfd):
     assert [row[0] for row in rows] == ["| base", "| changed"]
     news, conversation, mean = (float(cell.strip(" |*")) for cell in rows[0][3:])
     assert mean**2 == pytest.approx(news * conversation, rel=0.01)
-
-
-def test_compare(built, data, tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(compare, "SOURCES", MIX)
-    (data / "ud_en_ewt" / "a.conllu").rename(data / "ud_en_ewt" / "en-test.conllu")
-    (data / "imdb" / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "A film.<br />Good."}'))
-    ablations.make(tmp_path / "run", TINY, built, 2048, -1)
-    model = str(tmp_path / "run" / "run" / "model-last")
-    out = shutil.copytree(built, tmp_path / "built")
-    with (out / "text" / "talk.txt").open("a") as file:
-        file.write("\nShe said: red orange yellow green blue indigo violet black.")
-    held_out = (out / "held_out" / "news.txt").read_text().splitlines()
-    seen = "No. RED ORANGE YELLOW, GREEN BLUE INDIGO VIOLET BLACK!"
-    (out / "held_out" / "news.txt").write_text("\n".join([*held_out[:7], seen]))
-    monkeypatch.setattr(sys, "argv", ["compare"])
-    sys.argv += map(str, [data, out, tmp_path / "heads", "en_elmo_sm", model, "--words", 4096])
-    monkeypatch.setattr(compare, "CONFIG", tmp_path / "toy.cfg")
-    config = ablations.CONFIG.read_text().replace("[4000,20000]", "[20]")
-    (tmp_path / "toy.cfg").write_text(config.replace("= 4096", "= 1024"))
-    compare.main()
-    rows = [x.split(" | ") for x in capfd.readouterr().out.splitlines() if x.startswith("| ")]
-    names = [row[0].removeprefix("| ") for row in rows]
-    assert names == ["text", "news", "talk", "UD EWT, test", "AG News, test", "IMDB, test"]
-    assert rows[0][4:] == ["en_elmo_sm", model, f"{model}, own output layer |"]
-    # One of seven times two sentences and one more.
-    assert [row[3] for row in rows] == ["seen", "6.7%", "0.0%", "0.0%", "0.0%", "0.0%"]
-    # The biLM has stayed as it is.
-    old, new = (load_bilm(x) for x in ("en_elmo_sm", str(tmp_path / "heads" / "en_elmo_sm")))
-    for name, value in old.state_dict().items():
-        assert value.equal(new.state_dict()[name])
-    compare.main()  # Nothing is trained again.
-    captured = capfd.readouterr()
-    assert "training an output layer" not in captured.out + captured.err
-    sys.argv[-1] = "2048"  # An output layer that has read more words is not the same.
-    compare.main()
-    captured = capfd.readouterr()
-    assert (captured.out + captured.err).count("training an output layer") == 2

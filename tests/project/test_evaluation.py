@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import sys
 
@@ -23,7 +22,6 @@ import neighbors
 import scores
 import senses
 import tasks
-from probe import Words
 from sources import Source
 
 from spacy_elmo.weights import load_bilm, load_pipeline
@@ -46,28 +44,6 @@ def test_scores():
     assert scores.vote(memory, ["a", "a", "b"], torch.tensor([[0.0, 1]]), 9) == ["a"]
 
 
-def test_made_up_words(monkeypatch):
-    monkeypatch.setattr(tasks, "N_CONTEXTS", 3)
-    sentences = [[word, "saw", str(i), "."] for i in range(3) for word in ("cats", "dogs", "The")]
-    sentences += [["cats", "and", "cats"]]
-    tags = {"cats": "NNS", "dogs": "NNS", "saw": "VBD", "The": "DT"}
-    [made] = tasks.made_up_words(sentences, tags, random.Random(0))
-    forms = {sentence[i] for sentence, i in zip(made.sentences, made.positions)}
-    assert forms <= {"catsdogs", "dogscats"} and len(forms) == 1
-    assert made.labels == [0, 0, 0, 1, 1, 1]
-    assert sorted(sentence[2] for sentence in made.sentences) == ["0", "0", "1", "1", "2", "2"]
-    assert not [x for x in made.sentences if {"cats", "dogs"} & {*x}]
-
-
-def test_homographs():
-    tags = {"work": ["NOUN", "VERB"] * 3, "go": ["VERB"] * 5 + ["NOUN"]}
-    words = [(word, tag) for word, of_word in tags.items() for tag in of_word]
-    sequences, labels = [["I", word] for word, _ in words], [tag for _, tag in words]
-    [work] = tasks.homographs(Words(sequences, [[1]] * len(words), [], labels))
-    assert work.sentences == [["I", "work"]] * 6
-    assert (work.positions, work.labels) == ([1] * 6, [0, 0, 0, 1, 1, 1])
-
-
 def test_mixes():
     torch.manual_seed(0)
     # The smallest variance is a thousandth of the largest: float32 would leave it four digits.
@@ -84,12 +60,6 @@ def test_mixes():
     result = mix.make_mix(weights, True, "half whitened", rows)(background)
     variances, whitened = (torch.linalg.eigvalsh(torch.cov(x.T)) for x in (plain, result))
     torch.testing.assert_close(whitened, variances.sqrt())
-
-
-def test_weights_of_mixes():
-    assert mix.named_weights(3)["LSTM layers"] == (0, 0.5, 0.5)
-    assert mix.named_weights(2)["top"] == (0, 1)
-    assert len(mix.grid(3)) == 15 and {sum(x) for x in mix.grid(3)} == {1}
 
 
 @pytest.fixture

@@ -158,13 +158,6 @@ def experiment(**settings) -> Experiment:
     return Experiment(Namespace(**{**args, **settings}), overrides)
 
 
-@pytest.mark.parametrize("steps, frequency", [(20, 20), (500, 100), (0, 100)])
-def test_a_short_training_is_evaluated_at_its_end(folder, steps, frequency):
-    settings = {"training.max_steps": steps, "training.eval_frequency": 100}
-    config = experiment(overrides=settings).config(seed=0)
-    assert config["training"]["eval_frequency"] == frequency
-
-
 def test_fingerprints(folder):
     """One says that a result is up to date, the other that results can be compared."""
 

@@ -12,7 +12,7 @@ import spacy
 import torch
 from spacy.tokens import Doc, DocBin
 
-from ..conftest import elmo_pipeline, max_difference
+from ..conftest import elmo_pipeline
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "project" / "scripts"))
 probe = import_module("probe")
@@ -34,26 +34,6 @@ def corpus(tmp_path):
     return path
 
 
-def test_words_are_those_with_a_label(corpus):
-    result = probe.read_words(corpus, "pos")
-    assert result.sequences[:2] == [["The", "bank", "flows", "."], ["Money", "flows", "."]]
-    assert result.positions[:3] == [[0, 1, 2, 3], [0, 1, 2], [0]]
-    assert result.words[:8] == ["The", "bank", "flows", ".", "Money", "flows", ".", "They"]
-    assert result.labels[:4] == ["DET", "NOUN", "VERB", "PUNCT"]
-    assert len(result.labels) == 5 * 8
-    assert len(probe.read_words(corpus, "pos", max_tokens=5).labels) == 7
-
-
-def test_embedding_keeps_the_tokens_meant(bilm, monkeypatch):
-    monkeypatch.setattr(probe, "SENTENCES_PER_BATCH", 2)
-    sentences = [["The", "bank", "."], ["Money"], ["a", "river"]]
-    rows = probe.embed(bilm, sentences, [[0, 2], [], [1]])
-    first, _, last = bilm.embed(sentences)
-    expected = torch.stack([first[:, 0], first[:, 2], last[:, 1]])
-    assert rows.dtype == torch.float16
-    assert max_difference(rows.float(), expected) < 1e-3
-
-
 def test_probe_finds_the_layer_that_knows():
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(600, 2, 8, generator=generator).half() * 5 + 3
@@ -69,14 +49,6 @@ def test_probe_finds_the_layer_that_knows():
     assert accuracies[1] == accuracies["all"] == 1
 
 
-def test_most_frequent_tag_of_each_word():
-    def words(text, labels):
-        return probe.Words([], [], text.split(), labels.split())
-
-    train = words("a b b b c", "X Y Y X Y")
-    assert probe.most_frequent_accuracy(train, words("a b new c", "X Y Y X")) == 0.75
-
-
 def test_untrained_is_another_network_of_the_same_shape(bilm):
     state = torch.get_rng_state()
     first, second = probe.untrained(bilm), probe.untrained(bilm)
@@ -85,23 +57,6 @@ def test_untrained_is_another_network_of_the_same_shape(bilm):
     vectors = [model.embed([["bank"]])[0] for model in (first, second, bilm)]
     assert torch.equal(vectors[0], vectors[1])
     assert not torch.allclose(vectors[0], vectors[2])
-
-
-def test_nearest_sense():
-    def senses(*pairs, first=None):
-        return [probe.Sense(["x"], 0, lemma, sense, first) for lemma, sense in pairs]
-
-    train = senses(("bank", "money"), ("bank", "river"), ("bank", "river"), ("go", "move"))
-    train_rows = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.2, 1.0], [1.0, 1.0]])
-    test = senses(("bank", "money"), ("bank", "money"), ("new", "new"))
-    test += senses(("other", "known"), first="known")
-    test_rows = torch.tensor([[9.0, 1.0], [0.1, 0.2], [1.0, 0.0], [1.0, 0.0]])
-    result = probe.nearest_senses(train, train_rows, test, test_rows)
-    assert result == ["money", "river", None, None]
-    assert probe.first_senses(train, test) == ["river", "river", None, "known"]
-    # 2 of 3 answers are right, of 4 questions.
-    answers = ["money", "river", None, "known"]
-    assert probe.f1(answers, [s.sense for s in test]) == pytest.approx(2 * 2 / (3 + 4))
 
 
 def test_command(corpus, tmp_path, weights_folder, monkeypatch):

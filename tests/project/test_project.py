@@ -7,9 +7,9 @@ import shutil
 
 import pytest
 from weasel.cli.document import project_document
-from weasel.util import load_project_config, parse_config_overrides
+from weasel.util import load_project_config
 
-from .conftest import CONFIG_FOLDER, PROJECT, script
+from .conftest import CONFIG_FOLDER, PROJECT
 
 
 @pytest.fixture(scope="module")
@@ -34,34 +34,6 @@ def test_what_commands_name_exists(project):
 def test_every_size_has_a_config():
     for size in ("tiny", "small", "medium", "original"):
         assert (CONFIG_FOLDER / "pretraining" / f"{size}.cfg").is_file()
-
-
-def test_options_that_readme_names_reach_the_commands(tmp_path):
-    """weasel takes dashes out of values, and spaCy packages only what has the name of a module."""
-    overrides = parse_config_overrides(["--vars.broken", "skip", "--vars.size", "tiny-words"])
-    shutil.copy(PROJECT / "project.yml", tmp_path)
-    project = load_project_config(tmp_path, overrides=overrides)
-    commands = {command["name"]: command["script"] for command in project["commands"]}
-    for name in ("convert-ud", "convert-agnews", "convert-imdb"):
-        assert commands[name][0].endswith("--broken skip")
-    [package] = commands["package"]
-    assert re.search(r"--name (\S+)", package)[1].isidentifier()
-
-
-def test_configs_are_copied_where_there_are_none(tmp_path):
-    script("configs", tmp_path)
-    copied = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.cfg"))
-    assert copied == sorted(
-        path.relative_to(CONFIG_FOLDER) for path in CONFIG_FOLDER.rglob("*.cfg")
-    )
-    changed, missing = tmp_path / "tagger.cfg", tmp_path / "pretraining" / "tiny.cfg"
-    changed.write_text("mine")
-    missing.unlink()
-    output = script("configs", tmp_path)
-    assert f"{changed} differs" in output and "remove it to get the new one" in output
-    assert output.count("differs") == 1
-    assert changed.read_text() == "mine"
-    assert missing.read_text() == (CONFIG_FOLDER / "pretraining" / "tiny.cfg").read_text()
 
 
 def test_outputs_are_made_before_they_are_needed(project):

@@ -11,7 +11,7 @@ from thinc.types import Floats2d, Floats3d
 
 from ...bilm.mixes import TrainedMix
 from ..not_serialized import LayerSettings
-from .mix import Mix, MixState, check_weights, wrong_number
+from .mix import Mix, MixState, wrong_number
 
 _NAME = "frozen_mix"
 
@@ -33,9 +33,7 @@ def FrozenMix(
     """
     if weights is not None and seed is not None:
         raise ValueError("FrozenMix: give either weights or the seed of random ones, not both")
-    settings = LayerSettings(
-        weights=check_weights("FrozenMix", weights), gamma=float(gamma), seed=seed, trained=None
-    )
+    settings = LayerSettings(weights=weights, gamma=float(gamma), seed=seed, trained=None)
     return Model(_NAME, forward, attrs={"settings": settings, "state": state})
 
 

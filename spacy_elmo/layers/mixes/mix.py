@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Callable, NamedTuple, Optional
 
 from thinc.api import Model
@@ -27,22 +26,9 @@ class MixState(NamedTuple):
 
 
 def mix_state(mix: Mix, n_layers: int) -> MixState:
-    """Describe a mix for a report.
-
-    n_layers (int): L+1; 0 if it is not known, as without an upstream.
-    """
+    """RETURNS (MixState): A mix for a report. L+1 is 0 if it is not known."""
     state = mix.attrs.get("state")
     return MixState(mix.name) if state is None else state(mix, n_layers)
-
-
-def check_weights(name: str, weights: Optional[Sequence[float]]) -> Optional[list[float]]:
-    """RETURNS (Optional[list[float]]): The weights of the config as floats.
-    RAISES (ValueError): If there is none in the list."""
-    if weights is None:
-        return None
-    if not len(weights):
-        raise ValueError(f"{name}: weights is empty: give one number per layer, or null")
-    return [float(weight) for weight in weights]
 
 
 def wrong_number(name: str, n_weights: int, n_layers: int) -> ValueError:
@@ -59,9 +45,6 @@ def check_dropout(name: str, dropout: float) -> float:
 
 
 def drop(mix: Mix, Y: Floats2d) -> tuple[Floats2d, Callable[[Floats2d], Floats2d]]:
-    """Apply the dropout of a mix.
-
-    RETURNS (tuple): The vectors, some values zero and the others scaled up; and the backprop.
-    """
+    """RETURNS (tuple): The vectors, some values zero and the others scaled up; and the backprop."""
     mask = mix.ops.get_dropout_mask(Y.shape, mix.attrs["settings"].dropout)
     return Y * mask, lambda dY: dY * mask

@@ -10,7 +10,7 @@ from thinc.api import Model, NumpyOps, registry
 from thinc.types import Floats2d, Floats3d
 
 from ..not_serialized import LayerSettings
-from .mix import Mix, MixState, check_dropout, check_weights, drop, wrong_number
+from .mix import Mix, MixState, check_dropout, drop, wrong_number
 
 LAYER_NORM_EPSILON = 1e-12
 
@@ -41,29 +41,26 @@ def ScalarMix(
     if l2 < 0:
         raise ValueError(f"ScalarMix: l2 must be 0 or more, found {l2}")
     settings = LayerSettings(
-        weights=check_weights("ScalarMix", weights),
+        weights=weights,
         gamma=float(gamma),
         layer_norm=layer_norm,
         l2=float(l2),
         dropout=check_dropout("ScalarMix", dropout),
     )
+    frozen = partial(forward, frozen=True)
     return Model(
         "scalar_mix",
         forward,
         init=init,
         params={"weights": None, "gamma": None},
-        attrs={
-            "settings": settings,
-            "state": state,
-            "forward_frozen": partial(forward, frozen=True),
-        },
+        attrs={"settings": settings, "state": state, "forward_frozen": frozen},
     )
 
 
 def init(mix: Mix, X: Optional[Floats3d] = None, Y: Any = None) -> None:
     weights, gamma = mix.attrs["settings"].weights, mix.attrs["settings"].gamma
     if X is not None:
-        weights = weights or [0.0] * X.shape[0]
+        weights = [0.0] * X.shape[0] if weights is None else weights
         if len(weights) != X.shape[0]:
             raise wrong_number("ScalarMix", len(weights), X.shape[0])
     if weights is not None:
