@@ -17,6 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from spacy_elmo import architectures, callbacks, mix_logger, segmenters
 from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
 from spacy_elmo.component import DEFAULT_CONFIG, Elmo
+from spacy_elmo.inference import Settings
 from spacy_elmo.layers import activation_cache
 from spacy_elmo.layers.textcat import TextCatSum
 from spacy_elmo.layers.tok2vec import ElmoTok2Vec
@@ -35,7 +36,7 @@ REQUIRED = object()
 _ENTRY = re.compile(r"^([a-z]\w*(?:, [a-z]\w*)*)(?: \(.+?\))?: (.*)$")
 _REFERENCE = re.compile(r"^See `(\w+)`\.$")
 # What "See `...`" in a docstring refers to.
-_REFERRED = {"ElmoListener": architectures.ElmoListener}
+_REFERRED = {"ElmoListener": architectures.ElmoListener, "Settings": Settings}
 _HEAD = """<!-- Written by docs/settings.py: change the docstrings, and run it. -->
 # Settings
 

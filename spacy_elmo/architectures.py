@@ -41,16 +41,7 @@ def PretrainedBiLM(
     weights (Optional[str]): The name of weights that come with the package, of an installed
         pipeline package or of a downloaded model, or a path; None if they are given later.
     segmenter (Optional[Segmenter]): How docs are cut into sequences; the default is sentences.
-    precision (str): Arithmetic of inference: float32, float16, int8 or bfloat16 on a CPU, float32,
-        tf32 or bfloat16 on a GPU, or auto, the fastest one that is almost exact. A precision that
-        the device does not have becomes float32, with a warning.
-    max_tokens_per_batch (Optional[int]): Maximum number of tokens in a batch of the LSTMs; None for
-        2,048 on a CPU and 8,192 on a GPU.
-    type_cache_mb (float): Maximum size of the cache of word types in MiB; 0 switches it off.
-    stateful (bool): Carry LSTM states from batch to batch, as older implementations do.
-    kernel (str): What runs the LSTMs. "auto": on a CPU the compiled kernels, if there was a C
-        compiler at installation; on a GPU Triton, if it is installed; if they give the results of
-        PyTorch. "torch": PyTorch alone. "triton": Triton on any GPU, without a comparison.
+    precision, max_tokens_per_batch, type_cache_mb, stateful, kernel: See `Settings`.
     mixed_precision (bool): Fine-tune with bfloat16 products. A processor that is not faster in
         them fine-tunes in float32, with a warning.
     RAISES (ValueError): If a setting has an impossible value.

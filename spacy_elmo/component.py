@@ -48,13 +48,10 @@ DEFAULT_CONFIG = Config().from_str(DEFAULT_CONFIG_STR)
 
 
 def pipe_settings(nlp: Language, elmo: Elmo, *, keep_layers: bool = True) -> dict[str, Any]:
-    """Arguments for `nlp.pipe` with which the pipeline stops after a component, so that no later
-    one overwrites or removes its arrays.
+    """Stop a pipeline after a component, so that no later one overwrites or removes its arrays.
 
-    nlp (Language): The pipeline.
-    elmo (Elmo): One of its components.
     keep_layers (bool): Whether to write the layers of all docs, whatever the component's setting.
-    RETURNS (dict): `disable` and `component_cfg`.
+    RETURNS (dict): `disable` and `component_cfg`, for `nlp.pipe`.
     RAISES (ValueError): If the component is disabled.
     """
     if elmo.name not in nlp.pipe_names:

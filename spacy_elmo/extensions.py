@@ -13,12 +13,11 @@ All are None on a doc that no "elmo" component has processed. The width is 2P, e
 component's mix has another width (all layers concatenated). Arrays are those of the component's
 ops: on a GPU CuPy's, which take up GPU memory for as long as the doc keeps them.
 
-With several "elmo" components, the stored arrays are those of the last one that ran. Listeners find
-the layers of each of them. Setting `doc._.elmo_layers` replaces them all, so that None frees them.
+With several "elmo" components, the last one that ran gives the arrays. Listeners find the layers of
+each. Setting `doc._.elmo_layers` replaces them all, so that None frees them.
 
-Beside each array, the doc keeps the words that its rows belong to. An array whose words are not
-those of the doc is refused: the doc was retokenised. Beside layers, it also keeps the name of the
-component and the checksum of its weights, by which `get_layers` selects them.
+Beside each array, the doc keeps the words of its rows, to refuse it if the doc was retokenised.
+Beside layers, it also keeps the name of the component and the checksum of its weights.
 """
 
 from __future__ import annotations
@@ -114,10 +113,8 @@ def get_layers(
     """Get the layers that a component computed.
 
     component (str): Its name, or "*" for the last one that ran.
-    checksum (Optional[str]): Checksum of the weights. Layers that were computed with other weights
-        are left out, whatever the name of the component; the name decides between several with the
-        same weights. Without a checksum, the name alone decides. Layers that the user has set match
-        any name and weights.
+    checksum (Optional[str]): Checksum of the weights. It goes before the name, which decides
+        between several with the same weights. Layers that the user has set always match.
     RETURNS (Optional[Floats3d]): Shape (L+1, tokens, 2P), or None if there are none.
     RAISES (ValueError): If the doc was retokenised since.
     """

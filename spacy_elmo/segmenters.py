@@ -25,9 +25,9 @@ _LONG_SENTENCE = 100
 
 @dataclass(frozen=True)
 class Segmenter:
-    """Cuts a doc into sequences; call it with a Doc. It yields a pair for each sequence: the
-    indices of the doc's tokens, in order, and the slice of them whose vectors are kept. The vector
-    of every token that is not whitespace is kept from exactly one sequence.
+    """Cuts a doc into sequences. A call yields a pair for each: the indices of the doc's tokens, in
+    order, and the slice of them whose vectors are kept. The vector of every token that is not
+    whitespace is kept from exactly one sequence. Any function that does the same is a segmenter.
 
     by_sentence (bool): Cut at sentence boundaries, if the doc has them.
     window (int): Maximum number of tokens in a sequence.

@@ -16,7 +16,7 @@ import pytest
 import spacy
 import torch
 from spacy.language import Language
-from thinc.api import Adam, NumpyOps, get_current_ops, set_current_ops
+from thinc.api import NumpyOps, get_current_ops, set_current_ops
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spacy_elmo.bilm import BiLM
@@ -268,18 +268,3 @@ def test_weights_are_ordinary_whatever_the_caller_has_set(
     assert weights_are_ordinary(bilm_of(nlp))
     [expected] = bilm_of(nlp).embed([["the", "bank"]])
     assert max_difference(layers, expected) < 1e-5
-
-
-@pytest.mark.parametrize("frozen", [True, False])
-def test_training_after_a_use_in_inference_mode(weights_folder: Path, frozen: bool):
-    nlp = elmo_pipeline(weights_folder, frozen=frozen)
-    add_tagger(nlp)
-    with torch.inference_mode():
-        before = nlp.get_pipe("elmo")(nlp.make_doc("the bank"))._.elmo_layers
-    examples = tagged(nlp)
-    optimizer = nlp.initialize(lambda: examples, sgd=Adam(0.01))
-    first = nlp.update(examples, sgd=optimizer)["tagger"]
-    for _ in range(10):
-        last = nlp.update(examples, sgd=optimizer)["tagger"]
-    assert last < first
-    assert (max_difference(nlp("the bank")._.elmo_layers, before) < 1e-5) == frozen

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 import warnings
 
 import numpy
@@ -91,14 +90,6 @@ def test_installed_vectors_say_when_the_arrays_are_gone(doc):
         assert not obj.has_vector
 
 
-def test_similarities_are_cosines_despite_rounding():
-    doc = Doc(spacy.blank("en").vocab, words=["word"] * 200)
-    doc._.elmo_tokens = numpy.random.default_rng(0).normal(size=(200, 50)).astype("float32")
-    extensions.install_vectors(doc)
-    for token in doc:
-        assert math.acos(token.similarity(token)) == pytest.approx(0, abs=1e-2)
-
-
 def merged_and_split(doc):
     """As many tokens as before, but other ones."""
     with doc.retokenize() as retokenizer:
@@ -119,17 +110,6 @@ def test_tokens_changed_to_as_many(doc):
     # The last token has not changed.
     assert numpy.array_equal(doc[4]._.elmo, vectors[4])
     assert numpy.array_equal(doc._.elmo_tokens, vectors)
-
-
-def test_tokens_changed_in_number(doc):
-    give_vectors(doc)
-    extensions.install_vectors(doc)
-    with doc.retokenize() as retokenizer:
-        retokenizer.merge(doc[:2])
-    for obj in (doc[0], doc[:2], doc):
-        with pytest.raises(ValueError, match="4 tokens, but ELMo vectors of 5"):
-            obj._.elmo  # noqa: B018
-        assert not obj.has_vector
 
 
 def test_vectors_of_a_part_as_a_doc(doc):

@@ -121,13 +121,3 @@ def test_what_a_frozen_bilm_computed_is_kept_for_the_next_fold(weights_folder):
     session, n_cached = get_session(elmo.model), len(elmo.activation_cache)
     train(nlp)
     assert get_session(elmo.model) is session and len(elmo.activation_cache) >= n_cached > 0
-
-
-def test_gradients_that_no_step_has_used_are_forgotten(weights_folder):
-    nlp = shared(weights_folder, frozen=False)
-    nlp.initialize(lambda: tagged(nlp))
-    nlp.update(tagged(nlp), sgd=False)
-    weights = list(nlp.get_pipe("elmo").bilm.parameters())
-    assert any(weight.grad is not None for weight in weights)
-    nlp.initialize(lambda: tagged(nlp))
-    assert all(weight.grad is None for weight in weights)

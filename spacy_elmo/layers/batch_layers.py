@@ -4,26 +4,34 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Optional
 
-import numpy
-from thinc.types import Floats2d, Floats3d
+from thinc.types import Floats2d
 
 
 class BatchLayers(NamedTuple):
     """Activations of a batch of docs, one doc after the other.
 
-    layers (Floats3d): Shape (L+1, tokens of all docs, 2P); None if they were not to be kept.
+    layers (Optional[Floats3d]): Shape (L+1, tokens of all docs, 2P); None if they are not kept.
     lengths (list[int]): Tokens of each doc.
     frozen (bool): Whether the biLM is frozen, so that nobody needs the gradient of the layers.
     mixed (Optional[Floats2d]): The mix of the layers, shape (tokens of all docs, width).
     """
 
-    layers: Floats3d
+    layers: Any
     lengths: list[int]
     frozen: bool = False
     mixed: Optional[Floats2d] = None
 
-    def split(self, array: Any = None) -> list[Any]:
-        """RETURNS (list): A view (..., tokens, width) for each doc: `layers`, or another array."""
-        array = self.layers if array is None else array
-        ends = numpy.cumsum(self.lengths).tolist()
-        return [array[..., end - n : end, :] for end, n in zip(ends, self.lengths)]
+    def split(self) -> list[BatchLayers]:
+        """RETURNS (list): The part of each doc, as views."""
+        parts, end = [], 0
+        for n in self.lengths:
+            start, end = end, end + n
+            layers = None if self.layers is None else self.layers[:, start:end]
+            mixed = None if self.mixed is None else self.mixed[start:end]
+            parts.append(BatchLayers(layers, [n], self.frozen, mixed))
+        return parts
+
+    def copy(self) -> BatchLayers:
+        """RETURNS (BatchLayers): The same in memory of its own."""
+        layers, mixed = (None if x is None else x.copy() for x in (self.layers, self.mixed))
+        return self._replace(layers=layers, mixed=mixed)

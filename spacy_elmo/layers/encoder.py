@@ -1,5 +1,4 @@
-"""The biLM as thinc sees it: loaded on first use, moved to a device, run over docs, trained, saved.
-Below this file there are only texts and tensors."""
+"""The biLM as thinc sees it. Below this file there are only texts and tensors."""
 
 from __future__ import annotations
 
@@ -83,8 +82,7 @@ class ElmoShim(PyTorchShim):
         return self.pending is not None or isinstance(self._model, BiLM)
 
     def float32_bilm(self) -> BiLM:
-        """RETURNS (BiLM): The biLM, read at the first call. int8 weights become float32.
-        RAISES (ValueError): If there are no weights."""
+        """RETURNS (BiLM): The biLM, read at the first call. int8 weights become float32."""
         bilm = self.stored_bilm()
         # Only the precision int8 leaves int8 weights as they are.
         if self.usable_settings.precision == "int8":
@@ -93,8 +91,7 @@ class ElmoShim(PyTorchShim):
         return bilm
 
     def stored_bilm(self) -> BiLM:
-        """RETURNS (BiLM): The biLM, read at the first call. With the precision int8, weights that
-        were stored as int8 stay so (`BiLM.is_int8`).
+        """RETURNS (BiLM): The biLM, read at the first call. int8 weights stay so, if they run so.
         RAISES (ValueError): If there are no weights."""
         if not isinstance(self._model, BiLM):
             with no_fork(), _LOADING:
@@ -118,8 +115,8 @@ class ElmoShim(PyTorchShim):
         return bilm
 
     def set_bilm(self, bilm: BiLM) -> None:
-        """Take another biLM, which moves to the encoder's device. A precision that the device does
-        not have becomes float32, with a warning: pipelines move between CPUs and GPUs."""
+        """Take another biLM, and move it to the encoder's device. A precision that the device does
+        not have becomes float32, with a warning."""
         device = self.device
         if bilm is not self._model:
             self.untrained = {}
@@ -244,8 +241,7 @@ def encode(
     cache: Optional[ActivationCache] = None,
     expected: bool = False,
 ) -> BatchLayers:
-    """Predict in bounded memory: a mix is applied to one batch of tokens at a time, so that without
-    `keep_layers` the activations of all layers of all tokens are never in memory together.
+    """Predict. Without `keep_layers`, the layers of all tokens are never in memory together.
 
     mix (Optional[Mix]): From (L+1, tokens, 2P) to (tokens, width), token by token. Gets the trained
         one that came with the weights.
@@ -257,14 +253,13 @@ def encode(
     session, ops = get_session(model), model.ops
     sequences = Sequences.cut(docs, model.attrs["segmenter"])
     shape = session.n_layers, len(sequences.orth), session.width
-    layers: Any = None
     mixed: Any = None
     if cache is not None:
-        layers = _encode_cached(sequences, session, ops, cache, expected)
+        layers: Any = _encode_cached(sequences, session, ops, cache, expected)
         batches: Any = [(slice(None), layers)]
     else:
-        batches = run_sequences(sequences, session, ops)
         layers = ops.alloc3f(*shape) if keep_layers else None
+        batches = run_sequences(sequences, session, ops)
     if mix is not None:
         use_trained(mix, session.trained_mix)
         for node in mix.walk():
@@ -279,9 +274,7 @@ def encode(
                 layers[:, rows] = values
         if mix is not None:
             mixed[rows] = mix.predict(values)
-    if not keep_layers:
-        layers = None
-    return BatchLayers(layers, [len(doc) for doc in docs], True, mixed)
+    return BatchLayers(layers if keep_layers else None, [len(doc) for doc in docs], True, mixed)
 
 
 def _encode_cached(
@@ -289,9 +282,8 @@ def _encode_cached(
 ) -> Floats3d:
     """Take activations from a cache, which is in main memory, and compute those of other
     sequences. To a GPU, all sequences go at once."""
-    shape = session.n_layers, len(sequences.orth), session.width
-    layers: Any = numpy.zeros(shape, dtype="float32")
     cache.bind(session)
+    layers: Any = numpy.zeros((session.n_layers, len(sequences.orth), session.width), "float32")
     keys, kept_rows = sequences.keys()
     cached = [cache.get(key) for key in keys]
     missing = [number for number, activations in enumerate(cached) if activations is None]
@@ -317,8 +309,7 @@ def run_sequences(
     types, index = sequences.types()
     for tokens, layers in session.batches(types, index, sequences.lengths):
         kept = sequences.kept[tokens]
-        # On a GPU, CuPy's current stream must be PyTorch's. By default both are the null stream, so
-        # that one waits for the other. thinc's layers do not support other streams.
+        # On a GPU, both libraries use the null stream, so that one waits for the other.
         values: Any = torch2xp(layers, ops=ops)
         if not kept.all():
             values = values[:, ops.xp.asarray(numpy.flatnonzero(kept))]
@@ -327,7 +318,7 @@ def run_sequences(
 
 
 def get_shim(model: Encoder) -> ElmoShim:
-    """RETURNS (ElmoShim): What holds the encoder's biLM."""
+    """RETURNS (ElmoShim): The holder of the encoder's biLM."""
     return cast(ElmoShim, model.shims[0])
 
 
@@ -337,13 +328,13 @@ def get_bilm(model: Encoder) -> BiLM:
 
 
 def set_bilm(model: Encoder, bilm: BiLM) -> None:
-    """Give the encoder another biLM, which moves to the encoder's device."""
+    """Give the encoder another biLM."""
     get_shim(model).set_bilm(bilm)
 
 
 def get_session(model: Encoder) -> Session:
     """RETURNS (Session): The session for the encoder's present weights."""
-    shim = get_shim(model)
+    shim = cast(ElmoShim, model.shims[0])
     return current_session(shim.stored_bilm(), shim.usable_settings)
 
 

@@ -20,10 +20,9 @@ The events of one update, if the biLM is fine-tuned with two listeners:
 If a task is left out (`nlp.update(exclude=...)`), the sum stays incomplete: it goes back through
 the biLM at the next `Elmo.update`. If the biLM is frozen, nothing goes back.
 
-A listener may read layers on a doc if they were computed with the weights of its upstream,
-according to the checksum beside them, whatever the name of the upstream was. A listener without an
-upstream (because the component is excluded) reads those of the weights that its upstream had when
-the pipeline was saved. If no checksum is known, the upstream's name decides.
+A listener may read layers on a doc if the checksum beside them is its upstream's, whatever the name
+of the upstream was. Without an upstream (because the component is excluded), the checksum is the
+one that was saved; without any checksum, the upstream's name decides.
 
 A copy of a thinc model loses its class, so a listener is a plain Model that keeps a `ListenerState`
 in its attributes.
@@ -96,8 +95,7 @@ def _deserialize_state(state: ListenerState, data: bytes, name: str, model: Mode
 class SharedBatch:
     """The layers of one batch for the listeners, and the sum of their gradients.
 
-    docs (Sequence[Doc]): The docs.
-    layers (BatchLayers): What the upstream computed for the docs.
+    keys (list[bytes]): The word types of each doc, to notice changes.
     waiting (set[ListenerState]): The listeners that have not taken the layers yet.
     backprop (Optional[Callable]): Takes the sum of the gradients (L+1, tokens, 2P), or None if no
         listener has sent one, and the optimizer, if there is one. None if the biLM is frozen, and
@@ -106,11 +104,10 @@ class SharedBatch:
     started (bool): Whether a listener has taken the layers.
     n_pending (int): The listeners that have taken the layers and not yet sent a gradient.
     gradient (Optional[Floats3d]): The sum so far.
-
-    Attributes: `keys`, the word types of each doc, to notice changes.
     """
 
     docs: Sequence[Doc]
+    keys: list[bytes]
     layers: BatchLayers
     waiting: set[ListenerState] = field(default_factory=set)
     backprop: Optional[Callable[[Optional[Floats3d], Optional[Optimizer]], None]] = None
@@ -119,12 +116,8 @@ class SharedBatch:
     n_pending: int = 0
     gradient: Optional[Floats3d] = None
 
-    def __post_init__(self) -> None:
-        self.keys = doc_keys(self.docs)
-
     def accumulate(self, gradient: Floats3d) -> list:
-        """Add a listener's gradient. The last one sends the sum into the biLM.
-        RETURNS (list): Empty, because docs have no gradient."""
+        """Add a listener's gradient; the last one sends the sum into the biLM. RETURNS: []."""
         if self.backprop is None:
             raise ValueError(
                 "a listener sent a gradient after its batch had gone back through the biLM: it "
@@ -167,8 +160,7 @@ def make_source(upstream: Union[str, Listener], grad_factor: float) -> Listener:
 
 
 def init(model: Listener, X: Any = None, Y: Any = None) -> None:
-    """Give the listener zeros for the docs X. The layers after it infer the width of their input
-    from a prediction, for which the biLM need not run."""
+    """Give the listener zeros for the docs X, from which the layers after it infer widths."""
     if X is None:
         return
     state: ListenerState = model.attrs["link"]
@@ -177,7 +169,7 @@ def init(model: Listener, X: Any = None, Y: Any = None) -> None:
     n_layers, width = state.upstream.layer_shape
     lengths = [len(doc) for doc in X]
     zeros = model.ops.alloc3f(n_layers, sum(lengths), width)
-    state.batch = SharedBatch(X, BatchLayers(zeros, lengths))
+    state.batch = SharedBatch(X, doc_keys(X), BatchLayers(zeros, lengths))
 
 
 def forward(model: Listener, docs: Sequence[Doc], is_train: bool) -> tuple[BatchLayers, Callable]:
@@ -203,9 +195,8 @@ def forward(model: Listener, docs: Sequence[Doc], is_train: bool) -> tuple[Batch
 
 
 def _layers_without_update(model: Listener, docs: Sequence[Doc]) -> BatchLayers:
-    """Get the layers for a listener that is trained, though its upstream got no update for these
-    docs: the upstream is excluded from training, or only the component is trained, as `spacy debug
-    model` does."""
+    """Get the layers for a listener that is trained without its upstream: this is excluded from
+    training, or only the component is trained, as `spacy debug model` does."""
     state: ListenerState = model.attrs["link"]
     upstream = state.upstream
     if upstream is None or upstream.is_removed:
@@ -219,14 +210,14 @@ def _layers_without_update(model: Listener, docs: Sequence[Doc]) -> BatchLayers:
             "call nlp.replace_listeners before nlp.resume_training"
         )
     layers = upstream.predict_layers(docs)
-    state.batch = SharedBatch(docs, layers)
+    state.batch = SharedBatch(docs, doc_keys(docs), layers)
     return layers
 
 
 def _read_layers(model: Listener, docs: Sequence[Doc]) -> BatchLayers:
-    """Read the layers from the docs. Docs of the last batch may have none: in training, a component
-    may annotate though its upstream does not. They get those of the batch. For docs that the
-    component itself makes, as the entity linker does of sentences, the upstream computes them."""
+    """Read the layers from the docs. Docs without layers get those of the last batch, if they are
+    its docs (a component may annotate though its upstream does not); for docs that the component
+    itself makes, as the entity linker does of sentences, the upstream computes them."""
     state: ListenerState = model.attrs["link"]
     upstream = state.upstream
     name = model.attrs["settings"].upstream if upstream is None else upstream.name
@@ -235,7 +226,7 @@ def _read_layers(model: Listener, docs: Sequence[Doc]) -> BatchLayers:
     if state.batch is not None and any(array is None for array in layers):
         batch = state.batch
         ids = zip(map(id, batch.docs), batch.keys)
-        given = dict(zip(ids, batch.layers.split()))
+        given = dict(zip(ids, (part.layers for part in batch.layers.split())))
         ids = zip(map(id, docs), doc_keys(docs))
         layers = [given.get(key) if x is None else x for key, x in zip(ids, layers)]
     missing = [doc for doc, array in zip(docs, layers) if array is None]

@@ -33,10 +33,9 @@ class GradientCheck:
         """Check a gradient.
 
         value (Any): A number that is not finite if the gradient is not.
-        name (str): What to call the gradients in the error.
+        name (str): The name of the gradients in the error.
         sync (bool): Check at once, also where that waits for the device.
         RETURNS (float): The sum of the values since the last check; 0 if this call checked nothing.
-        RAISES (ValueError): If a gradient since the last check is not finite.
         """
         self._sum = self._sum + value  # Once it is not finite, it never is again.
         self._n_values += 1

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat
-from typing import Any, Callable, NamedTuple, Optional, cast
+from typing import Any, Callable, Optional, cast
 
 from spacy.language import Language
 from spacy.pipeline import Tok2Vec
@@ -12,7 +11,7 @@ from spacy.pipeline.tok2vec import Tok2VecListener
 from spacy.tokens import Doc
 from spacy.training import Example
 from thinc.api import Model, Optimizer
-from thinc.types import Floats2d, Floats3d
+from thinc.types import Floats3d
 
 from .. import extensions
 from ..bilm import BiLM
@@ -20,7 +19,7 @@ from .activation_cache import ActivationCache
 from .batch_layers import BatchLayers
 from .encoder import Encoder, encode, get_bilm, get_session, get_shim
 from .entity_linker import infer_width
-from .listener import ANY, ListenerState, SharedBatch, join_layers
+from .listener import ANY, ListenerState, SharedBatch, doc_keys, join_layers
 from .listener import NAME as LISTENER
 from .mix_docs import GradientCheck
 from .mixes import Mix
@@ -28,17 +27,6 @@ from .mixes import Mix
 # `pipe` collects this many batches of tokens before it runs: the more docs, the more sequences of
 # similar length.
 _BATCHES_PER_BUFFER = 3
-
-
-class DocVectors(NamedTuple):
-    """What the biLM computed for one doc.
-
-    layers (Optional[Floats3d]): Shape (L+1, tokens, 2P), if they are kept.
-    tokens (Floats2d): The mix, shape (tokens, width).
-    """
-
-    layers: Optional[Floats3d]
-    tokens: Floats2d
 
 
 class RunState:
@@ -112,15 +100,14 @@ class Upstream(Tok2Vec):
 
     @property
     def checksum(self) -> Optional[str]:
-        """A checksum of the present weights, by which listeners recognise the layers on a doc. It
-        is the same in every process and for a saved pipeline. None if there are no weights."""
+        """A checksum of the present weights, the same in every process; None without weights."""
         return get_session(self.model).checksum if get_shim(self.model).has_weights else None
 
     def predict(
         self, docs: Iterable[Doc], *, keep_layers: Optional[bool] = None
-    ) -> list[DocVectors]:
-        """RETURNS (list): The vectors of each doc, as arrays of the model's ops. `keep_layers`
-        overrides the component's setting."""
+    ) -> list[BatchLayers]:
+        """RETURNS (list): The layers and the mix of each doc, as arrays of the model's ops.
+        `keep_layers` overrides the component's setting."""
         docs = list(docs)
         # Evaluations during training use the cache, too. One that rounds (half_precision) is only
         # for the docs of updates: the vectors of other docs must be exact.
@@ -131,12 +118,8 @@ class Upstream(Tok2Vec):
                 cache = None
         keeps = self.keep_layers if keep_layers is None else keep_layers
         batch = encode(self.model, docs, self.mix, keep_layers=keeps, cache=cache)
-        if len(docs) == 1:
-            return [DocVectors(batch.layers, cast(Floats2d, batch.mixed))]
         # Copies, because a view of one doc would keep the whole batch in memory.
-        tokens = [array.copy() for array in batch.split(batch.mixed)]
-        layers = [array.copy() for array in batch.split()] if keeps else repeat(None)
-        return list(map(DocVectors, layers, tokens))
+        return [batch] if len(docs) == 1 else [part.copy() for part in batch.split()]
 
     def pipe(
         self,
@@ -160,8 +143,7 @@ class Upstream(Tok2Vec):
         batch_size: Optional[int] = None,
         n_batches: int = _BATCHES_PER_BUFFER,
     ) -> Iterator[list[Doc]]:
-        """Cut a stream into batches of docs: at most `batch_size` docs, and enough tokens for a few
-        batches of the LSTMs.
+        """Cut a stream: at most `batch_size` docs, and tokens for a few batches of the LSTMs.
 
         batch_size (Optional[int]): Docs in a batch, if less than the component's setting.
         n_batches (int): How many batches of the LSTMs.
@@ -194,21 +176,20 @@ class Upstream(Tok2Vec):
         for doc in docs:
             yield from self._annotate([doc], keep_layers)
 
-    def set_annotations(self, docs: Iterable[Doc], scores: Sequence[DocVectors]) -> None:
+    def set_annotations(self, docs: Iterable[Doc], scores: Sequence[BatchLayers]) -> None:
         """Write vectors to the docs."""
         docs = list(docs)
         if not docs:  # Then there need not be weights.
             return
         checksum = get_session(self.model).checksum
-        for doc, vectors in zip(docs, scores):
-            extensions.write(doc, self.name, checksum, vectors.layers, vectors.tokens)
+        for doc, one in zip(docs, scores):
+            extensions.write(doc, self.name, checksum, one.layers, one.mixed)
             if self.set_vectors:
                 extensions.install_vectors(doc)
 
     def find_listeners(self, component: Any) -> None:
-        """Connect the listeners in a component's model that listen to this component: by its name,
-        or because they did before it was renamed, in this process or before they were saved. A
-        listener belongs to the last component that was connected to it."""
+        """Connect the listeners in a component's model: those that name this component, and those
+        that listened to it before it was renamed, or were saved. The last connection counts."""
         model = getattr(component, "model", None)
         for node in model.walk() if isinstance(model, Model) else ():
             if node.name != LISTENER:
@@ -239,12 +220,10 @@ class Upstream(Tok2Vec):
         """Give the batch's layers to the listeners. If the biLM is not frozen, the sum of their
         gradients goes back into it as soon as the last one has sent its own.
 
-        examples, sgd: As for any component. The biLM has no dropout while it is fine-tuned.
-        losses (Optional[dict]): If the biLM is not frozen, gets the sum of the squared gradients
-            that reach it, under the name of the component. On a GPU it lags behind, by up to 100
-            updates (see `GradientCheck`).
+        examples, drop, sgd: As for any component. The biLM has no dropout.
+        losses (Optional[dict]): Gets the sum of the squared gradients that reach a fine-tuned biLM,
+            under the name of the component. On a GPU it lags behind (see `GradientCheck`).
         RETURNS (dict): The losses.
-        RAISES (ValueError): Later, from a listener, if the gradients are NaN or infinite.
         """
         losses = {} if losses is None else losses
         if not self.frozen:
@@ -260,7 +239,7 @@ class Upstream(Tok2Vec):
             backprop = None
         else:
             layers, backprop = self._begin_fine_tuning(docs, losses)
-        batch = SharedBatch(docs, layers, states, backprop)
+        batch = SharedBatch(docs, doc_keys(docs), layers, states, backprop)
         for state in states:
             state.batch = batch
         if backprop is not None:
@@ -313,8 +292,8 @@ class Upstream(Tok2Vec):
                 self.optimizer.step_schedules()
 
     def end_training(self) -> None:
-        """Free what only training needs: cached activations, and the last batch, whose gradients
-        update the biLM first if a listener was left out."""
+        """Free cached activations and the last batch. Its gradients update the biLM first, if a
+        listener was left out."""
         if self._run.batch is not None and self._run.batch.started:
             self._run.batch.finish()
         self._run.end_training()

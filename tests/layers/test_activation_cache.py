@@ -9,7 +9,6 @@ import pickle
 
 import numpy
 import pytest
-import spacy
 from spacy.training import Example
 from spacy.util import registry
 from thinc.api import Adam, Model, NumpyOps, get_current_ops, set_current_ops
@@ -144,20 +143,6 @@ def runs(monkeypatch):
 
     monkeypatch.setattr(Session, "batches", count)
     return runs
-
-
-def test_a_folder_that_is_gone(tmp_path):
-    """A trained pipeline must load without the folder of its training, as on another machine."""
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    settings = {"memory_mb": 0, "folder": str(folder)}
-    nlp = training_pipeline(tmp_path, **settings)
-    nlp.to_disk(tmp_path / "pipeline")
-    folder.rmdir()
-    nlp = spacy.load(tmp_path / "pipeline")
-    assert nlp("The bank")._.elmo_layers.any()
-    with pytest.warns(UserWarning, match="activation cache: cannot write to .*scratch"):
-        nlp.update(tagged(nlp), sgd=Adam(0.01))
 
 
 def test_predictions_between_updates_are_exact_and_not_kept(tmp_path):

@@ -32,13 +32,18 @@ def make_docs(words=WORDS, vocab=None):
     return [Doc(vocab, words=tokens) for tokens in words]
 
 
+def split(batch):
+    """The layers of each doc."""
+    return [part.layers for part in batch.split()]
+
+
 @pytest.fixture
 def encoder(bilm):
     return ElmoEncoder(ElmoShim(lambda: bilm, Settings()), sentences())
 
 
 def test_one_array_per_doc(encoder, bilm):
-    outputs = encoder.predict(make_docs()).split()
+    outputs = split(encoder.predict(make_docs()))
     assert len(outputs) == len(WORDS)
     for layers, tokens in zip(outputs, WORDS):
         assert type(layers) is numpy.ndarray and layers.dtype == numpy.float32
@@ -50,7 +55,7 @@ def test_one_array_per_doc(encoder, bilm):
 
 
 def test_no_docs(encoder):
-    assert encoder.predict([]).split() == []
+    assert split(encoder.predict([])) == []
     assert encode(encoder, [], FrozenMix()).mixed.shape == (0, WIDTH)
 
 
@@ -58,9 +63,7 @@ def test_docs_of_different_vocabs(encoder):
     """Each doc's text is looked up in its own string store."""
     separate = [make_docs([tokens], Vocab())[0] for tokens in WORDS]
     assert len({id(doc.vocab) for doc in separate}) == len(WORDS)
-    for first, second in zip(
-        encoder.predict(separate).split(), encoder.predict(make_docs()).split()
-    ):
+    for first, second in zip(split(encoder.predict(separate)), split(encoder.predict(make_docs()))):
         assert max_difference(first, second) < 1e-6
 
 
@@ -76,7 +79,7 @@ def test_backprop_is_that_of_plain_pytorch(encoder, bilm):
     outputs, backprop = encoder.begin_update(docs)
     generator = numpy.random.default_rng(0)
     d_layers = generator.normal(size=outputs.layers.shape).astype("float32")
-    d_outputs = outputs._replace(layers=d_layers).split()
+    d_outputs = split(outputs._replace(layers=d_layers))
     assert backprop(d_layers) == docs
     actual = gradients(bilm)
 
@@ -102,9 +105,7 @@ def test_backprop_is_that_of_plain_pytorch(encoder, bilm):
 @pytest.mark.parametrize("words", [[[]], [["\n"], []]])
 def test_training_on_nothing_to_read(encoder, bilm, words):
     outputs, backprop = encoder.begin_update(make_docs(words))
-    assert [Y.shape for Y in outputs.split()] == [
-        (N_LAYERS, len(tokens), WIDTH) for tokens in words
-    ]
+    assert [Y.shape for Y in split(outputs)] == [(N_LAYERS, len(tokens), WIDTH) for tokens in words]
     backprop(numpy.ones_like(outputs.layers))
     assert all(g is None or not g.any() for g in gradients(bilm).values())
 
