@@ -151,6 +151,7 @@ def test_a_long_doc_has_the_values_of_its_windows(long_run):
         ({"batch_size": 0}, "batch_size must be 1 or more"),
         ({"batch_size": "many"}, "batch_size"),
         ({"keep_layers": "perhaps"}, "keep_layers"),
+        ({"activation_cache": {"memory_mb": "many"}}, "memory_mb"),
         ({"mix": {"@layers": "spacy-elmo.NoMix.v1"}}, "spacy-elmo.NoMix.v1"),
         ({"mix": {"weights": ["a"]}}, "weights"),
         ({"model": {"type_cache_mb": -1}}, "type_cache_mb must be 0 or more"),

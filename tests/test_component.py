@@ -67,6 +67,17 @@ def test_getters_follow_the_stored_tokens(nlp):
     assert max_difference(span._.elmo, rows[[1, 3]].mean(axis=0)) < 1e-6
 
 
+def test_sentences_are_read_apart(weights_folder, bilm):
+    nlp = elmo_pipeline(weights_folder)
+    nlp.add_pipe("sentencizer", before="elmo")
+    doc = nlp("The bank . \n Money flows ! River ?")
+    sentences = [[t.text for t in sent if not t.is_space] for sent in doc.sents]
+    assert len(sentences) == 3
+    kept = [token.i for token in doc if not token.is_space]
+    expected = numpy.concatenate([layers.numpy() for layers in bilm.embed(sentences)], axis=1)
+    assert max_difference(doc._.elmo_layers[:, kept], expected) < 1e-5
+
+
 def test_pipe_equals_single_calls_in_order(nlp):
     texts = TEXTS * 3
     docs = list(nlp.pipe(texts, batch_size=7))

@@ -226,15 +226,14 @@ def test_gradual_unfreezing(corpus):
 
 
 @pytest.mark.parametrize(
-    "change, message",
+    "change",
     [
-        ({"components.elmo.frozen": True}, "the component 'elmo' is frozen"),
-        ({"training.frozen_components": ["elmo"]}, "the component 'elmo' is frozen"),
-        ({"training.before_update.component": "tagger"}, "no elmo component 'tagger'"),
-        ({"training.before_update.component": "bilm"}, "no elmo component 'bilm'"),
+        {"components.elmo.frozen": True},
+        {"training.frozen_components": ["elmo"]},
+        {"training.before_update.component": "tagger"},
     ],
 )
-def test_unfreezing_what_is_frozen(corpus, change, message):
+def test_unfreezing_what_is_frozen(corpus, change):
     config = fine_tuning(corpus, every=2)
     for key, value in change.items():
         *path, last = key.split(".")
@@ -242,5 +241,5 @@ def test_unfreezing_what_is_frozen(corpus, change, message):
         for section in path:
             block = block[section]
         block[last] = value
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="must be an elmo component with frozen = false"):
         train(init_nlp(config))

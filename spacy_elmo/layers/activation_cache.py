@@ -37,6 +37,12 @@ class ActivationCache:
     RAISES (ValueError): If a bound is negative.
     """
 
+    # The config system checks settings by these.
+    memory_mb: float
+    half_precision: bool
+    folder: Optional[Union[str, Path]]
+    folder_mb: Optional[float]
+
     def __init__(
         self,
         memory_mb: float = 1024,

@@ -17,7 +17,7 @@ from .. import extensions
 from ..bilm import BiLM
 from .activation_cache import ActivationCache
 from .batch_layers import BatchLayers
-from .encoder import Encoder, encode, get_bilm, get_session, get_shim
+from .encoder import encode, get_bilm, get_session, get_shim
 from .entity_linker import infer_width
 from .listener import ANY, ListenerState, SharedBatch, doc_keys, join_layers
 from .listener import NAME as LISTENER
@@ -55,7 +55,8 @@ class Upstream(Tok2Vec):
     """Predicts for the user, and gives batches to the components that listen (see
     `layers.listener`)."""
 
-    model: Encoder
+    # The config system checks the settings of `Elmo` by these, with the names of its module.
+    model: Model[list[Doc], BatchLayers]
     mix: Mix
     keep_layers: bool
     set_vectors: bool

@@ -833,6 +833,23 @@ def test_nothing_waits_for_the_device_in_training(weights_folder, frozen):
             update(float("inf"))
 
 
+def test_docs_changed_between(weights_folder):
+    """Docs that are retokenised between the upstream and the listener, with and without
+    annotations."""
+    nlp = initialized(weights_folder)
+    [example, *_] = tagged(nlp)
+    nlp.get_pipe("elmo").update([example])
+    with example.x.retokenize() as retokenizer:
+        retokenizer.merge(example.x[:2])
+    with pytest.raises(ValueError, match="docs that differ from those that the elmo component"):
+        nlp.get_pipe("tagger").update([example])
+    doc = nlp.get_pipe("elmo")(nlp.make_doc("The bank flows"))
+    with doc.retokenize() as retokenizer:
+        retokenizer.merge(doc[:2])
+    with pytest.raises(ValueError, match="2 tokens, but ELMo vectors of 3"):
+        nlp.get_pipe("tagger")(doc)
+
+
 def test_mix_docs_on_no_docs():
     for mix in (FrozenMix(), ScalarMix([0, 0, 0]), ConcatLayers()):
         model = mix_docs(mix)
