@@ -82,7 +82,7 @@ def test_of_a_long_token_only_the_beginning_counts(nlp):
 # A text without end
 
 
-N_LONG = 30_000
+N_LONG = 6_000
 WINDOW, OVERLAP = 512, 64
 SPACES = [10, 5000, N_LONG - 1]
 
@@ -121,7 +121,7 @@ def test_a_long_doc_runs_in_bounded_batches(long_run):
     _, _, computed, mixed = long_run
     assert max(computed) <= Settings().max_tokens(torch.device("cpu"))
     # Every token at least once, those in overlaps twice.
-    assert N_LONG < sum(computed) < 1.2 * N_LONG
+    assert N_LONG < sum(computed) < 1.25 * N_LONG
     # All layers exist side by side for one batch at a time only.
     assert max(mixed) <= Settings().max_tokens(torch.device("cpu"))
     assert sum(mixed) == N_LONG - len(SPACES) + 1  # A token of zeros tells the width.
@@ -135,7 +135,7 @@ def test_a_long_doc_has_the_values_of_its_windows(long_run):
     step = WINDOW - OVERLAP
     # In the middle of each window; its edges may belong to the neighbours.
     middle = slice(OVERLAP, WINDOW - OVERLAP)
-    for start in (0, step, 50 * step):
+    for start in (0, step, 10 * step):
         window = words[start : start + WINDOW]
         [layers] = bilm.embed([[doc[i].text for i in window.tolist()]])
         expected = layers.mean(dim=0).numpy()
