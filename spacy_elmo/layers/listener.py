@@ -264,7 +264,7 @@ def _describe_missing_layers(model: Listener) -> str:
     component = "elmo component" if name == ANY else f"elmo component {name!r}"
     if upstream is None:
         reason = (
-            "is not before it in the pipeline, and the doc has no layers of its weights: add it, or "
+            "is not before it in the pipeline, and the doc has no layers of its weights: add it or "
             "correct the listener's `upstream`, which is the component's name or '*'"
         )
     elif upstream.is_removed:
