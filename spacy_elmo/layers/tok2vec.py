@@ -32,8 +32,7 @@ def ElmoTok2Vec(
 
     embed (Model): From docs to vectors x.
     encode (Model): From vectors to contextual vectors h. A maxout layer gives [x; ELMo] its width.
-    elmo_input (Optional[Mix]): The mix at the input; None for none.
-    elmo_output (Optional[Mix]): The mix at the output; None for none.
+    elmo_input, elmo_output (Optional[Mix]): The mix at the input or the output; null for none.
     upstream, grad_factor: See `ElmoListener`.
     RAISES (ValueError): If there is no mix at all, or `encode` has no known width.
     """
@@ -58,14 +57,9 @@ def ElmoTok2Vec(
         output = layers["output_mix"] = mix_docs(elmo_output)
         output_width = output.maybe_get_dim("nO")
         width = width + output_width if width and output_width else None
-    return Model(
-        "elmo_tok2vec",
-        forward,
-        init=init,
-        dims={"nO": width},
-        layers=list(layers.values()),
-        refs={**layers},
-    )
+    nodes = list(layers.values())
+    dims = {"nO": width}
+    return Model("elmo_tok2vec", forward, init=init, dims=dims, layers=nodes, refs={**layers})
 
 
 def forward(
