@@ -1,11 +1,12 @@
 """Round a pretrained biLM to half precision, as it comes with the package.
 
     python bundle.py CORPUS/cooldown/model-last CORPUS/en_elmo_sm
-    python bundle.py CORPUS/en_elmo_sm ../../spacy_elmo/weights/en_elmo_sm --card CARD.md
+    PACKAGE=../../spacy_elmo/weights/en_elmo_sm
+    python bundle.py CORPUS/en_elmo_sm $PACKAGE --card $PACKAGE/README.md
 
 The first command makes what is evaluated, with the output layer beside it (OUT.head). The second
-one puts it into the package, with its card and its sources. --mix gives the weights their own
-default mix instead of the mean of the layers.
+one puts it into the package, with its card, which is there already, and its sources. --mix gives
+the weights their own default mix instead of the mean of the layers.
 """
 
 from __future__ import annotations
@@ -40,14 +41,15 @@ def main() -> None:
         n = bilm.config.n_activations
         if args.mix and len(args.mix) != n:
             raise ValueError(f"--mix has {len(args.mix)} weights, but there are {n} layers")
-        if args.card is not None and re.search(r"\|\s*-\s*\|", args.card.read_text("utf8")):
+        card = None if args.card is None else args.card.read_text("utf8")
+        if card is not None and re.search(r"\|\s*-\s*\|", card):
             raise ValueError(f"{args.card} has cells that are not filled in")
         if args.mix:
             bilm.trained_mix = TrainedMix(args.mix, 1.0)
         native.write(bilm, args.out)
         head = head_folder(Path(args.model))
-        if args.card is not None:
-            shutil.copy(args.card, args.out / "README.md")
+        if card is not None:
+            (args.out / "README.md").write_text(card, "utf8")
             shutil.copy(SOURCES, args.out)
         elif head.is_dir():
             with atomic_folder(head_folder(args.out)) as new:

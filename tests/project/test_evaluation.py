@@ -131,7 +131,8 @@ def test_neighbors(corpus, weights_folder, monkeypatch, capsys):
 
 
 def test_bundle(tmp_path, weights_folder, monkeypatch):
-    rounded, out, card = tmp_path / "rounded", tmp_path / "out", tmp_path / "CARD.md"
+    rounded, out = tmp_path / "rounded", tmp_path / "out"
+    card, text = out / "README.md", "| score |\n|---|\n| 90.1 |\n"
     (tmp_path / "rounded.head").mkdir()
     (tmp_path / "model.head").mkdir()
     (tmp_path / "model.head" / "words.txt").write_text("the")
@@ -139,10 +140,11 @@ def test_bundle(tmp_path, weights_folder, monkeypatch):
     run(monkeypatch, bundle, tmp_path / "model", rounded, "--mix", 0, 0.5, 0.5)
     assert (tmp_path / "rounded.head" / "words.txt").read_text() == "the"
     assert sorted(x.name for x in rounded.iterdir()) == ["options.json", "weights.safetensors"]
-    card.write_text("| score |\n|---|\n| 90.1 |\n")
+    out.mkdir()
+    card.write_text(text)
     run(monkeypatch, bundle, rounded, out, "--card", card)
     assert load_bilm(out).trained_mix == ([0, 0.5, 0.5], 1)
-    assert (out / "README.md").read_bytes() == card.read_bytes()
+    assert card.read_text() == text
     assert (out / "SOURCES.md").is_file() and not (tmp_path / "out.head").exists()
     layers = load_pipeline(out)("the bank")._.elmo_layers
     numpy.testing.assert_allclose(
