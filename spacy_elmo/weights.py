@@ -21,8 +21,8 @@ from spacy.language import Language
 from spacy.util import find_matching_language, get_lang_class, is_package, load_config
 
 from .bilm import BiLM
+from .catalogue import download_command, find_download, find_published, read_manifest
 from .formats import OPTIONS, load, read_origin
-from .models import download_command, downloaded_language, find_download, find_published
 
 # Weights that come with the package: a folder per name. The name begins with the language.
 FOLDER = Path(__file__).parent / "weights"
@@ -31,33 +31,28 @@ DEFAULT = "en_elmo_sm"
 
 def bundled_names() -> list[str]:
     """RETURNS (list): The names of the weights that come with the package."""
-    if not FOLDER.is_dir():
-        return []
-    return sorted(path.name for path in FOLDER.iterdir() if path.is_dir())
+    return sorted(path.name for path in FOLDER.glob("*") if path.is_dir())
 
 
 def find_source(source: Union[str, Path]) -> Path:
-    """Find weights or a pipeline.
-
-    source (Union[str, Path]): A name or a path, see above.
-    RETURNS (Path): The absolute path of the folder or file.
-    RAISES (ValueError): If it does not exist.
-    """
+    """RETURNS (Path): The absolute path of the folder or file of weights or of a pipeline.
+    RAISES (ValueError): If it does not exist."""
     named, path = _find_named(source), Path(os.path.expanduser(source))
-    if named is None and not (str(source) and path.exists()):
-        if command := download_command(str(source)):
-            raise ValueError(
-                f"no pipeline and no weights {str(source)!r} on this machine: they have to be "
-                f"downloaded first, with `{command}`"
-            )
-        raise ValueError(
-            f"no pipeline and no weights {str(source)!r}: give a name that comes with spacy-elmo "
-            f"({', '.join(bundled_names()) or 'none in this version'}), the name of an installed "
-            "pipeline package, or the path of a folder or a file. Published weights have to be "
-            "downloaded first: `python -m spacy elmo models` lists them"
-        )
-    if named is None:
+    if named is None and str(source) and path.exists():
         return path.absolute()
+    if named is None:
+        command = download_command(str(source))
+        raise ValueError(
+            f"no pipeline and no weights {str(source)!r} on this machine: "
+            + (
+                f"they have to be downloaded first, with `{command}`"
+                if command
+                else f"give a name that comes with spacy-elmo ({', '.join(bundled_names())}), the "
+                "name of an installed pipeline package, or the path of a folder or a file. "
+                "Published weights have to be downloaded first: `python -m spacy elmo models` "
+                "lists them"
+            )
+        )
     if is_pipeline(path) or (path / OPTIONS).is_file():
         warnings.warn(
             f"{str(source)!r} is read as a name, and means {named}. To use the folder of the same "
@@ -68,8 +63,8 @@ def find_source(source: Union[str, Path]) -> Path:
 
 
 def find_weights(path: Path) -> Path:
-    """Find weights to convert. A path that does not exist may be a name. Of a downloaded model the
-    published files are meant, and not its pipeline.
+    """Find weights to convert: a path, or else a name. For a downloaded model, these are the
+    published files, and not its pipeline.
 
     RAISES (ValueError): If there are none.
     """
@@ -99,17 +94,16 @@ def source_language(source: Union[str, Path, None]) -> Optional[str]:
     path = _find_named(source) or Path(os.path.expanduser(source))
     if path.parent == FOLDER:
         return path.name.split("_")[0]
-    lang = _read_meta(path).get("lang") or downloaded_language(path)
+    manifest = read_manifest(path if os.path.isdir(path) else path.parent)
+    lang = _read_meta(path).get("lang") or manifest.get("lang")
     if lang is None and (origin := read_origin(path)) is not None:
         lang = origin.language and _find_language(origin.language)
     return None if lang == "xx" else lang
 
 
 def load_bilm(source: Union[str, Path], component: Optional[str] = None) -> BiLM:
-    """Read a biLM. Of a pipeline, only the elmo component is loaded.
+    """Read a biLM from weights or from a pipeline, whose other components are not loaded.
 
-    source (Union[str, Path]): Weights (a folder, or a file with its options beside it) or a
-        pipeline, by name or path.
     component (Optional[str]): The name of the elmo component, if the pipeline has several.
     RAISES (ValueError): If the source does not exist or cannot be read.
     """
@@ -117,13 +111,15 @@ def load_bilm(source: Union[str, Path], component: Optional[str] = None) -> BiLM
     if not is_pipeline(path):
         return load(path)
     try:
-        # Neither the tokenizer nor the other components are needed, nor what the settings of the
-        # elmo component refer to.
+        # Neither the tokenizer nor what the settings of the component refer to is needed.
+        config = load_config(path / "config.cfg", interpolate=True)
+        names = config["nlp"]["pipeline"]
+        found = [x for x in names if config["components"][x].get("factory") == "elmo"]
         advice = (
             "write the weights of one to a folder with `spacy elmo export PIPELINE OUT "
             "--name NAME`, and use that"
         )
-        name = choose_component(*_list_components(path), component, advice)
+        name = choose_component(found, names, component, advice)
         elmo = spacy.blank("xx").add_pipe("elmo", config={"model": {"weights": None}})
         elmo.from_disk(path / name, exclude=["vocab"])  # type: ignore[attr-defined]
         return elmo.bilm  # type: ignore[attr-defined]
@@ -134,46 +130,36 @@ def load_bilm(source: Union[str, Path], component: Optional[str] = None) -> BiLM
 def load_pipeline(source: Union[str, Path]) -> Language:
     """Load a pipeline. Weights alone become a blank pipeline with a sentencizer and ELMo.
 
-    source (Union[str, Path]): A pipeline or weights, by name or path.
     RAISES (ValueError): If the source does not exist or cannot be loaded.
     """
     path = find_source(source)
-    if is_pipeline(path):
-        try:
+    try:
+        if is_pipeline(path):
             # A package has its own `load` function.
             return spacy.load(str(source) if path == _find_package(source) else path)
-        except (ImportError, OSError, ValueError, KeyError) as error:
-            raise ValueError(f"cannot load the pipeline {source}: {error}") from error
-    lang = source_language(path) or "xx"
-    try:
-        nlp = spacy.blank(lang)
-    except ImportError as error:
-        raise ValueError(
-            f"the weights {source} need spaCy's tokenizer of {lang!r}: {error}"
-        ) from error
-    nlp.add_pipe("sentencizer")
-    elmo = nlp.add_pipe("elmo", config={"model": {"weights": str(path)}})
-    elmo.bilm  # type: ignore[attr-defined]  # noqa: B018  Load now, so that errors appear here.
-    return nlp
+        nlp = spacy.blank(source_language(path) or "xx")
+        nlp.add_pipe("sentencizer")
+        elmo = nlp.add_pipe("elmo", config={"model": {"weights": str(path)}})
+        elmo.bilm  # type: ignore[attr-defined]  # noqa: B018  Load now, so that errors appear here.
+        return nlp
+    except (ImportError, OSError, ValueError, KeyError) as error:
+        raise ValueError(f"cannot load the pipeline {source}: {error}") from error
 
 
 def choose_component(
     names: list[str], pipeline: list[str], name: Optional[str], advice: str
 ) -> str:
-    """Choose one of a pipeline's elmo components.
+    """RETURNS (str): The name of the elmo component that the user has named, or of the only one.
 
     names, pipeline (list[str]): The elmo components, and all components.
-    name (Optional[str]): The one that the user has named.
     advice (str): What to do if there are several.
-    RETURNS (str): This name, or that of the only one.
     RAISES (ValueError): If there is no such component, or several and no name.
     """
-    if not names:
-        raise ValueError(f"there is no elmo component, only {pipeline}")
     if name is None and len(names) > 1:
         raise ValueError(f"there are several elmo components {names}: {advice}")
-    if name is not None and name not in names:
-        raise ValueError(f"there is no elmo component {name!r}, only {names}")
+    if not names or name not in (None, *names):
+        wanted = "" if name is None else f" {name!r}"
+        raise ValueError(f"there is no elmo component{wanted}, only {names or pipeline}")
     return name or names[0]
 
 
@@ -189,10 +175,11 @@ def _find_language(code: str) -> Optional[str]:
 
 def _find_named(source: Union[str, Path]) -> Optional[Path]:
     """RETURNS (Optional[Path]): The folder of a name; None if the source is not a name."""
-    if isinstance(source, str) and source in bundled_names():
+    if not isinstance(source, str):
+        return None
+    if source in bundled_names():
         return FOLDER / source
-    package = _find_package(source)
-    return find_download(source) if package is None and isinstance(source, str) else package
+    return _find_package(source) or find_download(source)
 
 
 def _find_package(source: Union[str, Path]) -> Optional[Path]:
@@ -216,10 +203,3 @@ def _read_meta(folder: Path) -> dict:
         meta = srsly.read_json(folder / "meta.json")
         return meta if isinstance(meta, dict) else {}
     return {}
-
-
-def _list_components(path: Path) -> tuple[list[str], list[str]]:
-    """RETURNS (tuple): The names of a saved pipeline's elmo components, and of all components."""
-    config = load_config(path / "config.cfg", interpolate=True)
-    names = config["nlp"]["pipeline"]
-    return [x for x in names if config["components"][x].get("factory") == "elmo"], names

@@ -6,20 +6,18 @@ import contextlib
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
-import spacy
 import typer
 from spacy.language import Language
 from wasabi import msg
 
-from ..component import Elmo
 from ..files import atomic_folder, remove_folder, sha256
 from ..formats import FORMATS, load, read_origin, round_to_half, unpacked
 from ..layers.encoder import set_bilm
-from ..pretraining.head import HEAD_FILES, Head, find_head, head_folder, write_head
+from ..pretraining.head import HEAD_FILES, find_head, head_folder, write_head
 from ..weights import find_weights, source_language
-from .util import exit_on_error, lock_folder
+from .util import blank_pipeline, exit_on_error, lock_folder
 
 _FORMATS = ", ".join(format.NAME for format in FORMATS)
 # The files of a pipeline that this command writes.
@@ -65,15 +63,16 @@ def convert_cli(
         *given, weights, out = paths
         with lock_pipeline(out, force):
             weights = find_weights(weights)
-            lang = lang or source_language(weights) or "en"
-            options = given[0] if given else None
-            with unpacked(weights) as unpacked_weights:
-                nlp = make_pipeline(
-                    unpacked_weights, options, lang=lang, half=half, sentencizer=sentencizer
-                )
-                nlp.meta["name"] = out.absolute().name.replace("-", "_")
-                nlp.meta["sources"] = _describe_sources(weights)
-                write_pipeline(nlp, unpacked_weights, out, source=weights)
+            convert(
+                weights,
+                out,
+                options=given[0] if given else None,
+                lang=lang or source_language(weights) or "en",
+                half=half,
+                sentencizer=sentencizer,
+                name=out.absolute().name.replace("-", "_"),
+                sources=_describe_sources(weights),
+            )
     msg.good(f"Wrote the pipeline {out}", f'Use it with spacy.load("{out}")')
 
 
@@ -88,36 +87,35 @@ def lock_pipeline(out: Path, force: bool, files: Iterable[str] = ()) -> Iterator
         yield
 
 
-def make_pipeline(
-    weights: Path, options: Optional[Path], *, lang: str, half: bool, sentencizer: bool
-) -> Language:
-    """Make a pipeline of weights. See `convert_cli`.
+def convert(
+    weights: Path,
+    out: Path,
+    *,
+    options: Optional[Path] = None,
+    lang: str,
+    half: bool,
+    sentencizer: bool,
+    **meta: Any,
+) -> None:
+    """Write a pipeline of weights. See `convert_cli`.
 
+    meta (Any): Facts for the pipeline's meta.json.
     RAISES (ValueError): If the weights cannot be read, or if there is no such language.
     """
-    bilm = load(weights, options)
-    if half:
-        round_to_half(bilm)
-    nlp = blank_pipeline(lang)
-    if sentencizer:
-        nlp.add_pipe("sentencizer")
-    config: dict = {"model": {"weights": None}}
-    if bilm.trained_mix is not None:  # In the config, it can be seen and changed.
-        config["mix"] = {"@layers": "spacy-elmo.FrozenMix.v1", **bilm.trained_mix._asdict()}
-        bilm.trained_mix = None
-    elmo = nlp.add_pipe("elmo", config=config)
-    assert isinstance(elmo, Elmo)
-    set_bilm(elmo.model, bilm)
-    nlp.meta["description"] = "ELMo: contextual word vectors from a biLM"
-    return nlp
-
-
-def blank_pipeline(lang: str) -> Language:
-    """RETURNS (Language): A blank pipeline. RAISES (ValueError): If there is no such language."""
-    try:
-        return spacy.blank(lang)
-    except ImportError as error:
-        raise ValueError(f"no language {lang!r} in spaCy: {error}") from error
+    with unpacked(weights) as unpacked_weights:
+        bilm = load(unpacked_weights, options)
+        if half:
+            round_to_half(bilm)
+        nlp = blank_pipeline(lang)
+        if sentencizer:
+            nlp.add_pipe("sentencizer")
+        config: dict = {"model": {"weights": None}}
+        if bilm.trained_mix is not None:  # In the config, it can be seen and changed.
+            config["mix"] = {"@layers": "spacy-elmo.FrozenMix.v1", **bilm.trained_mix._asdict()}
+            bilm.trained_mix = None
+        set_bilm(nlp.add_pipe("elmo", config=config).model, bilm)  # type: ignore[attr-defined]
+        nlp.meta.update(description="ELMo: contextual word vectors from a biLM", **meta)
+        write_pipeline(nlp, unpacked_weights, out, source=weights)
 
 
 def write_pipeline(
@@ -134,7 +132,12 @@ def write_pipeline(
     files (Iterable[Path]): What is copied into it where it has no such file of its own.
     source (Optional[Path]): The archive of the weights, for messages.
     """
-    head, head_out = _read_head(weights, source or weights), head_folder(out)
+    head, head_out = None, head_folder(out)
+    try:
+        head = find_head(weights)
+    except ValueError as error:
+        reason = str(error).replace(str(weights), str(source or weights))
+        msg.warn(f"The pipeline will be without its output layer: {reason}")
     with contextlib.ExitStack() as outputs:
         new = outputs.enter_context(atomic_folder(out))
         nlp.to_disk(new)
@@ -154,13 +157,3 @@ def _describe_sources(weights: Path) -> list[dict[str, str]]:
     origin = read_origin(weights)
     facts = {} if origin is None else {"url": origin.url, "author": origin.author}
     return [{"name": file.name, "sha256": sha256(file), **facts} for file in files]
-
-
-def _read_head(weights: Path, source: Path) -> Optional[Head]:
-    """RETURNS (Optional[Head]): The output layer of weights, if there is one and it can be read."""
-    try:
-        return find_head(weights)
-    except ValueError as error:
-        reason = str(error).replace(str(weights), str(source))
-        msg.warn(f"The pipeline will be without its output layer: {reason}")
-        return None

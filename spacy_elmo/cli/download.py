@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 import typer
 from wasabi import msg
 
-from ..formats import unpacked
-from ..models import (
+from ..catalogue import (
+    MANIFEST,
     TABLE,
     PublishedModel,
     find_model,
-    home,
     pipeline_folder,
+    published_path,
+    read_manifest,
     read_table,
     weights_folder,
-    weights_path,
 )
-from ..tools.download import Downloader
-from ..tools.get_model import check_folder, get_model
+from ..download import download_model
 from ..weights import bundled_names, is_pipeline, source_language
-from .convert import blank_pipeline, lock_pipeline, make_pipeline, write_pipeline
-from .util import exit_on_error
+from .convert import convert, lock_pipeline
+from .util import blank_pipeline, exit_on_error, lock_folder
 
 
 def download_cli(
@@ -64,85 +62,60 @@ def download_cli(
         if model.name in bundled_names():
             msg.good(f"{model.name} is part of the package: use it by its name")
             return
-        _check_home()
-        folder = output if no_convert and output else weights_folder(model.name)
-        out = output or pipeline_folder(model.name)
-        downloader = Downloader(quiet=quiet)
-        check_folder(folder, model, force)
         if no_convert:
-            get_model(model, folder, downloader, force=force)
+            folder = output or weights_folder(model.name)
+            _get(model, folder, force, quiet)
             msg.good(f"Wrote the files of {model.name} to {folder}")
             return
-        if output is None and not force and is_pipeline(out):
+        if not model.readable:
+            raise ValueError(
+                f"{model.name} cannot be converted. {model.notes or ''} Its files can be "
+                "downloaded with --no-convert"
+            )
+        out = output or pipeline_folder(model.name)
+        folder = weights_folder(model.name)
+        is_here = read_manifest(folder).get("source") == model.source
+        if output is None and not force and is_pipeline(out) and is_here:
             msg.good(f"{model.name} is there already: {out}", "Download it again with --force")
             return
+        blank_pipeline(model.lang or "xx")  # Before the download, so that errors appear here.
         with lock_pipeline(out, force):
-            _write(model, folder, out, downloader, half, sentencizer, force)
+            _get(model, folder, force, quiet)
+            path = published_path(folder) or folder
+            files = read_manifest(folder)["files"].items()
+            convert(
+                path,
+                out,
+                lang=model.lang or source_language(path) or "xx",
+                half=half,
+                sentencizer=sentencizer,
+                name=model.name.replace("-", "_"),
+                sources=[{"name": file, **facts} for file, facts in files],
+                license=model.licence or "",
+            )
     or_name = "" if output else f', or its name in a config: weights = "{model.name}"'
     msg.good(f"Wrote the pipeline {out}", f'Use it with spacy.load("{out}"){or_name}')
-
-
-def _check_home() -> None:
-    """RAISES (ValueError): If the folder of downloaded models cannot be made or written."""
-    try:
-        home().mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=home()):
-            pass
-    except OSError as error:
-        raise ValueError(
-            f"cannot write the folder of downloads, {home()} ({error.strerror}): name another one "
-            "in the environment variable SPACY_ELMO_HOME"
-        ) from error
 
 
 def _choose(source: str, table: Path, name: Optional[str], lang: Optional[str]) -> PublishedModel:
     """RETURNS (PublishedModel): What the user names, under the user's name.
     RAISES (ValueError): If there is no such model, if its address is not known, or if the name is
-        that of another."""
+        another model's."""
     models = read_table(table)
     model = find_model(source, models)
     chosen = replace(model, name=name or model.name, lang=lang or model.lang)
-    taken = {*models, *bundled_names()} - {model.name if models.get(model.name) is model else ""}
-    if chosen.name in taken:
-        raise ValueError(
-            f"{chosen.name!r} is the name of another model: choose another with --name"
-        )
+    if chosen.name != model.name and chosen.name in {*models, *bundled_names()}:
+        raise ValueError(f"{chosen.name!r} is another model: choose another name with --name")
     if not (model.files or model.hub or model.name in bundled_names()):
         raise ValueError(f"the address of {model.name} is not known. {model.notes or ''}")
     return chosen
 
 
-def _write(
-    model: PublishedModel,
-    folder: Path,
-    out: Path,
-    downloader: Downloader,
-    half: bool,
-    sentencizer: bool,
-    force: bool,
-) -> None:
-    """Download a model to a folder, and write its pipeline.
-
-    RAISES (ValueError): If it cannot be downloaded or converted.
-    """
-    if not model.readable:
-        raise ValueError(
-            f"{model.name} cannot be converted. {model.notes or ''} Its files can be downloaded "
-            "with --no-convert"
-        )
-    blank_pipeline(model.lang or "xx")  # Before the download, so that errors appear here.
-    manifest = get_model(model, folder, downloader, force=force)
-    path = weights_path(folder)
-    lang = model.lang or source_language(path) or "xx"
-    with unpacked(path) as unpacked_path:
-        nlp = make_pipeline(unpacked_path, None, lang=lang, half=half, sentencizer=sentencizer)
-        nlp.meta.update(_origin(model, manifest))
-        write_pipeline(nlp, unpacked_path, out, source=path)
-
-
-def _origin(model: PublishedModel, manifest: dict[str, Any]) -> dict[str, Any]:
-    """RETURNS (dict): What the pipeline's meta.json says about it."""
-    files = manifest["files"].items()
-    sources = [{"name": name, "url": x["url"], "sha256": x["sha256"]} for name, x in files]
-    origin = {"name": model.name.replace("-", "_"), "sources": sources}
-    return {**origin, "license": model.licence} if model.licence else origin
+def _get(model: PublishedModel, folder: Path, force: bool, quiet: bool) -> None:
+    """Download a model to a folder, unless it is there.
+    RAISES (ValueError): If another one is there, or it cannot be downloaded."""
+    manifest = read_manifest(folder)
+    if manifest.get("source") == model.source and not force:
+        return
+    with lock_folder(folder, force, (MANIFEST, *manifest.get("files", ()))):
+        download_model(model, folder, quiet=quiet)

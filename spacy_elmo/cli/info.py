@@ -12,7 +12,7 @@ import torch
 import typer
 from wasabi import msg
 
-from ..bilm import BiLM, BiLMConfig
+from ..bilm import BiLM
 from ..bilm.lstm_layer import COMPILED_CELL
 from ..bilm.mixed_precision import bfloat16_is_faster, bfloat16_speed
 from ..component import Elmo
@@ -24,7 +24,6 @@ from ..layers.mixes import use_trained
 from ..weights import FOLDER, find_source, is_pipeline, load_pipeline, source_language
 from .util import exit_on_error, list_components
 
-_EXACT = {"int8": fits_int8, "float16": fits_half}
 # Keys of a pipeline's meta.json that describe its origin.
 _META = ("lang", "name", "version", "description", "author", "license", "sources")
 
@@ -37,7 +36,11 @@ def info_cli(
     Show the settings, the size and the origin of a biLM.
     """
     with exit_on_error():
-        report = _describe(model)
+        path = find_source(model)
+        if is_pipeline(path):
+            report = _describe_pipeline(model, path)
+        else:
+            report = {model: _describe_weights(model, path)}
     if as_json:
         print(srsly.json_dumps(report, indent=2))
         return
@@ -46,34 +49,39 @@ def info_cli(
         msg.table([(key, value) for key, value in facts.items()], aligns=("r", "l"))
 
 
-def _describe(source: str) -> dict[str, dict[str, Any]]:
-    """RETURNS (dict): For each biLM, its facts by name.
-    RAISES (ValueError): If there is none or it cannot be read."""
-    path = find_source(source)
-    if not is_pipeline(path):
-        return {source: _describe_weights(source, path)}
+def _describe_pipeline(source: str, path: Path) -> dict[str, dict[str, Any]]:
+    """RETURNS (dict): The facts about each elmo component, by its name.
+    RAISES (ValueError): If there is none, or it cannot be read."""
     nlp = load_pipeline(source)
     components = list_components(nlp)
     if not components:
         raise ValueError(f"the pipeline {source} has no elmo component, only {nlp.component_names}")
     meta = {key: nlp.meta[key] for key in _META if nlp.meta.get(key)}
-    report = {}
-    for name, elmo in components.items():
-        use_trained(elmo.mix, elmo.bilm.trained_mix)
-        settings, mix = get_shim(elmo.model).settings, elmo.mix.attrs.get("settings")
-        mix_settings = [f"{key}={x}" for key, x in vars(mix).items()] if mix is not None else []
-        report[name] = {
+    return {
+        name: {
             "format": "spaCy pipeline",
             **meta,
             **_describe_bilm(elmo.bilm),
             **_describe_file(path / name / "model"),
-            "mix": " ".join([elmo.mix.name, *mix_settings]),
-            "segmenter": str(elmo.model.attrs["segmenter"]),
-            "precision": _describe_precision(elmo),
-            "type cache": f"{settings.type_cache_mb:g} MiB",
-            **_describe_processor(settings.kernel),
+            **_describe_settings(elmo),
         }
-    return report
+        for name, elmo in components.items()
+    }
+
+
+def _describe_settings(elmo: Elmo) -> dict[str, str]:
+    use_trained(elmo.mix, elmo.bilm.trained_mix)
+    settings, mix = get_shim(elmo.model).settings, elmo.mix.attrs.get("settings")
+    mix_settings = [f"{key}={x}" for key, x in vars(mix).items()] if mix is not None else []
+    precision = get_session(elmo.model).settings.precision
+    asked = "" if settings.precision == precision else f" (asked for: {settings.precision})"
+    return {
+        "mix": " ".join([elmo.mix.name, *mix_settings]),
+        "segmenter": str(elmo.model.attrs["segmenter"]),
+        "precision": f"{precision}{asked}",
+        "type cache": f"{settings.type_cache_mb:g} MiB",
+        **_describe_processor(settings.kernel),
+    }
 
 
 def _describe_weights(source: str, path: Path) -> dict[str, Any]:
@@ -96,13 +104,6 @@ def _describe_weights(source: str, path: Path) -> dict[str, Any]:
     return facts
 
 
-def _describe_precision(elmo: Elmo) -> str:
-    """RETURNS (str): What the settings say, and what the biLM runs in."""
-    asked = get_shim(elmo.model).settings.precision
-    precision = get_session(elmo.model).settings.precision
-    return precision if asked == precision else f"{precision} (asked for: {asked})"
-
-
 def _describe_processor(kernel: Kernel = "auto") -> dict[str, str]:
     """RETURNS (dict): What runs the LSTMs on this processor, and what speaks for bfloat16."""
     name = "compiled C"
@@ -122,13 +123,17 @@ def _describe_file(path: Path) -> dict[str, Any]:
 
 
 def _describe_bilm(bilm: BiLM) -> dict[str, Any]:
-    lstm, char_cnn = bilm.config.lstm, bilm.config.char_cnn
+    lstm, n_words = bilm.config.lstm, bilm.config.n_tokens_vocab
     n_parameters = sum(parameter.numel() for parameter in bilm.parameters())
-    facts: dict[str, Any] = {"input": f"words, a vocabulary of {bilm.config.n_tokens_vocab}"}
-    if char_cnn is not None:
-        facts = {
-            "input": f"characters, at most {char_cnn.max_characters_per_token} per token",
-            **_describe_dictionaries(bilm.config),
+    facts: dict[str, Any] = {"input": f"words, a vocabulary of {n_words}"}
+    if (char_cnn := bilm.config.char_cnn) is not None:
+        length = char_cnn.max_characters_per_token
+        facts = {"input": f"characters, at most {length} per token"}
+        if char_cnn.characters is not None:  # A model of ELMoForManyLangs.
+            facts["characters"] = f"{len(char_cnn.characters):,} of Unicode, with special ones"
+        if char_cnn.word_dim:
+            facts["words"] = f"{n_words:,}, embeddings of width {char_cnn.word_dim}"
+        facts |= {
             "filters": " ".join(f"{width}x{number}" for width, number in char_cnn.filters),
             "activation": char_cnn.activation,
             "highway layers": char_cnn.n_highway,
@@ -142,16 +147,5 @@ def _describe_bilm(bilm: BiLM) -> dict[str, Any]:
         "vectors": f"{bilm.config.n_activations} layers of width {bilm.config.output_dim}",
         "parameters": n_parameters,
         "bytes in memory": 4 * n_parameters,
-        "exact in": next((x for x, fits in _EXACT.items() if fits(bilm)), "float32"),
+        "exact in": "int8" if fits_int8(bilm) else "float16" if fits_half(bilm) else "float32",
     }
-
-
-def _describe_dictionaries(config: BiLMConfig) -> dict[str, str]:
-    """RETURNS (dict): What models of ELMoForManyLangs have, and others have not."""
-    char_cnn = config.char_cnn
-    if char_cnn is None or char_cnn.characters is None:
-        return {}
-    facts = {"characters": f"{len(char_cnn.characters):,} of Unicode, special ones included"}
-    if char_cnn.word_dim:
-        facts["words"] = f"{config.n_tokens_vocab:,}, embeddings of width {char_cnn.word_dim}"
-    return facts

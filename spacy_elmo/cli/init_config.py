@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Optional
 
-import spacy
 import typer
 from spacy.util import load_config
 from wasabi import msg
 
 from ..files import atomic_file
-from .util import check_overwrite, exit_on_error
+from .util import blank_pipeline, check_overwrite, exit_on_error
 
 FOLDER = Path(__file__).parents[1] / "configs"
 
@@ -49,7 +48,11 @@ def init_config_cli(
             )
         text = (folder / f"{name}.cfg").read_text(encoding="utf8")
         if lang != "en" or weights is not None:
-            text = _for_task(folder / f"{name}.cfg", lang, weights)
+            config = load_config(folder / f"{name}.cfg")
+            config["nlp"]["lang"] = lang
+            config["nlp"]["tokenizer"] = blank_pipeline(lang).config["nlp"]["tokenizer"]
+            config["paths"]["weights"] = weights
+            text = config.to_str()
         with atomic_file(out) as temporary:
             temporary.write_text(text, encoding="utf8")
     msg.good(f"Wrote {out}")
@@ -62,16 +65,3 @@ def init_config_cli(
         f"python -m spacy train {out} --output OUTPUT --paths.train TRAIN.spacy "
         "--paths.dev DEV.spacy"
     )
-
-
-def _for_task(path: Path, lang: str, weights: Optional[str]) -> str:
-    """The config for another language or other weights."""
-    config = load_config(path)
-    try:
-        tokenizer = spacy.blank(lang).config["nlp"]["tokenizer"]
-    except ImportError as error:
-        raise ValueError(f"no language {lang!r} in spaCy: {error}") from error
-    config["nlp"]["lang"] = lang
-    config["nlp"]["tokenizer"] = tokenizer
-    config["paths"]["weights"] = weights
-    return config.to_str()

@@ -9,11 +9,12 @@ import srsly
 import typer
 from wasabi import msg
 
-from ..models import TABLE, PublishedModel, find_download, find_model, read_table
+from ..catalogue import TABLE, PublishedModel, find_download, find_model, read_table
 from ..weights import bundled_names
 from .util import exit_on_error
 
-_COLUMNS = ("name", "lang", "family", "shape", "size", "licence")
+_COLUMNS = ("name", "lang", "family", "shape", "size", "licence", "state")
+_HIDDEN = ("collection", "readable", "listed")
 
 
 def models_cli(
@@ -36,11 +37,10 @@ def models_cli(
     with exit_on_error():
         models = read_table(table)
         if name is not None:
-            model = find_model(name, models)
-            models = {model.name: model}
-        elif not show_all:
-            models = {key: x for key, x in models.items() if x.readable and x.listed}
-        chosen = [_describe(x) for x in models.values() if lang in (None, x.lang)]
+            found = [find_model(name, models)]
+        else:
+            found = [x for x in models.values() if show_all or (x.readable and x.listed)]
+        chosen = [_describe(x) for x in found if lang in (None, x.lang)]
         if not chosen:
             raise ValueError(f"no model of {lang!r}: `python -m spacy elmo models` lists all")
     if as_json:
@@ -51,25 +51,18 @@ def models_cli(
         for file, addresses in files.items():
             msg.text(file, addresses)
     else:
-        columns = [*_COLUMNS, "state"]
-        msg.table(
-            [[x.get(key, "") for key in columns] for x in chosen], header=columns, divider=True
-        )
+        rows = [[x.get(key, "") for key in _COLUMNS] for x in chosen]
+        msg.table(rows, header=_COLUMNS, divider=True)
 
 
 def _describe(model: PublishedModel) -> dict[str, Any]:
     """RETURNS (dict): What is known about a model, and whether it is on this machine."""
-    hidden = () if model.hub else ("revision",)
-    facts = {
-        key: value
-        for key, value in vars(model).items()
-        if value is not None and key not in ("collection", "readable", "listed", *hidden)
-    }
+    known = {key: x for key, x in vars(model).items() if x is not None and key not in _HIDDEN}
     files = {}
     for name, file in model.files.items():
         digests = [f"{key} {value}" for key, value in file.digests.items()]
         files[name] = " ".join([*file.urls, *digests])
-    return {**facts, "files": files, "state": _state(model)}
+    return {**known, "files": files, "state": _state(model)}
 
 
 def _state(model: PublishedModel) -> str:

@@ -46,13 +46,9 @@ def warn_of_errors(reader: Reader) -> None:
     """Say how many lines were not read as they are; on stderr, as stdout may have results."""
     if reader.n_bad:
         what = "replaced" if reader.errors == "replace" else "left out"
-        typer.echo(
-            Printer(no_print=True).warn(
-                f"Of {reader.n_bad:,} bad line(s) or row(s), what cannot be read was {what} "
-                f"(--errors {reader.errors})"
-            ),
-            err=True,
-        )
+        text = f"Of {reader.n_bad:,} bad line(s) or row(s), what cannot be read was {what}"
+        warning = Printer(no_print=True).warn(f"{text} (--errors {reader.errors})")
+        typer.echo(warning, err=True)
 
 
 def torch_device(gpu_id: int) -> str:
@@ -82,51 +78,45 @@ def require_gpu(gpu_id: int) -> None:
         ) from error
 
 
+def blank_pipeline(lang: str) -> Language:
+    """RETURNS (Language): A blank pipeline. RAISES (ValueError): If there is no such language."""
+    try:
+        return spacy.blank(lang)
+    except ImportError as error:
+        raise ValueError(f"no language {lang!r} in spaCy: {error}") from error
+
+
 def check_overwrite(path: Path, force: bool, files: Sequence[str] = ()) -> None:
     """Check an output before it is written.
 
-    path (Path): The file or folder to write.
-    force (bool): Whether it may be overwritten.
-    files (Sequence[str]): Names and patterns of all files that the command writes to a folder. The
-        first one is always written. A folder with any other file is never overwritten. Empty if the
-        output is a file.
+    files (Sequence[str]): Names and patterns of all files that the command writes to a folder, the
+        first one always. A folder with any other file is never overwritten. Empty for a file.
     RAISES (ValueError): If the path exists and must not be overwritten.
     """
     if not path.exists():
         return
-    if files and not path.is_dir():
-        raise ValueError(f"{path} is a file, not a folder to write to: was the output left out?")
-    if path.is_dir() and not files:
-        raise ValueError(f"{path} is a folder, not a file to write: choose another path")
+    if path.is_dir() != bool(files):
+        kind, wanted = ("folder", "file") if path.is_dir() else ("file", "folder")
+        raise ValueError(f"{path} is a {kind}, not a {wanted} to write: was the output left out?")
     if not force:
-        raise ValueError(
-            f"{path} exists already: choose another path, or overwrite it with --force"
-        )
-    if not files or not any(path.iterdir()):
+        raise ValueError(f"{path} exists already: choose another path, or give --force")
+    if not files:
         return
-    if not (path / files[0]).is_file():
-        raise ValueError(
-            f"{path} was not written by this command (no {files[0]} in it), and so is not "
-            "overwritten: choose another path, or remove it"
-        )
     inside = (file for file in path.rglob("*") if file.is_symlink() or not file.is_dir())
     names = sorted(file.relative_to(path).as_posix() for file in inside)
     others = [name for name in names if not any(fnmatchcase(name, pattern) for pattern in files)]
-    if others:
+    if others or (names and files[0] not in names):
+        why = f"{', '.join(others[:3])} in it" if files[0] in names else f"no {files[0]} in it"
         raise ValueError(
-            f"{path} also has {len(others)} file(s) that this command does not write "
-            f"({', '.join(others[:3])}), and so is not overwritten: choose another path, or move "
-            "them away"
+            f"{path} was not written by this command alone ({why}), and so is not overwritten: "
+            "choose another path, or move it away"
         )
 
 
 @contextlib.contextmanager
 def lock_folder(path: Path, force: bool, files: Sequence[str]) -> Iterator[None]:
-    """Lock a folder that the body writes, and check that it may be overwritten.
-
-    path, force, files: See `check_overwrite`.
-    RAISES (ValueError): If it must not be overwritten, or another run is writing it.
-    """
+    """Lock a folder that the body writes, after the check of `check_overwrite`.
+    RAISES (ValueError): If it must not be overwritten, or another run is writing it."""
     # The lock comes first: it restores a folder that a killed run has moved away.
     with locked_output(path):
         check_overwrite(path, force, files)

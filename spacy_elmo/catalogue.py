@@ -1,10 +1,9 @@
 """The table of published models, and the folder on this machine that holds downloaded ones.
 
-Nothing here uses the network; `tools/download.py` does. The folder has
+Nothing here uses the network; `download.py` does. The folder has
 
-weights/NAME: The files as they were published, and `.source.json`, see `write_manifest`.
+weights/NAME: The files as they were published, and `.source.json`, see `read_manifest`.
 pipelines/NAME: The pipeline that they were converted to.
-checksums: A JSON file for each address that has no published checksum, see `tools/download.py`.
 """
 
 from __future__ import annotations
@@ -13,22 +12,17 @@ import json
 import os
 import re
 import shlex
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Optional
 from urllib.parse import unquote, urlsplit
 
-from .files import atomic_file
-
 # The published models. Facts that several have in common are in "collections".
 TABLE = Path(__file__).with_name("models.json")
 # No file of a model begins with a dot.
 MANIFEST = ".source.json"
-_DIGESTS = {"md5", "sha1", "sha256", "git"}
-_HUB = "hf:"
-_HUB_SOURCE = re.compile(r"hf:(?P<repository>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>[\w./-]+))?")
+_HUB = re.compile(r"hf:(?P<repository>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>[\w./-]+))?")
 # What is both a name of a model and the name of its folder.
 _NAME = re.compile(r"[^\W_][\w.@-]*")
 # The files of a NLPL model that is not in the table.
@@ -37,34 +31,23 @@ _NLPL = "http://vectors.nlpl.eu/repository/20/{}.zip"
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file of a model.
-
-    urls (tuple[str, ...]): Where it is, the preferred address first.
-    digests (Mapping[str, str]): Its published checksums by algorithm: "md5", "sha1", "sha256", or
-        "git" for the id of a git blob.
-    size (Optional[int]): Its published number of bytes.
-    """
+    """A file of a model: its addresses, the preferred one first, and its published checksums by
+    algorithm ("md5", "sha1", "sha256")."""
 
     urls: tuple[str, ...]
     digests: Mapping[str, str] = field(default_factory=dict)
-    size: Optional[int] = None
 
 
 @dataclass(frozen=True)
 class PublishedModel:
     """A row of the table, or what the user names instead. Unknown facts are None.
 
-    name (str): The name of the model, and of its folders.
     family (Optional[str]): Whose format the files have.
-    lang (Optional[str]): spaCy's code of the language.
     shape (Optional[str]): The number of LSTM layers, their cells, and the width of a direction.
-    parameters (Optional[int]): Their number.
     size (Optional[str]): The size of its weights in float32.
-    licence, trained_on, cite, notes (Optional[str]): What is stated about it.
     tokens (Optional[str]): What it was trained on: "tokens" or "lemmas".
     files (Mapping[str, RemoteFile]): The files that are needed, by name.
-    hub (Optional[str]): A repository of Hugging Face that has the files instead.
-    revision (str): The branch, tag or commit of this repository.
+    hub, revision (Optional[str]): A repository of Hugging Face that has the files instead.
     id (Optional[int]): The number in the NLPL repository.
     readable (bool): Whether there is a reader for its format.
     listed (bool): Whether it is of use, and not for tests only.
@@ -84,7 +67,7 @@ class PublishedModel:
     tokens: Optional[str] = None
     files: Mapping[str, RemoteFile] = field(default_factory=dict)
     hub: Optional[str] = None
-    revision: str = "main"
+    revision: Optional[str] = None
     id: Optional[int] = None
     readable: bool = True
     listed: bool = True
@@ -94,22 +77,16 @@ class PublishedModel:
     def source(self) -> str:
         """The addresses of the files, as one text that tells models apart."""
         if self.hub is not None:
-            return f"{_HUB}{self.hub}@{self.revision}"
+            return f"hf:{self.hub}@{self.revision or 'main'}"
         return " ".join(file.urls[0] for file in self.files.values())
 
 
 def home() -> Path:
-    """RETURNS (Path): The folder of downloaded models: SPACY_ELMO_HOME, or `spacy-elmo` in the
-    user's folder of caches."""
-    if folder := os.environ.get("SPACY_ELMO_HOME"):
-        return Path(os.path.expanduser(folder)).absolute()
-    # Not Path.expanduser and Path.home: they raise an error for a user without a home.
-    caches = os.environ.get("XDG_CACHE_HOME")
-    if not caches and sys.platform == "win32":
-        caches = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
-    elif not caches:
-        caches = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
-    return Path(os.path.expanduser(caches)).absolute() / "spacy-elmo"
+    """RETURNS (Path): The folder of downloaded models: SPACY_ELMO_HOME, or `spacy-elmo` in
+    XDG_CACHE_HOME or ~/.cache."""
+    default = os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "spacy-elmo")
+    # Not Path.expanduser: it raises an error for a user without a home.
+    return Path(os.path.expanduser(os.environ.get("SPACY_ELMO_HOME") or default)).absolute()
 
 
 def read_table(path: Path = TABLE) -> dict[str, PublishedModel]:
@@ -121,10 +98,8 @@ def read_table(path: Path = TABLE) -> dict[str, PublishedModel]:
         for row in table["models"]:
             facts = {**table["collections"].get(row.get("collection"), {}), **row}
             base = facts.pop("base", [""])
-            files = facts.get("files", {})
-            facts["files"] = {
-                check_name(name): _remote_file(base, file) for name, file in files.items()
-            }
+            files = facts.get("files", {}).items()
+            facts["files"] = {check_name(name): _remote_file(base, file) for name, file in files}
             models[check_name(row["name"])] = PublishedModel(**facts)
         return models
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -133,12 +108,9 @@ def read_table(path: Path = TABLE) -> dict[str, PublishedModel]:
 
 def _remote_file(base: list[str], file: Any) -> RemoteFile:
     """A file is a path below the base addresses, or a dict of it and its checksums."""
-    path, digests = (file, {}) if isinstance(file, str) else (file["path"], dict(file))
-    digests.pop("path", None)
-    size = digests.pop("size", None)
-    if unknown := digests.keys() - _DIGESTS:
-        raise ValueError(f"unknown checksums {sorted(unknown)}: choose of {sorted(_DIGESTS)}")
-    return RemoteFile(tuple(start + path for start in base), digests, size)
+    digests = {} if isinstance(file, str) else dict(file)
+    path = digests.pop("path", file)
+    return RemoteFile(tuple(start + path for start in base), digests)
 
 
 def find_model(source: str, table: Mapping[str, PublishedModel]) -> PublishedModel:
@@ -152,25 +124,18 @@ def find_model(source: str, table: Mapping[str, PublishedModel]) -> PublishedMod
         return table[source]
     number = source.removeprefix("nlpl-")
     if re.fullmatch(r"[1-9]\d{0,5}", number):
-        for model in table.values():
-            if str(model.id) == number:
-                return model
         files = {f"{number}.zip": RemoteFile((_NLPL.format(number),))}
-        return PublishedModel(f"nlpl-{number}", files=files, id=int(number))
-    if match := _HUB_SOURCE.fullmatch(source):
-        repository, revision = match["repository"], match["revision"] or "main"
-        return PublishedModel(_hub_name(source), hub=repository, revision=revision)
+        other = PublishedModel(f"nlpl-{number}", files=files, id=int(number))
+        return next((model for model in table.values() if model.id == other.id), other)
+    if match := _HUB.fullmatch(source):
+        repository, revision = match["repository"], match["revision"]
+        return PublishedModel(_folder_name(source), hub=repository, revision=revision)
     if urlsplit(source).scheme in ("http", "https"):
         return _model_of_url(source)
     raise ValueError(
         f"{source!r} is not a model: give a name that `python -m spacy elmo models` lists, a "
         "number of the NLPL repository, a URL (http or https), or hf:owner/name"
     )
-
-
-def _hub_name(source: str) -> str:
-    """RETURNS (str): The name of the folder of a repository: owner--name."""
-    return re.sub(r"[^\w.@-]", "--", source.removeprefix(_HUB))
 
 
 def _model_of_url(url: str) -> PublishedModel:
@@ -209,67 +174,43 @@ def pipeline_folder(name: str) -> Path:
     return home() / "pipelines" / check_name(name)
 
 
-def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Write what is in a folder of published files.
-
-    manifest (Mapping): "source", see `PublishedModel`; "complete", whether all files are there;
-        "lang" and "licence"; and "files", with "url", "size" and "sha256" by name (None as long as
-        it is not complete).
-    """
-    with atomic_file(folder / MANIFEST) as temporary:
-        temporary.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf8")
-
-
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """RETURNS (dict): See `write_manifest`; empty if there is none, or if it is damaged."""
-    return read_json(folder / MANIFEST)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """RETURNS (dict): The contents of a JSON file; empty if there is none, or if it is damaged."""
+    """RETURNS (dict): What a folder of published files says about them: "source" (see
+    `PublishedModel`), "lang", and "files", with "url" and "sha256" by name. Empty if it says
+    nothing."""
     try:
-        contents = json.loads(path.read_text(encoding="utf8"))
-    except (OSError, ValueError):
+        return dict(json.loads((folder / MANIFEST).read_text(encoding="utf8")))
+    except (OSError, ValueError, TypeError):
         return {}
-    return contents if isinstance(contents, dict) else {}
-
-
-def weights_path(folder: Path) -> Path:
-    """RETURNS (Path): What to give to a reader: a folder of published files, or its only file."""
-    names = list(read_manifest(folder).get("files", ()))
-    return folder / names[0] if len(names) == 1 else folder
 
 
 def find_download(source: str) -> Optional[Path]:
-    """RETURNS (Optional[Path]): The pipeline of a downloaded model, or else its weights; None if it
-    was not downloaded.
-
-    source (str): The name of a model, or "hf:owner/name[@revision]".
-    """
+    """RETURNS (Optional[Path]): The pipeline of a downloaded model (a name, or
+    "hf:owner/name[@revision]"), or else its published files; None if it was not downloaded."""
     name = _folder_name(source)
-    if name is not None and os.path.isfile(pipeline_folder(name) / "config.cfg"):
+    if _NAME.fullmatch(name) and os.path.isfile(pipeline_folder(name) / "config.cfg"):
         return pipeline_folder(name)
     return find_published(source)
 
 
 def find_published(source: str) -> Optional[Path]:
-    """RETURNS (Optional[Path]): The published files of a downloaded model, see `find_download`."""
+    """RETURNS (Optional[Path]): The published files of a downloaded model: their folder, or the
+    only file. None if it was not downloaded."""
     name = _folder_name(source)
-    if name is None or not read_manifest(weights_folder(name)).get("complete"):
-        return None
-    return weights_path(weights_folder(name))
+    return published_path(weights_folder(name)) if _NAME.fullmatch(name) else None
 
 
-def _folder_name(source: str) -> Optional[str]:
-    """RETURNS (Optional[str]): The name of a model's folders; None if the source is not a model."""
-    name = _hub_name(source) if _HUB_SOURCE.fullmatch(source) else source
-    return name if _NAME.fullmatch(name) else None
+def published_path(folder: Path) -> Optional[Path]:
+    """RETURNS (Optional[Path]): What to give to a reader: a folder of published files, or its only
+    file. None if there are none."""
+    names = list(read_manifest(folder).get("files", ()))
+    return folder / names[0] if len(names) == 1 else folder if names else None
 
 
-def downloaded_language(path: Path) -> Optional[str]:
-    """RETURNS (Optional[str]): The language of downloaded weights, if it is known."""
-    folder = path if os.path.isdir(path) else path.parent
-    return read_manifest(folder).get("lang") if folder.parent == home() / "weights" else None
+def _folder_name(source: str) -> str:
+    """RETURNS (str): The name of a model's folders: owner--name for one of Hugging Face."""
+    is_hub = _HUB.fullmatch(source)
+    return re.sub(r"[^\w.@-]", "--", source.removeprefix("hf:")) if is_hub else source
 
 
 def download_command(source: str) -> Optional[str]:
@@ -279,6 +220,5 @@ def download_command(source: str) -> Optional[str]:
         model = find_model(source, read_table())
     except ValueError:
         return None
-    if not (model.readable and (model.files or model.hub)):
-        return None
-    return f"python -m spacy elmo download {shlex.quote(source)}"
+    is_useful = model.readable and (model.files or model.hub)
+    return f"python -m spacy elmo download {shlex.quote(source)}" if is_useful else None
