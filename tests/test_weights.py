@@ -22,38 +22,35 @@ from .cli.conftest import fail, succeed
 from .conftest import elmo_pipeline, max_difference
 
 
-@pytest.fixture
-def packaged(tmp_path, weights_folder, monkeypatch):
-    """A package that comes with two biLMs."""
-    folder = tmp_path / "packaged"
-    shutil.copytree(weights_folder, folder / "small")
-    shutil.copytree(weights_folder, folder / "large")
-    (folder / "README.md").write_text("no weights")
-    monkeypatch.setattr(sources, "FOLDER", folder)
-    return folder
-
-
 def assert_is(loaded, bilm):
     tokens = [["the", "bank"]]
     assert max_difference(loaded.embed(tokens)[0], bilm.embed(tokens)[0]) <= 1e-6
 
 
-def test_names_are_those_of_the_folders(packaged):
+@pytest.fixture
+def packaged(tmp_path, weights_folder, monkeypatch):
+    """A package that comes with two biLMs."""
+    shutil.copytree(weights_folder, tmp_path / "packaged" / "small")
+    shutil.copytree(weights_folder, tmp_path / "packaged" / "large")
+    (tmp_path / "packaged" / "README.md").write_text("no weights")
+    monkeypatch.setattr(sources, "FOLDER", tmp_path / "packaged")
+
+
+def test_a_name(packaged, bilm, tmp_path, monkeypatch):
+    """It goes before a folder of that name."""
     assert bundled_names() == ["large", "small"]
-
-
-def test_no_names_without_a_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "FOLDER", tmp_path / "missing")
-    assert bundled_names() == []
-
-
-@pytest.mark.parametrize("name", bundled_names())
-def test_every_bundled_name_loads(name):
-    assert load_bilm(name).embed([["the"]])[0].shape[1] == 1
-
-
-def test_a_name(packaged, bilm):
+    (tmp_path / "elsewhere" / "small").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "elsewhere")
     assert_is(load_bilm("small"), bilm)
+
+
+@pytest.mark.parametrize("what", ["lysandre/elmo", "embeddia-hr", "deeppavlov-wiki", ""])
+def test_an_unknown_name_lists_what_is_known(packaged, what, tmp_path, monkeypatch):
+    """Says what there is, and that published weights must be downloaded."""
+    monkeypatch.chdir(tmp_path)
+    for use in (load_bilm, load_pipeline, Embedder, lambda x: PretrainedBiLM(x).initialize()):
+        with pytest.raises(ValueError, match=f"no weights {what!r}.*large, small.*be downloaded"):
+            use(what)
 
 
 def test_a_folder_and_a_file(weights_folder, hdf5_folder, bilm):
@@ -74,37 +71,6 @@ def test_a_pipeline(tmp_path, weights_folder, bilm):
         load_bilm(tmp_path / "none")
 
 
-def test_a_name_goes_before_a_folder_of_that_name(packaged, bilm, tmp_path, monkeypatch):
-    (tmp_path / "elsewhere" / "small").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert_is(load_bilm("small"), bilm)
-
-
-def test_an_unknown_name_lists_what_is_known(packaged):
-    with pytest.raises(ValueError, match=r"no weights 'huge'.*\(large, small\)"):
-        load_bilm("huge")
-
-
-def test_an_unknown_name_where_there_are_none(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "FOLDER", tmp_path / "missing")
-    with pytest.raises(ValueError, match=r"no weights 'huge'.*none in this version"):
-        load_bilm("huge")
-
-
-def test_a_missing_path_is_named(tmp_path):
-    with pytest.raises(ValueError, match="missing-weights"):
-        load_bilm(tmp_path / "missing-weights")
-
-
-@pytest.mark.parametrize("what", ["lysandre/elmo", "embeddia-hr", "deeppavlov-wiki", ""])
-def test_what_people_know_from_elsewhere(what, tmp_path, monkeypatch):
-    """Says what there is, and that published weights must be downloaded."""
-    monkeypatch.chdir(tmp_path)
-    for use in (load_bilm, load_pipeline, Embedder, lambda x: PretrainedBiLM(x).initialize()):
-        with pytest.raises(ValueError, match=f"no weights {what!r}.*{DEFAULT}.*downloaded first"):
-            use(what)
-
-
 @pytest.mark.parametrize("what", ["small", "142", "https://host/a%20b.zip", "hf:lysandre/elmo"])
 def test_what_can_be_downloaded(what, tmp_path, monkeypatch):
     """Says which command to run."""
@@ -114,11 +80,7 @@ def test_what_can_be_downloaded(what, tmp_path, monkeypatch):
     for use in uses:
         with pytest.raises(ValueError, match=re.escape(command)):
             use(what)
-    (tmp_path / "text.txt").write_text("The bank")
-    commands = [("info",), ("export",), ("embed", "text.txt", "out.npz", "--model")]
-    for name, *arguments in commands:
-        out = ["out"] if name == "export" else []
-        assert command in fail(name, *arguments, what, *out)
+    assert command in fail("info", what)
 
 
 # A folder that is called like weights that come with the package.
@@ -153,44 +115,10 @@ def test_a_path_is_never_read_as_a_name(as_path, bilm, recwarn):
     assert not recwarn.list
 
 
-@pytest.mark.parametrize("as_path", ["./{}", "absolute"], indirect=True)
-def test_commands_take_paths_as_paths(as_path, namesake):
-    [facts] = json.loads(succeed("info", as_path, "--json")).values()
-    assert facts["filters"] == "1x4 2x6 3x8"
-    succeed("export", as_path, "exported")
-    assert load_bilm("exported").config.lstm.dim == 12
-    (namesake.parent / "text.txt").write_text("The bank")
-    succeed("embed", "text.txt", "vectors.npz", "--model", as_path)
-    assert numpy.load("vectors.npz")["0"].shape == (3, 2, 12)
-    assert "no output layer" in fail("perplexity", as_path, "text.txt")
-
-
-def test_pretraining_starts_from_the_path(namesake):
-    """`--paths.init_from` is not read as the name either."""
-    Path("text.txt").write_text("".join(f"The bank number {i} flows.\n" for i in range(100)))
-    Path("config.cfg").write_text("[paths]\n[pretraining]\nbatch_words = 50\n")
-    succeed("prepare", "text.txt", "corpus", "--dev-fraction", 0.1)
-    limits = ("--paths.corpus", "corpus", "--pretraining.max_steps", 1)
-    succeed("pretrain", "config.cfg", "run", "--paths.init_from", f"./{DEFAULT}", *limits)
-    assert load_bilm("run/model-last").config.lstm.dim == 12
-
-
 def test_a_name_that_is_also_a_folder_gives_a_warning(namesake):
     """A name means what it means everywhere, but not without a word."""
-    for use in (load_bilm, load_pipeline, Embedder):
-        with pytest.warns(UserWarning, match=f"'{DEFAULT}' is read as a name.*write './{DEFAULT}'"):
-            loaded = use(DEFAULT)
-    assert loaded.bilm.config.lstm.projection_dim == 256
-
-
-def test_a_saved_pipeline_needs_no_name_anymore(namesake, recwarn):
-    """Its config names the source of its weights, without a warning."""
-    nlp = spacy.blank("en")
-    nlp.add_pipe("elmo")
-    nlp.get_pipe("elmo").load_weights(namesake)
-    nlp.to_disk("saved")
-    spacy.load("saved")("The bank")
-    assert not recwarn.list
+    with pytest.warns(UserWarning, match=f"'{DEFAULT}' is read as a name.*write './{DEFAULT}'"):
+        assert load_bilm(DEFAULT).config.lstm.projection_dim == 256
 
 
 def test_a_saved_pipeline_needs_no_path_anymore(weights_folder, tmp_path):
@@ -236,17 +164,11 @@ def package(tmp_path, weights_folder, monkeypatch):
     sys.modules.pop(f"en_{name}", None)
 
 
-def test_an_installed_package(package, bilm, tmp_path, monkeypatch):
+def test_an_installed_package(package, bilm):
     assert_is(load_bilm(package), bilm)
     assert package not in sys.modules  # Weights need none of its code.
     assert_is(load_pipeline(package).get_pipe("elmo").bilm, bilm)
     assert_is(elmo_pipeline(package).get_pipe("elmo").bilm, bilm)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "text.txt").write_text("The bank")
-    succeed("embed", "text.txt", "vectors.npz", "--model", package)
-    assert numpy.load("vectors.npz")["0"].shape == (3, 2, 12)
-    succeed("export", package, "exported")
-    assert_is(load_bilm("exported"), bilm)
     [facts] = json.loads(succeed("info", package, "--json")).values()
     assert facts["version"] == "1.0.0"
 
@@ -283,14 +205,6 @@ def test_info_shows_the_origin_of_weights(saved, weights_folder):
     [facts] = json.loads(succeed("info", saved, "--json")).values()
     assert facts["license"] == "CC0" and facts["sources"] == [{"name": "books"}]
     assert facts["lang"] == "en" and "author" not in facts
-
-
-def test_a_converted_pipeline_names_its_source(hdf5_folder, tmp_path):
-    weights = hdf5_folder / "weights.hdf5"
-    succeed("convert", hdf5_folder / "options.json", weights, tmp_path / "out")
-    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
-    sources = [{"name": "weights.hdf5", "sha256": digest}]
-    assert spacy.load(tmp_path / "out").meta["sources"] == sources
 
 
 def test_bundled_weights_have_no_output_layer(tmp_path):
@@ -330,7 +244,6 @@ def test_weights_need_nothing_else_of_their_pipeline(saved, bilm, values, proble
     if problem is not None:
         with pytest.raises(ValueError, match=f"cannot load the pipeline(.|\n)*{problem}"):
             load_pipeline(saved)
-        assert problem in fail("info", saved)
 
 
 def test_a_pipeline_without_weights(tmp_path):
@@ -383,39 +296,25 @@ def test_weights_make_one_pipeline_for_all_commands(what, tmp_path, weights_fold
 def test_weights_of_a_language_whose_tokenizer_is_not_installed(weights_folder, monkeypatch):
     (weights_folder / "meta.json").write_text('{"lang": "ja"}')
     monkeypatch.setitem(sys.modules, "sudachipy", None)
-    with pytest.raises(ValueError, match=f"{weights_folder} need.*'ja'.*Japanese support requires"):
+    with pytest.raises(
+        ValueError,
+        match=r"cannot load the pipeline.*Japanese support",
+    ):
         load_pipeline(weights_folder)
 
 
 # What comes with this package
 
 
-@pytest.fixture
-def default():
-    if DEFAULT not in bundled_names():
-        pytest.skip(f"{DEFAULT} is not in this checkout")
-    return DEFAULT
-
-
-def test_one_line_gives_vectors(default):
-    nlp = spacy.blank("en")
-    nlp.add_pipe("elmo")
-    river, money = nlp.pipe(["He sat on the bank of the river.", "The bank lends money."])
-    assert nlp.config["components"]["elmo"]["model"]["weights"] == default
-    vectors = [doc[i]._.elmo for doc, i in ((river, 4), (money, 1))]
-    cosine = vectors[0] @ vectors[1] / numpy.prod([numpy.linalg.norm(v) for v in vectors])
-    assert 0 < cosine < 0.95  # One word, two contexts.
-
-
-def test_the_default_fits_into_a_wheel(default):
-    files = {path.name: path.stat().st_size for path in (sources.FOLDER / default).iterdir()}
+def test_the_default_fits_into_a_wheel():
+    files = {path.name: path.stat().st_size for path in (sources.FOLDER / DEFAULT).iterdir()}
     assert set(files) == {"options.json", "weights.safetensors", "README.md", "SOURCES.md"}
     assert sum(files.values()) < 20e6
-    card = (sources.FOLDER / default / "README.md").read_text(encoding="utf8")
+    card = (sources.FOLDER / DEFAULT / "README.md").read_text(encoding="utf8")
     assert all(word in card for word in ("Licence", "Perplexity", "Limits"))
 
 
-def test_another_language_gives_a_warning(default, weights_folder, tmp_path):
+def test_another_language_gives_a_warning(weights_folder, tmp_path):
     nlp = spacy.blank("de")
     nlp.add_pipe("elmo")
     with pytest.warns(UserWarning, match="trained on text in 'en', but .* is 'de'"):
@@ -434,7 +333,7 @@ def test_another_language_gives_a_warning(default, weights_folder, tmp_path):
             nlp("Die Bank am Fluss")
 
 
-def test_a_saved_pipeline_with_other_weights_gives_no_warning(default, weights_folder, tmp_path):
+def test_a_saved_pipeline_with_other_weights_gives_no_warning(weights_folder, tmp_path):
     nlp = spacy.blank("de")
     nlp.add_pipe("elmo").load_weights(weights_folder)
     nlp.to_disk(tmp_path / "de")

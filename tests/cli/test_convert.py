@@ -35,11 +35,6 @@ def datasets(path: Path) -> dict[str, bytes]:
     return arrays
 
 
-def test_converted_pipeline_gives_the_weights_vectors(pipeline: Path, bilm: BiLM):
-    doc = spacy.load(pipeline)("the bank")
-    assert max_difference(doc._.elmo_layers, bilm.embed([["the", "bank"]])[0]) <= 1e-6
-
-
 def test_hdf5_to_pipeline_to_hdf5_is_bit_equal(tmp_path: Path):
     """With the published weights."""
     published = shared_path("fixtures/allennlp")
@@ -88,14 +83,6 @@ def test_exported_hdf5_is_float32_unless_half_is_asked_for(tmp_path: Path):
     for folder in ("full", "half"):
         for name, parameter in load(tmp_path / folder).named_parameters():
             assert torch.equal(parameter, expected[name]), name
-
-
-def test_half_rounds_what_is_exported(tmp_path: Path, pipeline: Path, bilm: BiLM):
-    expected = {name: p.detach().half().float() for name, p in bilm.named_parameters()}
-    for name, options in (("hdf5", []), ("safetensors", ["--safetensors"])):
-        succeed("export", pipeline, tmp_path / f"out-{name}", "--half", *options)
-        for key, parameter in load(tmp_path / f"out-{name}").named_parameters():
-            assert torch.equal(parameter, expected[key]), key
 
 
 def test_weights_that_float16_cannot_hold(tmp_path: Path, hdf5_folder: Path):
@@ -176,13 +163,6 @@ def test_info_shows_what_runs(pipeline: Path, weights_folder: Path, monkeypatch,
     assert "PyTorch (slower: there was no C compiler" in succeed("info", pipeline)
 
 
-def test_info_of_a_name_beside_a_folder(tmp_path, monkeypatch):
-    """The name goes first, as it does when weights are loaded."""
-    (tmp_path / "en_elmo_sm").mkdir()
-    monkeypatch.chdir(tmp_path)
-    assert json.loads(succeed("info", "en_elmo_sm", "--json"))["en_elmo_sm"]["format"] == "bundled"
-
-
 def test_swapped_files_are_named(tmp_path: Path, hdf5_folder: Path):
     options, weights = hdf5_folder / "options.json", hdf5_folder / "weights.hdf5"
     assert "swapped" in fail("convert", weights, options, tmp_path / "out")
@@ -218,18 +198,6 @@ def test_force_keeps_files_of_others(
     succeed("export", pipeline, weights_folder, "--force")
 
 
-def test_force_keeps_other_components_and_links(tmp_path: Path, hdf5_folder: Path, pipeline: Path):
-    files = hdf5_folder / "options.json", hdf5_folder / "weights.hdf5"
-    nlp = spacy.load(pipeline)
-    nlp.add_pipe("entity_ruler")
-    nlp.to_disk(pipeline)
-    assert "entity_ruler" in fail("convert", *files, pipeline, "--force")
-    nlp.remove_pipe("entity_ruler")
-    shutil.rmtree(pipeline / "entity_ruler")
-    (pipeline / "link").symlink_to(tmp_path)
-    assert "(link)" in fail("convert", *files, pipeline, "--force")
-
-
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_force_replaces_what_the_command_wrote(lang: str, tmp_path: Path, hdf5_folder: Path):
     files = hdf5_folder / "options.json", hdf5_folder / "weights.hdf5"
@@ -243,50 +211,6 @@ def test_force_replaces_what_the_command_wrote(lang: str, tmp_path: Path, hdf5_f
         "options.json",
         "weights.hdf5",
     ]
-
-
-def test_prepare_with_force_keeps_files_of_others(tmp_path: Path):
-    (tmp_path / "in.txt").write_text("".join(f"word {i} .\n\n" for i in range(30)))
-    command = ["prepare", tmp_path / "in.txt", tmp_path / "corpus", "--dev-fraction", 0.5]
-    succeed(*command)
-    (tmp_path / "corpus" / "mine.bin").write_text("mine")
-    assert "mine.bin" in fail(*command, "--force")
-    (tmp_path / "corpus" / "mine.bin").unlink()
-    succeed(*command, "--force")
-
-
-def test_bad_weights_are_one_message(tmp_path: Path, hdf5_folder: Path):
-    options, weights = hdf5_folder / "options.json", hdf5_folder / "weights.hdf5"
-    good = options.read_text()
-    for size in (10**9, 10**18, 10**30):
-        contents = json.loads(good)
-        contents["lstm"]["dim"] = size
-        options.write_text(json.dumps(contents))
-        assert "lstm.dim" in fail("convert", options, weights, tmp_path / "out")
-    options.write_text(good)
-    with h5py.File(weights, "r+") as file:
-        values = file["CNN/b_cnn_0"][()].astype("g")
-        del file["CNN/b_cnn_0"]
-        file["CNN/b_cnn_0"] = values
-    assert "CNN/b_cnn_0 does not hold weights" in fail(
-        "convert", options, weights, tmp_path / "out"
-    )
-
-
-def test_pipeline_of_a_language_that_is_not_installed(tmp_path: Path, pipeline: Path):
-    config = (pipeline / "config.cfg").read_text().replace('lang = "en"', 'lang = "qqq"')
-    (pipeline / "config.cfg").write_text(config)
-    assert "qqq" in fail("info", pipeline)
-    succeed("export", pipeline, tmp_path / "out")  # The weights need no language.
-
-
-def test_failure_leaves_the_old_output_alone(tmp_path: Path, hdf5_folder: Path, pipeline: Path):
-    weights = hdf5_folder / "weights.hdf5"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    assert "not a complete HDF5" in fail(
-        "convert", hdf5_folder / "options.json", weights, pipeline, "--force"
-    )
-    assert len(spacy.load(pipeline)("the bank")._.elmo_tokens) == 2
 
 
 def test_a_full_disk_leaves_the_old_output_layer_alone(
@@ -308,12 +232,6 @@ def test_a_full_disk_leaves_the_old_output_layer_alone(
     monkeypatch.undo()
     succeed(*arguments, "--force")
     assert not head.exists()
-
-
-@pytest.mark.parametrize("command", ["info", "export"])
-def test_path_that_does_not_exist(command: str, tmp_path: Path):
-    out = [tmp_path / "out"] if command == "export" else []
-    assert "nowhere" in fail(command, tmp_path / "nowhere", *out)
 
 
 def test_unknown_language_and_component(tmp_path: Path, hdf5_folder: Path, pipeline: Path):
