@@ -25,8 +25,6 @@ MANIFEST = ".source.json"
 _HUB = re.compile(r"hf:(?P<repository>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>[\w./-]+))?")
 # What is both a name of a model and the name of its folder.
 _NAME = re.compile(r"[^\W_][\w.@-]*")
-# The files of a NLPL model that is not in the table.
-_NLPL = "http://vectors.nlpl.eu/repository/20/{}.zip"
 
 
 @dataclass(frozen=True)
@@ -42,16 +40,12 @@ class RemoteFile:
 class PublishedModel:
     """A row of the table, or what the user names instead. Unknown facts are None.
 
-    family (Optional[str]): Whose format the files have.
     shape (Optional[str]): The number of LSTM layers, their cells, and the width of a direction.
-    size (Optional[str]): The size of its weights in float32.
     tokens (Optional[str]): What it was trained on: "tokens" or "lemmas".
     files (Mapping[str, RemoteFile]): The files that are needed, by name.
     hub, revision (Optional[str]): A repository of Hugging Face that has the files instead.
     id (Optional[int]): The number in the NLPL repository.
-    readable (bool): Whether there is a reader for its format.
     listed (bool): Whether it is of use, and not for tests only.
-    collection (Optional[str]): The models with which it has facts in common.
     """
 
     name: str
@@ -78,7 +72,12 @@ class PublishedModel:
         """The addresses of the files, as one text that tells models apart."""
         if self.hub is not None:
             return f"hf:{self.hub}@{self.revision or 'main'}"
-        return " ".join(file.urls[0] for file in self.files.values())
+        return hide_passwords(" ".join(file.urls[0] for file in self.files.values()))
+
+
+def hide_passwords(text: str) -> str:
+    """RETURNS (str): A text with URLs, as it may be written to files that are passed on."""
+    return re.sub(r"//[^/@\s]*@", "//", text)
 
 
 def home() -> Path:
@@ -89,44 +88,39 @@ def home() -> Path:
     return Path(os.path.expanduser(os.environ.get("SPACY_ELMO_HOME") or default)).absolute()
 
 
-def read_table(path: Path = TABLE) -> dict[str, PublishedModel]:
+def read_table(table_path: Path = TABLE) -> dict[str, PublishedModel]:
     """RETURNS (dict): The models of a table by name.
     RAISES (ValueError): If the file is not a table of models."""
     try:
-        table = json.loads(path.read_text(encoding="utf8"))
+        table = json.loads(table_path.read_text(encoding="utf8"))
         models = {}
         for row in table["models"]:
             facts = {**table["collections"].get(row.get("collection"), {}), **row}
-            base = facts.pop("base", [""])
-            files = facts.get("files", {}).items()
-            facts["files"] = {check_name(name): _remote_file(base, file) for name, file in files}
+            base, files = facts.pop("base", [""]), {}
+            for name, file in facts.get("files", {}).items():
+                # A path below the base addresses, or a dict of it and its checksums.
+                digests = {} if isinstance(file, str) else dict(file)
+                path = digests.pop("path", file)
+                files[check_name(name)] = RemoteFile(tuple(x + path for x in base), digests)
+            facts["files"] = files
             models[check_name(row["name"])] = PublishedModel(**facts)
         return models
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is not a table of models: {error!r}") from error
-
-
-def _remote_file(base: list[str], file: Any) -> RemoteFile:
-    """A file is a path below the base addresses, or a dict of it and its checksums."""
-    digests = {} if isinstance(file, str) else dict(file)
-    path = digests.pop("path", file)
-    return RemoteFile(tuple(start + path for start in base), digests)
+        raise ValueError(f"{table_path} is not a table of models: {error!r}") from error
 
 
 def find_model(source: str, table: Mapping[str, PublishedModel]) -> PublishedModel:
     """Find out what the user wants to download.
 
-    source (str): A name of the table, a number of the NLPL repository, the URL of an archive or of
-        weights (with the options beside them), or "hf:owner/name[@revision]".
+    source (str): A name of the table or its number in the NLPL repository, the URL of an archive or
+        of weights (with the options beside them), or "hf:owner/name[@revision]".
     RAISES (ValueError): If it is none of them.
     """
     if source in table:
         return table[source]
-    number = source.removeprefix("nlpl-")
-    if re.fullmatch(r"[1-9]\d{0,5}", number):
-        files = {f"{number}.zip": RemoteFile((_NLPL.format(number),))}
-        other = PublishedModel(f"nlpl-{number}", files=files, id=int(number))
-        return next((model for model in table.values() if model.id == other.id), other)
+    for model in table.values():
+        if source == str(model.id):
+            return model
     if match := _HUB.fullmatch(source):
         repository, revision = match["repository"], match["revision"]
         return PublishedModel(_folder_name(source), hub=repository, revision=revision)
@@ -134,7 +128,7 @@ def find_model(source: str, table: Mapping[str, PublishedModel]) -> PublishedMod
         return _model_of_url(source)
     raise ValueError(
         f"{source!r} is not a model: give a name that `python -m spacy elmo models` lists, a "
-        "number of the NLPL repository, a URL (http or https), or hf:owner/name"
+        "URL (http or https), or hf:owner/name"
     )
 
 
@@ -155,13 +149,13 @@ def _model_of_url(url: str) -> PublishedModel:
 
 
 def check_name(name: str) -> str:
-    """RETURNS (str): The name. RAISES (ValueError): If it cannot be that of a folder."""
-    if not _NAME.fullmatch(name):
-        raise ValueError(
-            f"{name!r} cannot be the name of a model or of its file: use letters, digits, '.', "
-            "'-', '_' and '@', and begin with a letter or a digit"
-        )
-    return name
+    """RETURNS (str): The name. RAISES (ValueError): If no folder may have it."""
+    if _NAME.fullmatch(name):
+        return name
+    raise ValueError(
+        f"{name!r} cannot be the name of a model or of its file: use letters, digits, '.', '-', "
+        "'_' and '@', and begin with a letter or a digit"
+    )
 
 
 def weights_folder(name: str) -> Path:

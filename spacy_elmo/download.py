@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import requests
 from tqdm import tqdm
 from urllib3.exceptions import HTTPError
 
-from .catalogue import MANIFEST, PublishedModel, RemoteFile, read_manifest
+from .catalogue import MANIFEST, PublishedModel, RemoteFile, hide_passwords, read_manifest
 from .files import checksum, remove_folder, sha256
 
 _TIMEOUT = (5, 60)  # Seconds to connect, and without data.
@@ -44,9 +43,9 @@ def download_model(model: PublishedModel, folder: Path, *, quiet: bool = False) 
         else:
             urls = dict.fromkeys(_download_repository(model, part, quiet), model.source)
     except ValueError as error:
-        raise ValueError(f"cannot download {model.name}: {_hide_passwords(str(error))}") from error
+        raise ValueError(f"cannot download {model.name}: {hide_passwords(str(error))}") from error
     manifest["files"] = {
-        name: {"url": _hide_passwords(url), "sha256": sha256(part / name)}
+        name: {"url": hide_passwords(url), "sha256": sha256(part / name)}
         for name, url in urls.items()
     }
     (part / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf8")
@@ -132,8 +131,3 @@ def _download_repository(model: PublishedModel, folder: Path, quiet: bool) -> li
     if not names:
         raise ValueError("there are no files of a biLM in the repository")
     return names
-
-
-def _hide_passwords(text: str) -> str:
-    """RETURNS (str): A text with URLs as it may be written to files that are passed on."""
-    return re.sub(r"//[^/@\s]*@", "//", text)

@@ -9,7 +9,6 @@ import hashlib
 import os
 import secrets
 import shutil
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Optional
@@ -18,9 +17,6 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
-
-# Errors of file systems that have no locks, or cannot sync.
-_UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 @contextlib.contextmanager
@@ -125,11 +121,11 @@ def locked_output(path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def exclusive_lock(path: Path, message: str) -> Iterator[list[int]]:
     """Create a file and lock it. At the end the file is removed. A killed process leaves the file,
-    but not the lock. On a file system without locks there is a warning instead.
+    but not the lock.
 
     message (str): The error if another process has locked the file.
-    YIELDS (list[int]): The descriptor, if there is a lock. A child process that inherits it keeps
-        the lock if this one is killed.
+    YIELDS (list[int]): The descriptor. A child process that inherits it keeps the lock if this one
+        is killed.
     RAISES (ValueError): If another process has locked it.
     """
     held: list[int] = []
@@ -138,13 +134,6 @@ def exclusive_lock(path: Path, message: str) -> Iterator[list[int]]:
         lock.acquire(timeout=0)
     except Timeout:
         raise ValueError(message) from None
-    except OSError as error:
-        if error.errno not in _UNSUPPORTED:
-            raise
-        warnings.warn(
-            f"the file system of {path.parent} has no locks: let no two runs write there at once",
-            stacklevel=3,
-        )
     try:
         yield held
     finally:
@@ -180,5 +169,5 @@ def sync(path: Path) -> None:
         finally:
             os.close(handle)
     except OSError as error:
-        if not path.is_dir() and error.errno not in _UNSUPPORTED:
+        if not path.is_dir() and error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise

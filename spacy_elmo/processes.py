@@ -1,13 +1,13 @@
 """Leaving `nlp.pipe(n_process=2)` early: a `break`, an exception, a signal, the death of a process.
 
 spaCy (3.8) closes its ends of the pipes to its workers, and waits for these. Forked workers have
-inherited all ends, their own and those of others. So writing into a full pipe that nobody reads
-waits for ever, instead of failing, and ELMo's arrays fill any pipe. Here, workers close what they
-have inherited and do not need. The process that started them does not wait for texts that no
-worker reads any more, nor, at its end, for workers of a call that it has not closed.
+inherited all ends, so that writing into a full pipe that nobody reads waits for ever instead of
+failing, and ELMo's arrays fill any pipe. Here, workers close the ends that they do not need. The
+process that started them waits neither for texts that no worker reads any more, nor, at its end,
+for workers of a call that it has not closed.
 
-While `nlp.pipe` starts a worker, what is open is in the local variables of its frame. If they have
-other names in another version of spaCy, nothing is done.
+What is open is in the local variables of the frame of `nlp.pipe`. If they have other names in
+another version of spaCy, nothing is done.
 """
 
 from __future__ import annotations

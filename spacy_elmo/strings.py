@@ -26,13 +26,11 @@ def one_thread() -> Iterator[None]:
 
 @contextlib.contextmanager
 def bounded_strings(nlp: Language) -> Iterator[None]:
-    """A context for a batch of texts, for one thread at a time. Below `MAX_STRINGS`, the vocab
-    keeps the strings, and the tokenizer what it found out about them. From then on it is a memory
-    zone: it frees the strings of the batch, and its docs must not be used after it. The tokenizer
-    remembers no word of a zone, so that tokenising takes twice as long.
-
-    At the end of a zone, the vocab frees the strings of all threads, and of the zones around it. So
-    threads take turns, and within a zone of the caller there is no other one."""
+    """A context for a batch of texts, for one thread at a time. Once the vocab has `MAX_STRINGS`
+    strings it is a memory zone, which frees the strings of the batch: its docs must not be used
+    after it. Tokenising takes twice as long then, as the tokenizer remembers no word of a zone."""
+    # The end of a zone frees the strings of all threads, and of the zones around it. So threads
+    # take turns, and within a zone of the caller there is no other one.
     with one_thread(), contextlib.ExitStack() as stack:
         is_zone = nlp.vocab.in_memory_zone  # type: ignore[attr-defined]
         if len(nlp.vocab.strings) >= MAX_STRINGS and not is_zone:

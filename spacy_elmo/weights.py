@@ -41,18 +41,14 @@ def find_source(source: Union[str, Path]) -> Path:
     if named is None and str(source) and path.exists():
         return path.absolute()
     if named is None:
-        command = download_command(str(source))
-        raise ValueError(
-            f"no pipeline and no weights {str(source)!r} on this machine: "
-            + (
-                f"they have to be downloaded first, with `{command}`"
-                if command
-                else f"give a name that comes with spacy-elmo ({', '.join(bundled_names())}), the "
-                "name of an installed pipeline package, or the path of a folder or a file. "
-                "Published weights have to be downloaded first: `python -m spacy elmo models` "
-                "lists them"
-            )
+        advice = (
+            f"give a name that comes with spacy-elmo ({', '.join(bundled_names())}), that of an "
+            "installed pipeline package, or a path. Published weights have to be downloaded first: "
+            "`python -m spacy elmo models` lists them"
         )
+        if command := download_command(str(source)):
+            advice = f"they have to be downloaded first, with `{command}`"
+        raise ValueError(f"no pipeline and no weights {str(source)!r} on this machine: {advice}")
     if is_pipeline(path) or (path / OPTIONS).is_file():
         warnings.warn(
             f"{str(source)!r} is read as a name, and means {named}. To use the folder of the same "
@@ -96,8 +92,13 @@ def source_language(source: Union[str, Path, None]) -> Optional[str]:
         return path.name.split("_")[0]
     manifest = read_manifest(path if os.path.isdir(path) else path.parent)
     lang = _read_meta(path).get("lang") or manifest.get("lang")
-    if lang is None and (origin := read_origin(path)) is not None:
-        lang = origin.language and _find_language(origin.language)
+    origin = None if lang else read_origin(path)
+    if origin is not None and origin.language:
+        # spaCy's code for an ISO 639-3 code, if it has such a language.
+        lang = find_matching_language(origin.language) or origin.language
+        with contextlib.suppress(ImportError):
+            return get_lang_class(lang).lang
+        return None
     return None if lang == "xx" else lang
 
 
@@ -163,16 +164,6 @@ def choose_component(
     return name or names[0]
 
 
-def _find_language(code: str) -> Optional[str]:
-    """RETURNS (Optional[str]): spaCy's code for an ISO 639-3 code; None if it has no such
-    language."""
-    for name in (find_matching_language(code), code):
-        with contextlib.suppress(ImportError):
-            if name is not None:
-                return get_lang_class(name).lang
-    return None
-
-
 def _find_named(source: Union[str, Path]) -> Optional[Path]:
     """RETURNS (Optional[Path]): The folder of a name; None if the source is not a name."""
     if not isinstance(source, str):
@@ -188,13 +179,10 @@ def _find_package(source: Union[str, Path]) -> Optional[Path]:
     if not (isinstance(source, str) and source.isidentifier() and is_package(source)):
         return None
     spec = importlib.util.find_spec(source)
-    if spec is None or spec.origin is None:
-        return None
-    root = Path(spec.origin).parent
+    root = Path((spec and spec.origin) or source).parent
     meta = _read_meta(root)
-    if not {"lang", "name", "version"} <= meta.keys():
-        return None
-    return root / f"{meta['lang']}_{meta['name']}-{meta['version']}"
+    is_pipeline_package = {"lang", "name", "version"} <= meta.keys()
+    return root / "{lang}_{name}-{version}".format(**meta) if is_pipeline_package else None
 
 
 def _read_meta(folder: Path) -> dict:

@@ -37,17 +37,11 @@ def kill_repeatedly(
 ) -> subprocess.CompletedProcess[str]:
     """Start a command and kill it, again and again, and let the last one run to its end.
 
-    command (Sequence): The command; it must be one that can be given again after a kill.
-    times (int): How often to kill.
-    seed (int): Decides the moments.
     progress (Callable): What the command has written so far, as a number that grows with it, such
         as bytes. It may fall when the command removes what an earlier run has left.
-    spread (int): A kill waits until the progress has grown by a random number from 0 to this.
-    delay (float): After that it waits for a random time, of so many seconds at most.
+    spread, delay: A kill waits until the progress has grown by a random number from 0 to `spread`,
+        and then for `delay` seconds at most.
     number (Signals): The signal. It goes to the process alone, not to its children.
-    after_kill (Callable): Called after every kill, to look at what is left.
-    cwd (Path): The working directory.
-    env (dict): Environment variables, besides those of this process.
     RETURNS (CompletedProcess): The last run, with its output.
     RAISES (AssertionError): If a child outlives its parent, if the command ends too often before
         it is killed, or if the last run fails.

@@ -219,19 +219,3 @@ def test_a_lock_whose_file_is_removed_meanwhile_is_one_lock(tmp_path):
     for thread in threads:
         thread.join()
     assert most == [1] and taken[0]
-
-
-@posix
-@pytest.mark.parametrize("number, works", [(errno.ENOLCK, True), (errno.EIO, False)])
-def test_a_file_system_without_locks(tmp_path, monkeypatch, number, works):
-    import fcntl
-
-    def flock(*args):
-        raise OSError(number, "cannot lock")
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    expected = pytest.warns(UserWarning, match="no locks: let no two runs write there")
-    with expected if works else pytest.raises(OSError, match="cannot lock"):
-        with exclusive_lock(tmp_path / ".lock", "it is in use"):
-            assert works
-        assert list(tmp_path.iterdir()) == []

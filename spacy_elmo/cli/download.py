@@ -29,8 +29,8 @@ from .util import blank_pipeline, exit_on_error, lock_folder
 def download_cli(
     source: str = typer.Argument(
         ...,
-        help="A name that `spacy elmo models` lists, a number of the NLPL repository, the URL of "
-        "an archive or of weights, or hf:owner/name[@revision]",
+        help="A name or number of `spacy elmo models`, the URL of an archive or of weights, "
+        "or hf:owner/name[@revision]",
     ),
     output: Optional[Path] = typer.Option(
         None, "--output", "-o", help="Folder of the pipeline, if not in the cache"
@@ -74,7 +74,7 @@ def download_cli(
             )
         out = output or pipeline_folder(model.name)
         folder = weights_folder(model.name)
-        is_here = read_manifest(folder).get("source") == model.source
+        is_here = read_manifest(folder).get("source") in (None, model.source)
         if output is None and not force and is_pipeline(out) and is_here:
             msg.good(f"{model.name} is there already: {out}", "Download it again with --force")
             return
@@ -104,7 +104,7 @@ def _choose(source: str, table: Path, name: Optional[str], lang: Optional[str]) 
     models = read_table(table)
     model = find_model(source, models)
     chosen = replace(model, name=name or model.name, lang=lang or model.lang)
-    if chosen.name != model.name and chosen.name in {*models, *bundled_names()}:
+    if chosen.name in {*models, *bundled_names()} and models.get(chosen.name) is not model:
         raise ValueError(f"{chosen.name!r} is another model: choose another name with --name")
     if not (model.files or model.hub or model.name in bundled_names()):
         raise ValueError(f"the address of {model.name} is not known. {model.notes or ''}")

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import tempfile
 from pathlib import Path
 
 import numpy
@@ -88,35 +87,6 @@ def test_perplexity(checkpoint, tmp_path):
         assert "and its output layer" in " ".join(output.split())
         record = json.loads((out / "log.jsonl").read_text())
         assert {name: record[name] for name in expected} == expected
-
-
-def test_archives_are_unpacked_once(checkpoint, tmp_path, monkeypatch):
-    """For the network and for the output layer: a published one has 4 GB."""
-    packed = shutil.make_archive(str(tmp_path / "packed"), "zip", checkpoint.folder)
-    folders: list[str] = []
-
-    class Counted(tempfile.TemporaryDirectory):
-        def __init__(self, *args, **kwargs) -> None:
-            super().__init__(*args, **kwargs)
-            folders.append(self.name)
-
-    monkeypatch.setattr(tempfile, "TemporaryDirectory", Counted)
-    scores = measure(Path(packed), checkpoint.text)
-    assert scores == checkpoint.perplexity(checkpoint.sentences) and len(folders) == 1
-    succeed("convert", packed, tmp_path / "pipeline")
-    assert measure(tmp_path / "pipeline", checkpoint.text) == scores and len(folders) == 2
-    (checkpoint.folder / "vocab.txt").unlink()
-    packed = shutil.make_archive(str(tmp_path / "packed"), "zip", checkpoint.folder)
-    outputs = [fail("perplexity", packed, checkpoint.text)]
-    if checkpoint.architecture["filters"]:  # Characters are its input.
-        outputs.append(succeed("convert", packed, tmp_path / "pipeline", "--force"))
-    for output in outputs:
-        assert "packed.zip/vocab.txt" in output.replace("\n", "")
-
-
-def test_info(checkpoint):
-    [facts] = json.loads(succeed("info", checkpoint.folder, "--json")).values()
-    assert facts["format"] == "bilm-tf"
 
 
 def test_convert_without_a_vocabulary(tmp_path):

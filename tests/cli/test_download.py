@@ -118,6 +118,7 @@ def test_another_name_and_language(get, refuse, cache: Path, bilm: BiLM):
     for name in ("known", "en_elmo_sm"):
         assert "is another model" in refuse("plain", "--name", name)
     assert "cannot be the name" in refuse("plain", "--name", "../x")
+    assert "is another model" in refuse("http://127.0.0.1:1/known.zip")
     assert not find_download("known")
 
 
@@ -154,6 +155,7 @@ def test_urls(get, refuse, web: Site, bilm: BiLM, cache: Path):
     assert "Authorization" in web.requests[-1][1]
     meta = (cache / "pipelines" / "mine" / "meta.json").read_text()
     assert "secret" not in meta and f"{web.url}/tiny/weights.hdf5" in meta
+    assert "secret" not in (cache / "weights" / "mine" / ".source.json").read_text()
     web.add("/x/en%20small_options.json", web.pages["/tiny/options.json"])
     url = web.add("/x/en%20small_weights.hdf5", web.pages["/tiny/weights.hdf5"]) + "?raw=1"
     assert "cannot be the name" in refuse(url)
@@ -388,8 +390,6 @@ def test_models_are_listed(get, table: Path, cache: Path):
     assert "is not a model" in fail("models", "what")
     facts = json.loads(succeed("models", "142", "--json"))
     assert [x["name"] for x in facts] == ["manylangs-de"]
-    [facts] = json.loads(succeed("models", "nlpl-250", "--json"))
-    assert facts["files"] == {"250.zip": "http://vectors.nlpl.eu/repository/20/250.zip"}
     get("plain")
     facts = {x["name"]: x for x in json.loads(succeed("models", "--table", table, "--json", "-a"))}
     assert facts["plain"]["state"] == str(cache / "pipelines" / "plain")

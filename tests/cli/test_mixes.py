@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 import spacy
 from spacy.util import registry
@@ -55,12 +53,6 @@ def test_plots_them(trained, tmp_path):
     for name in ("mixes", "mixes.gif"):
         assert "ends in .png, .svg, .pdf" in fail("mixes", trained, "--plot", tmp_path / name)
         assert not (tmp_path / name).exists()
-
-
-def test_plot_without_matplotlib(trained, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    message = fail("mixes", trained, "--plot", tmp_path / "mixes.png")
-    assert 'pip install "spacy-elmo[viz]"' in message
 
 
 @registry.architectures("two_listeners.v1")
