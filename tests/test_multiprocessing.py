@@ -96,7 +96,10 @@ def leave(method, ways, folder):
 
 
 @needs_fork
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize(
+    "end",
+    ["fail", *(pytest.param(x, marks=pytest.mark.slow) for x in ENDS if x != "fail")],
+)
 def test_the_end_of_a_program_in_the_middle_of_a_pipe(weights_folder, end):
     code, _, errors = leave("fork", [end], weights_folder)
     assert code == ENDS[end][0] and ENDS[end][1] in errors, errors
@@ -110,6 +113,7 @@ def test_a_pipe_that_is_left_early_leaves_nothing(weights_folder):
     assert after == [before] * len(EARLY)
 
 
+@pytest.mark.slow
 def test_spawned_workers_and_a_pipe_that_is_left_early(weights_folder):
     code, _, errors = leave("spawn", ["leave_by_break", "fail"], weights_folder)
     assert code == 1 and ENDS["fail"][1] in errors, errors

@@ -83,6 +83,7 @@ assert torch.tensor([1e-40]) * 1 != 0
     sys.platform == "win32" or find_spec("spacy_elmo.kernels._kernels") is None,
     reason="the extension was not built: there was no C compiler at installation",
 )
+@pytest.mark.slow
 def test_the_extension_is_exact_whatever_cflags_say(tmp_path):
     command = [sys.executable, "setup.py", "-q", "build_ext", "-b", tmp_path, "-t", tmp_path]
     flags = os.environ | {"CFLAGS": "-Ofast -ffast-math"}
