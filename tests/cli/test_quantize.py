@@ -20,10 +20,10 @@ from spacy_elmo.layers.encoder import get_shim, set_bilm
 from spacy_elmo.tools import quantize as tool
 from spacy_elmo.weights import load_bilm
 
-from ..formats.test_archives import random_model
-from ..formats.test_manylangs import with_words
 from ..conftest import add_tagger, elmo_pipeline, max_difference, random_bilm, tagged
 from ..families import allennlp_archive, manylangs
+from ..formats.test_archives import random_model
+from ..formats.test_manylangs import with_words
 from .conftest import fail, succeed
 from .test_checkpoints import Checkpoint, measure
 
