@@ -34,7 +34,7 @@ from spacy.vectors import Vectors
 from thinc.api import Adam, fix_random_seed
 
 from spacy_elmo.bilm.mixed_precision import bfloat16_is_faster
-from spacy_elmo.formats import native
+from spacy_elmo.formats import safetensors_format
 
 SENTENCES_PER_DOC = 10
 WORDS_PER_BATCH = 2000
@@ -92,7 +92,7 @@ def pipeline(variant: str, shape: str, folder: Path, words: set[str]) -> Languag
         if settings.get("activation_cache", {}) and settings["frozen"]:
             settings["activation_cache"]["folder"] = str(folder)
         settings.setdefault("model", {})["weights"] = str(folder / "bilm")
-        native.write(build(shape, "cpu"), folder / "bilm")
+        safetensors_format.write(build(shape, "cpu"), folder / "bilm")
         nlp.add_pipe("elmo", config=settings)
         mix = {"@layers": "spacy-elmo.ScalarMix.v1"}
         tok2vec = {

@@ -24,7 +24,7 @@ from spacy.util import registry
 from typer.testing import CliRunner, Result
 
 from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig, mixed_precision
-from spacy_elmo.formats import hdf5, native
+from spacy_elmo.formats import hdf5, safetensors_format
 
 SHARED = Path(os.environ.get("SPACY_ELMO_SHARED", Path(__file__).parents[2] / "shared"))
 
@@ -87,7 +87,7 @@ def bilm() -> BiLM:
 def tiny_folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny biLM in our own format and in the published one, written once."""
     folder = tmp_path_factory.mktemp("tiny")
-    native.write(random_bilm(), folder / "weights")
+    safetensors_format.write(random_bilm(), folder / "weights")
     hdf5.write(random_bilm(), folder / "hdf5")
     return folder
 

@@ -17,7 +17,7 @@ from spacy.util import registry
 from thinc.api import Config
 
 from spacy_elmo.component import DEFAULT_CONFIG_STR
-from spacy_elmo.formats import native
+from spacy_elmo.formats import safetensors_format
 from spacy_elmo.layers.encoder import get_bilm, get_shim
 
 from .conftest import TINY, max_difference
@@ -43,7 +43,7 @@ def make_doc(words=("the", "bank", "flows")):
 def test_pretrained_bilm(weights_folder, hdf5_folder, bilm, source):
     places = {
         "folder": weights_folder,
-        "file": weights_folder / native.WEIGHTS,
+        "file": weights_folder / safetensors_format.WEIGHTS,
         "hdf5": hdf5_folder,
     }
     model = build(

@@ -11,7 +11,7 @@ import torch
 from spacy.tokens import Doc
 from thinc.api import Model
 
-from spacy_elmo.formats import native
+from spacy_elmo.formats import safetensors_format
 from spacy_elmo.inference import Session, Settings
 
 from .conftest import TINY, elmo_pipeline, max_difference, random_bilm
@@ -92,7 +92,7 @@ def long_run(tmp_path_factory):
     """A doc without sentence boundaries, its biLM, and the tokens of the batches that passed
     through the biLM and through the mix. Read once, because that takes seconds."""
     folder = tmp_path_factory.mktemp("long") / "weights"
-    native.write(random_bilm(), folder)
+    safetensors_format.write(random_bilm(), folder)
     nlp = elmo_pipeline(folder, keep_layers=False)
     elmo = nlp.get_pipe("elmo")
     words = [f"w{i * 7919 % 1009}" for i in range(N_LONG)]

@@ -11,7 +11,7 @@ import spacy
 from spacy.tokens import Doc, DocBin
 from spacy.util import registry
 
-from spacy_elmo.formats import native
+from spacy_elmo.formats import safetensors_format
 
 from .conftest import TINY, elmo_pipeline, max_difference, random_bilm
 
@@ -255,7 +255,7 @@ def test_without_weights_the_first_use_says_what_to_do():
 @pytest.mark.parametrize("in_model_block", [False, True])
 def test_weights_of_the_initialize_block_go_first(tmp_path, weights_folder, in_model_block):
     bilm = random_bilm(seed=2)
-    native.write(bilm, tmp_path / "other")
+    safetensors_format.write(bilm, tmp_path / "other")
     nlp = elmo_pipeline(weights_folder) if in_model_block else spacy.blank("en")
     if not in_model_block:
         nlp.add_pipe("elmo")
@@ -265,7 +265,7 @@ def test_weights_of_the_initialize_block_go_first(tmp_path, weights_folder, in_m
 
 
 def two_components(nlp, tmp_path, **config):
-    native.write(random_bilm(seed=3), tmp_path / "other")
+    safetensors_format.write(random_bilm(seed=3), tmp_path / "other")
     config = {"model": {"weights": str(tmp_path / "other")}, **config}
     nlp.add_pipe("elmo", name="elmo2", config=config)
 

@@ -15,7 +15,7 @@ from spacy.training.initialize import init_nlp
 from spacy.training.loop import train
 from spacy.util import load_config
 
-from spacy_elmo.formats import native
+from spacy_elmo.formats import safetensors_format
 from spacy_elmo.mix_logger import find_mixes
 
 from .conftest import random_bilm, run_spacy
@@ -72,7 +72,7 @@ def corpus(tmp_path_factory) -> dict[str, str]:
         docs[-1].spans["sc"] = [spacy.tokens.Span(docs[-1], 4, 5, "GPE")]
     DocBin(docs=docs, store_user_data=True).to_disk(folder / "train.spacy")
     DocBin(docs=docs[:6], store_user_data=True).to_disk(folder / "dev.spacy")
-    native.write(random_bilm(), folder / "bilm")
+    safetensors_format.write(random_bilm(), folder / "bilm")
     return {
         "paths.train": str(folder / "train.spacy"),
         "paths.dev": str(folder / "dev.spacy"),

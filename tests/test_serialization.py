@@ -18,7 +18,7 @@ import torch
 from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 
-from spacy_elmo.formats import native, round_to_half
+from spacy_elmo.formats import safetensors_format, round_to_half
 from spacy_elmo.layers.encoder import get_bilm, get_session
 
 from .conftest import elmo_pipeline, listener, max_difference, random_bilm
@@ -82,7 +82,7 @@ def test_a_pipeline_saved_before_its_first_use_holds_the_weights(
 def test_weights_given_later_are_saved(tmp_path, nlp):
     """The saved weights go before those that the config names."""
     other = random_bilm(seed=5)
-    native.write(other, tmp_path / "other")
+    safetensors_format.write(other, tmp_path / "other")
     nlp.get_pipe("elmo").load_weights(tmp_path / "other")
     nlp.to_disk(tmp_path / "saved")
     loaded = spacy.load(tmp_path / "saved")
@@ -125,7 +125,7 @@ def test_from_disk_replaces_weights_in_use(tmp_path, nlp):
     nlp.to_disk(tmp_path / "saved")
     expected = list(nlp.pipe(TEXTS))
     nlp.to_disk(tmp_path / "saved")
-    native.write(random_bilm(seed=7), tmp_path / "other")
+    safetensors_format.write(random_bilm(seed=7), tmp_path / "other")
     other = elmo_pipeline(tmp_path / "other")
     assert max_difference(other(TEXTS[0])._.elmo_layers, expected[0]._.elmo_layers) > 1e-3
     other.from_disk(tmp_path / "saved")

@@ -7,7 +7,7 @@ import io
 import pytest
 from spacy.util import fix_random_seed, registry
 
-from spacy_elmo.formats import native
+from spacy_elmo.formats import safetensors_format
 from spacy_elmo.layers.encoder import get_session
 
 from .conftest import add_tagger, elmo_pipeline, max_difference, random_bilm, tagged
@@ -74,7 +74,7 @@ def loaded(folder, **config):
     nlp = elmo_pipeline(folder, **config)
     add_tagger(nlp)
     nlp.initialize(lambda: tagged(nlp))
-    native.write(random_bilm(seed=1), folder)
+    safetensors_format.write(random_bilm(seed=1), folder)
     again = elmo_pipeline(folder, **config)
     add_tagger(again)
     return again.from_bytes(nlp.to_bytes())
@@ -95,7 +95,7 @@ def shared(folder, **config):
 
 def other_weights(folder, **config):
     nlp = shared(folder, **config)
-    native.write(random_bilm(seed=1), folder.parent / "other")
+    safetensors_format.write(random_bilm(seed=1), folder.parent / "other")
     nlp.get_pipe("elmo").load_weights(folder.parent / "other")
     return nlp
 

@@ -21,7 +21,7 @@ from wasabi import msg
 from spacy_elmo.bilm.mixes import TrainedMix
 from spacy_elmo.cli.util import exit_on_error
 from spacy_elmo.files import atomic_folder
-from spacy_elmo.formats import native, round_to_half
+from spacy_elmo.formats import round_to_half, safetensors_format
 from spacy_elmo.pretraining.head import head_folder
 from spacy_elmo.weights import load_bilm
 
@@ -46,7 +46,7 @@ def main() -> None:
             raise ValueError(f"{args.card} has cells that are not filled in")
         if args.mix:
             bilm.trained_mix = TrainedMix(args.mix, 1.0)
-        native.write(bilm, args.out)
+        safetensors_format.write(bilm, args.out)
         head = head_folder(Path(args.model))
         if card is not None:
             (args.out / "README.md").write_text(card, "utf8")

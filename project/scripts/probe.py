@@ -37,7 +37,7 @@ from wasabi import msg
 from spacy_elmo.bilm import BiLM
 from spacy_elmo.cli.util import exit_on_error, torch_device
 from spacy_elmo.files import atomic_file, sha256
-from spacy_elmo.formats import native
+from spacy_elmo.formats import safetensors_format
 from spacy_elmo.segmenters import sentences
 from spacy_elmo.weights import load_bilm
 
@@ -95,7 +95,7 @@ def main() -> None:
             raise ValueError(f"no such file: {missing[0]}")
         device = torch_device(args.gpu_id)
         bilm = load_bilm(args.model)
-        weights = hashlib.sha256(native.to_bytes(bilm)).hexdigest()
+        weights = hashlib.sha256(safetensors_format.to_bytes(bilm)).hexdigest()
         hashes = [sha256(path) for path in files]
         fingerprint = digest([weights, hashes, args.attr, args.max_tokens])
         if is_done(args.out, fingerprint):

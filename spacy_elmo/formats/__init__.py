@@ -1,31 +1,30 @@
 """Reading and writing biLM weights.
 
-A format is a module of this folder and an entry of `FORMATS`. Detection, errors and the choices of
+A format is a module of this folder and a name in `_MODULES`: detection, errors and the choices of
 `spacy elmo export` follow from that. The order is that of detection: those that look at more bytes
 come first, folders last. A module has
 
 NAME (str): What `spacy elmo info` prints and `spacy elmo export --format` takes.
 DESCRIPTION (str): What the format is, for help texts.
-SUFFIXES (tuple[str, ...]): Of files of weights in a folder. Empty for folders and archives.
-detect(path, start) -> bool: Whether a path is of this format, from its first 512 bytes. For a
-    folder these are empty. A file that is cut off after 8 bytes is of the format, too: `read` says
+SUFFIXES (tuple[str, ...]): The suffixes of a file of weights in a folder. Empty for folders.
+detect(path, start) -> bool: Whether a path is of this format, from its first 512 bytes; for a
+    folder these are empty. Also a file that is cut off after 8 bytes is of the format: `read` says
     what is wrong with it. Options are not.
 read(path, options) -> BiLM: Reads a path that was detected, on the CPU. `options` is the path of an
     options file, if the user has named one; see `options.read_files_beside`. Options in a file take
-    precedence over those in the weights. Word input needs `vocab.txt` beside the weights, unless it
-    is in them. Sets `trained_mix`, if the weights come with one. Raises a ValueError that names the
-    file, with the words "not a complete" if it is cut off.
+    precedence over those in the weights. Sets `trained_mix`, if the weights come with one. Raises a
+    ValueError that names the file, with the words "not a complete" if it is cut off.
 write(bilm, folder, *, half=False): Writes a folder, as a whole: `options.json`, `weights` + one of
     SUFFIXES, and `vocab.txt` for word input (`write_options` writes two of them). With `half`, the
     weights were rounded to float16 (`round_to_half`), which the format may use. What it has no
     place for, such as a trained mix, is left out. Optional.
-
-If a format has more than a biLM, such as an output layer, further functions of its module read it.
+read_output_layer(path) -> OutputLayer: Reads the softmax of the language model. Optional.
 """
 
 from __future__ import annotations
 
 import warnings
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Optional, Union
@@ -33,25 +32,21 @@ from typing import Optional, Union
 import torch
 
 from ..bilm.model import BiLM
-from . import allennlp, bilm_tf, hdf5, manylangs, native
 from .archives import unpacked
-from .foreign import describe_foreign
+from .int8 import fits_int8, round_to_int8
 from .nlpl import read_origin
 from .options import OPTIONS, VOCABULARY, read_options, read_vocabulary, write_options
-from .parameters import fits_half, fits_int8, round_to_half, round_to_int8
+from .other_formats import describe_other
+from .parameters import fits_half, round_to_half
 
 __all__ = [
     "FORMATS",
     "OPTIONS",
     "VOCABULARY",
-    "allennlp",
-    "bilm_tf",
     "find_format",
     "fits_half",
     "fits_int8",
-    "hdf5",
     "load",
-    "native",
     "read_origin",
     "read_options",
     "read_vocabulary",
@@ -61,13 +56,14 @@ __all__ = [
     "write_options",
 ]
 
-FORMATS: tuple[ModuleType, ...] = (
-    native,
-    hdf5,
-    manylangs,
-    bilm_tf,
-    allennlp,
+_MODULES = (
+    "safetensors_format",
+    "hdf5",
+    "manylangs",
+    "bilm_tf",
+    "allennlp",
 )
+FORMATS: tuple[ModuleType, ...] = tuple(import_module(f".{x}", __package__) for x in _MODULES)
 
 
 @torch.inference_mode(False)  # Else the weights could never be trained.
@@ -101,45 +97,33 @@ def find_format(path: Path) -> tuple[ModuleType, Path]:
     RAISES (ValueError): If no format is recognised, or if there are several files of weights."""
     if path.is_dir():
         return _find_in_folder(path)
-    if not path.exists():
-        raise ValueError(f"no such file or folder: {path}")
     if not path.is_file():
-        raise ValueError(f"{path} is neither a file nor a folder")
+        raise ValueError(f"no such file or folder: {path}")
     with path.open("rb") as file:
         start = file.read(512)
-    if not start:
-        raise ValueError(f"{path} is empty")
     for format in FORMATS:
-        if format.detect(path, start):
+        if start and format.detect(path, start):
             return format, path
-    if start.lstrip().startswith(b"{"):
-        raise ValueError(f"{path} holds options, not weights: were the two files swapped?")
-    if (other := describe_foreign(path)) is not None:
-        raise ValueError(f"{path} is {other}")
     names = ", ".join(format.NAME for format in FORMATS)
-    raise ValueError(f"{path} is not a complete file of weights in a known format ({names})")
+    other = f"not a complete file of weights in a known format ({names})"
+    raise ValueError(f"{path} is {describe_other(path) or other}")
 
 
 def _find_in_folder(folder: Path) -> tuple[ModuleType, Path]:
     suffixes = sorted({suffix for format in FORMATS for suffix in format.SUFFIXES})
-    files = sorted(x for x in folder.iterdir() if x.suffix in suffixes and x.is_file())
-    has_options = any(OPTIONS in file.name for file in folder.iterdir())
-    if not has_options and (other := describe_foreign(folder)) is not None:
+    names = sorted(path.name for path in folder.iterdir())
+    if not any(OPTIONS in name for name in names) and (other := describe_other(folder)):
         raise ValueError(f"{folder} is {other}")
-    for candidates in ([x for x in files if x.stem == "weights"], files):
-        if len(candidates) == 1:
-            return find_format(candidates[0])
-    if not files:
-        for format in FORMATS:
-            if format.detect(folder, b""):
-                return format, folder
-    if not files and (missing := manylangs.missing_files(folder)):
-        raise ValueError(f"{folder} is {manylangs.DESCRIPTION}, but lacks {', '.join(missing)}")
-    names = ", ".join(path.name for path in files) or "none"
-    if others := sorted(path.name for path in folder.iterdir() if path not in files):
-        names += f" (but {', '.join(others[:8])}{', ...' if len(others) > 8 else ''})"
+    files = [folder / x for x in names if x.endswith(tuple(suffixes)) and (folder / x).is_file()]
+    files = [file for file in files if file.stem == "weights"] or files
+    if len(files) == 1:
+        return find_format(files[0])
+    for format in FORMATS if not files else ():
+        if format.detect(folder, b""):
+            return format, folder
     several = ", ".join(format.NAME for format in FORMATS if not format.SUFFIXES)
     raise ValueError(
         f"{folder} must hold one file of weights ({', '.join(suffixes)}), or all files of another "
-        f"format ({several}; docs/families.md says which), found {names}"
+        f"format ({several}; docs/families.md says which), found "
+        f"{', '.join(file.name for file in files) or 'none'} among {', '.join(names[:8])}"
     )

@@ -8,24 +8,38 @@ the input, not the transformed input.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Optional
 
 import torch
 from torch import Tensor
 
-from ..bilm.config import LSTMConfig
+from ..bilm.config import BiLMConfig, LSTMConfig
 from ..bilm.lstm_layer import FORGET_BIAS
+from .parameters import check_tensors, declared, to_float32
 
 _DIRECTIONS = ("forward", "backward")
+Shapes = dict[str, tuple[int, ...]]
 
 
-def lstm_shapes(config: LSTMConfig, prefix: str = "") -> dict[str, tuple[int, ...]]:
-    """RETURNS (dict): The shapes of the LSTMs' tensors by name.
+def check_state(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    expected: Mapping[str, Sequence[int]],
+    options: Optional[str] = None,
+) -> dict[str, Tensor]:
+    """RETURNS (dict): The tensors, float32, each with memory of its own.
+    RAISES (ValueError): If a name, a shape, a type or a value is another one."""
+    source = f"{path} (options: {options})" if options else path
+    check_tensors(source, expected, declared(tensors))
+    return {name: to_float32(path, name, x).clone() for name, x in tensors.items()}
 
-    prefix (str): Of all names.
-    """
+
+def lstm_shapes(config: LSTMConfig, prefix: str = "") -> Shapes:
+    """RETURNS (dict): The shapes of the LSTMs' tensors by name."""
     gates, p = 4 * config.dim, config.projection_dim
-    shapes: dict[str, tuple[int, ...]] = {}
+    shapes: Shapes = {}
     for stem in _stems(config, prefix).values():
         shapes[f"{stem}.input_linearity.weight"] = gates, p
         shapes[f"{stem}.state_linearity.weight"] = gates, p
@@ -46,33 +60,46 @@ def lstm_parameters(
         parameters[f"{layer}.gate_weight"] = torch.cat((i, candidate, f, o))
         i, f, candidate, o = tensors[f"{stem}.state_linearity.bias"].chunk(4)
         parameters[f"{layer}.gate_bias"] = torch.cat((i, candidate, f - FORGET_BIAS, o))
-        parameters[f"{layer}.projection_weight"] = tensors[
-            f"{stem}.state_projection.weight"
-        ].clone()
+        parameters[f"{layer}.projection_weight"] = tensors[f"{stem}.state_projection.weight"]
     return parameters
 
 
-def highway_shapes(width: int, n_layers: int, prefix: str = "") -> dict[str, tuple[int, ...]]:
-    """RETURNS (dict): The shapes of the highways' tensors by name.
+def encoder_shapes(config: BiLMConfig, convolution: str, prefix: str = "") -> Shapes:
+    """RETURNS (dict): The shapes of the tensors of convolutions, highways and projection.
 
-    prefix (str): Of all names.
+    convolution (str): How the convolutions are named, for a number.
+    prefix (str): What the names of the others begin with.
     """
-    layers = [f"{prefix}_layers.{i}" for i in range(n_layers)]
-    weights = {f"{layer}.weight": (2 * width, width) for layer in layers}
-    return {**weights, **{f"{layer}.bias": (2 * width,) for layer in layers}}
+    char_cnn = config.char_cnn
+    assert char_cnn is not None
+    shapes: Shapes = {}
+    for i, (width, number) in enumerate(char_cnn.filters):
+        shapes[f"{convolution.format(i)}.weight"] = number, char_cnn.embedding_dim, width
+        shapes[f"{convolution.format(i)}.bias"] = (number,)
+    for i in range(char_cnn.n_highway):
+        shapes[f"{prefix}highways._layers.{i}.weight"] = 2 * char_cnn.n_filters, char_cnn.n_filters
+        shapes[f"{prefix}highways._layers.{i}.bias"] = (2 * char_cnn.n_filters,)
+    p = config.projection_dim
+    shapes[f"{prefix}projection.weight"] = p, char_cnn.word_dim + char_cnn.n_filters
+    shapes[f"{prefix}projection.bias"] = (p,)
+    return shapes
 
 
-def highway_parameters(
-    n_layers: int, tensors: Mapping[str, Tensor], prefix: str = ""
+def encoder_parameters(
+    config: BiLMConfig, tensors: Mapping[str, Tensor], convolution: str, prefix: str = ""
 ) -> dict[str, Tensor]:
-    """RETURNS (dict): The parameters of a `CharCNN`'s highways by name, from tensors of
-    `highway_shapes`."""
+    """RETURNS (dict): The parameters of a `CharCNN` by name, from tensors of `encoder_shapes`."""
+    assert config.char_cnn is not None
     parameters = {}
-    for i in range(n_layers):
-        for kind in ("weight", "bias"):
-            transform, carry = tensors[f"{prefix}_layers.{i}.{kind}"].chunk(2)
+    for kind in ("weight", "bias"):
+        for i in range(len(config.char_cnn.filters)):
+            name = f"token_encoder.convolutions.{i}.{kind}"
+            parameters[name] = tensors[f"{convolution.format(i)}.{kind}"]
+        for i in range(config.char_cnn.n_highway):
+            transform, carry = tensors[f"{prefix}highways._layers.{i}.{kind}"].chunk(2)
             parameters[f"token_encoder.highways.{i}.transform.{kind}"] = transform.clone()
             parameters[f"token_encoder.highways.{i}.carry.{kind}"] = -carry
+        parameters[f"token_encoder.projection.{kind}"] = tensors[f"{prefix}projection.{kind}"]
     return parameters
 
 

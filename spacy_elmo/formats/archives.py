@@ -9,20 +9,23 @@ from __future__ import annotations
 import bz2
 import contextlib
 import gzip
+import re
 import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, Optional
+from typing import IO, Any
 
 # Trained weights are hardly compressible. Vocabularies are, and very small archives.
 _MAX_COMPRESSION = 16
 _FREE_BYTES = 1 << 20
-_MAX_FILES = 10_000
-_COMPRESSED: dict[bytes, Callable[[Path], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open}
+_FILE_BYTES = 4096  # What each file takes beside its contents.
+_OPENERS: dict[bytes, Callable[[Path], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open}
 # The others can inflate a small piece to gigabytes at once.
 _ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# Files that macOS adds.
+_MACOS = re.compile(r"(.*/)?(__MACOSX/|\._|\.DS_Store)", re.DOTALL)
 
 
 @contextlib.contextmanager
@@ -41,16 +44,14 @@ def unpacked(path: Path) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="spacy-elmo-", ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary) / "files"
+        folder.mkdir()
         try:
-            unpack = _unpack_zip if _read_start(path).startswith(b"PK") else _unpack_tar
-            unpack(path, folder, _MAX_COMPRESSION * path.stat().st_size + _FREE_BYTES)
+            _unpack(path, folder)
         except Exception as error:  # For a damaged archive, the libraries raise any.
             reason = str(error).replace(temporary, path.name) or type(error).__name__
             raise ValueError(f"{path} cannot be unpacked: {reason}") from error
-        entries = list(folder.iterdir())
-        while len(entries) == 1 and entries[0].is_dir():
+        while len(entries := list(folder.iterdir())) == 1 and entries[0].is_dir():
             folder = entries[0]
-            entries = list(folder.iterdir())
         try:
             yield folder
         except ValueError as error:
@@ -60,76 +61,61 @@ def unpacked(path: Path) -> Iterator[Path]:
 def is_archive(path: Path) -> bool:
     """RETURNS (bool): Whether `unpacked` unpacks this file. A zip archive of `torch.save` is a file
     of weights."""
-    if not path.is_file():
+    if not path.is_file():  # To open a named pipe would wait.
         return False
-    start = _read_start(path)
-    if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        # The first file of torch.save is NAME/data.pkl.
-        return not start[30:].partition(b"/")[2].startswith(b"data.pkl")
     with contextlib.suppress(Exception), _open(path) as file:
-        return file.read(512)[257:262] == b"ustar"
+        start = file.read(512)
+        if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+            # The first file of torch.save is NAME/data.pkl.
+            return not start[30:].partition(b"/")[2].startswith(b"data.pkl")
+        return start[257:262] == b"ustar"
     return False
 
 
-def read_member(path: Path, name: str) -> Optional[bytes]:
+def read_member(path: Path, name: str) -> bytes:
     """Read a small file of a zip archive, without unpacking the others.
 
-    RETURNS (Optional[bytes]): None if this is no zip archive, or if it has no such file.
+    RAISES (Exception): Any, if this is no zip archive, or if it has no such file.
     """
-    # An error of a damaged archive is raised when its weights are read.
-    with contextlib.suppress(Exception), zipfile.ZipFile(path) as archive:
-        if archive.getinfo(name).compress_type in _ZIP_METHODS:
-            return archive.open(name).read(_FREE_BYTES)
-    return None
-
-
-def _unpack_zip(path: Path, folder: Path, limit: int) -> None:
     with zipfile.ZipFile(path) as archive:
-        members = archive.infolist()
-        _check_size(sum(member.file_size for member in members), len(members), limit)
-        for member in members:
-            if member.compress_type not in _ZIP_METHODS:
-                raise ValueError(f"its compression method {member.compress_type} is not read")
-            if not _is_of_macos(member.filename):
-                archive.extract(member, folder)
+        assert archive.getinfo(name).compress_type in _ZIP_METHODS
+        return archive.open(name).read(_FREE_BYTES)
 
 
-def _unpack_tar(path: Path, folder: Path, limit: int) -> None:
+def _unpack(path: Path, folder: Path) -> None:
+    limit = _MAX_COMPRESSION * path.stat().st_size + _FREE_BYTES
+    with path.open("rb") as file:
+        is_zip = file.read(2) == b"PK"  # A tar archive with a zip archive in it may end like one.
+    if is_zip:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            _check_size(sum(x.file_size + _FILE_BYTES for x in members), limit)
+            if any(x.compress_type not in _ZIP_METHODS for x in members):
+                raise ValueError("its compression method is not read")
+            archive.extractall(folder, [x for x in members if not _MACOS.match(x.filename)])
+        return
     plain = folder.with_suffix(".tar")
     # tarfile reads a header of any size into memory: first the size of all is bounded.
     with _open(path) as source, plain.open("wb") as target:
         while piece := source.read(1 << 16):
             target.write(piece)
-            _check_size(target.tell(), 0, limit)
-    with tarfile.open(plain, "r:") as archive:
+            _check_size(target.tell(), limit)
+    with tarfile.open(plain, "r:") as tar:
         n_bytes = 0
-        for number, member in enumerate(archive, 1):
-            n_bytes += member.size
-            _check_size(n_bytes, number, limit)
-            if not _is_of_macos(member.name):
-                archive.extract(member, folder, filter="data")
+        for member in tar:
+            n_bytes += member.size + _FILE_BYTES
+            _check_size(n_bytes, limit)
+            if not _MACOS.match(member.name):
+                tar.extract(member, folder, filter="data")
 
 
 def _open(path: Path) -> IO[bytes]:
-    start = _read_start(path)
-    openers = [opener for magic, opener in _COMPRESSED.items() if start.startswith(magic)]
+    with path.open("rb") as file:
+        start = file.read(3)
+    openers = [opener for magic, opener in _OPENERS.items() if start.startswith(magic)]
     return openers[0](path) if openers else path.open("rb")
 
 
-def _read_start(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(512)
-
-
-def _check_size(n_bytes: int, n_files: int, limit: int) -> None:
-    if n_bytes > limit or n_files > _MAX_FILES:
-        raise ValueError(
-            f"it has {n_bytes:,} bytes or more in {n_files:,} files, as no model of its size does: "
-            "refused"
-        )
-
-
-def _is_of_macos(name: str) -> bool:
-    """RETURNS (bool): Whether macOS has added this file."""
-    *folders, last = name.split("/")
-    return "__MACOSX" in folders or last.startswith("._") or last == ".DS_Store"
+def _check_size(n_bytes: int, limit: int) -> None:
+    if n_bytes > limit:
+        raise ValueError(f"it has {n_bytes:,} bytes or more, as no model of its size does: refused")

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..bilm.model import BiLM
 from .hdf5 import GROUPS, build, name_map, with_stored_projection
 from .options import OPTIONS, VOCABULARY, read_files_beside, read_vocabulary
-from .parameters import check_tensors, to_float32
+from .parameters import to_float32
 from .tensor_bundle import StoredTensor, read_index, read_tensor
 
 NAME = "bilm-tf"
@@ -91,13 +91,12 @@ def read_output_layer(path: Path) -> OutputLayer:
         raise ValueError(f"{path} has no output layer (the variables {' and '.join(names)})")
     vocabulary = path.with_name(VOCABULARY)
     words = read_vocabulary(vocabulary)
-    stored = {name: (tensors[name].shape, tensors[name].dtype) for name in names}
-    if any(shape[:1] != (len(words),) for shape, _ in stored.values()):
+    shapes = [tensors[name].shape for name in names]
+    if [shape[:1] for shape in shapes] != [(len(words),)] * 2 or list(map(len, shapes)) != [2, 1]:
         raise ValueError(
             f"{vocabulary} has {len(words):,} words, but the output layer in {path} has the shape "
-            f"{stored[names[0]][0]}: put the vocabulary of the training there"
+            f"{shapes[0]}: put the vocabulary of the training there"
         )
-    check_tensors(path, {name: shape for name, (shape, _) in stored.items()}, stored)
     weight, bias = (
         to_float32(path, name, torch.from_numpy(read_tensor(name, tensors[name]))) for name in names
     )
@@ -132,7 +131,7 @@ def find_index(path: Path) -> Path:
 
 def _read_variables(path: Path) -> dict[str, StoredTensor]:
     """RETURNS (dict): The variables of the language model by name, without the scope.
-    RAISES (ValueError): If there are none, or if it is not a biLM."""
+    RAISES (ValueError): If they are not those of a biLM."""
     tensors = read_index(path)
     variables = {}
     for name, tensor in tensors.items():
@@ -141,8 +140,9 @@ def _read_variables(path: Path) -> dict[str, StoredTensor]:
         if name.startswith(_SCOPE) and module not in tensors:
             full_name = f"{module}/{_RENAMED.get(last, last)}"
             variables[full_name.removeprefix(_SCOPE)] = tensor
-    if not variables:
-        raise ValueError(f"{path} is no checkpoint of bilm-tf: it has no variable {_SCOPE}...")
-    if any(name.startswith("rnn/") for name in variables):
-        raise ValueError(f"{path} holds a language model of one direction, which is no biLM")
+    if not any(name.startswith("RNN_1/") for name in variables):
+        raise ValueError(
+            f"{path} is no checkpoint of a biLM of bilm-tf, which has variables {_SCOPE}RNN_1/...: "
+            "perhaps it is of another program, or a language model of one direction"
+        )
     return variables

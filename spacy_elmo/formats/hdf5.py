@@ -2,10 +2,14 @@
 
 Weights are stored as (input, output). The character table has 261 rows, without the masking row
 that the models add at run time; files that already hold that row, as zeros, have 262.
+
+A file may refer to others for its data, declare more than it holds, or be compressed, without a
+limit to what a chunk inflates to: all this is refused. Links are not followed.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +20,11 @@ import numpy
 import torch
 
 from ..bilm.config import N_CHARACTERS, BiLMConfig
+from ..bilm.forking import no_fork
 from ..bilm.model import BiLM
 from ..files import atomic_folder
 from .options import OPTIONS, read_files_beside, write_options
-from .parameters import check_tensors, empty_model, stored_tensors, to_float32
-from .safe_hdf5 import check_storage, open_datasets, read_values
+from .parameters import check_tensors, empty_model, stored_tensor, to_float32
 
 NAME = "hdf5"
 DESCRIPTION = "the format of AllenNLP and bilm-tf"
@@ -105,18 +109,60 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
             f"no options for {path}: put {OPTIONS} (or the published *_options.json) beside it"
         )
     _check_layout(config, path)
-    with open_datasets(path, GROUPS) as datasets:
+    with _open_datasets(path) as datasets:
         has_one = config.lstm.n_layers == 1 and f"{_ONLY_CELL.format(0)}/W_0" in datasets
         config = with_stored_projection(config, datasets)
         names = name_map(config, _ONLY_CELL if has_one else _CELL)
         stored = {name: (item.shape, item.dtype.name) for name, item in datasets.items()}
+        return build(path, config, vocabulary, names, stored, _read_values(path, datasets))
 
-        def values() -> Iterator[tuple[str, numpy.ndarray]]:
-            check_storage(path, datasets)
-            for name, item in datasets.items():
-                yield name, read_values(path, item)
 
-        return build(path, config, vocabulary, names, stored, values())
+@contextlib.contextmanager
+def _name_file(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError, LookupError, TypeError, ValueError) as error:  # Those of h5py.
+        raise ValueError(f"{path} is not a complete HDF5 file: {error}") from error
+
+
+@contextlib.contextmanager
+def _open_datasets(path: Path) -> Iterator[dict[str, h5py.Dataset]]:
+    """YIELDS (dict): The datasets of the biLM by name. Nothing but declarations is read."""
+    datasets: dict[str, h5py.Dataset] = {}
+
+    def visit(name: str, item: object) -> None:
+        if isinstance(item, h5py.Dataset) and name.startswith(GROUPS):
+            datasets[name] = item
+            item.dtype  # noqa: B018  An error for a type that NumPy does not have.
+
+    with _name_file(path):
+        file = h5py.File(path, "r")
+    with file:
+        with _name_file(path):
+            file.visititems(visit)
+        yield datasets
+
+
+def _read_values(
+    path: Path, datasets: Mapping[str, h5py.Dataset]
+) -> Iterator[tuple[str, numpy.ndarray]]:
+    """YIELDS (tuple): Names and values, in the byte order of this machine."""
+    n_declared, size = 0, path.stat().st_size
+    for name, item in datasets.items():
+        with _name_file(path):
+            is_elsewhere = item.is_virtual or item.external
+            has_filters = item.id.get_create_plist().get_nfilters() > 0
+            n_missing = item.nbytes - item.id.get_storage_size()
+            n_declared += item.nbytes
+        if is_elsewhere or has_filters or n_missing > 0 or n_declared > size:
+            raise ValueError(
+                f"{path}: the data of {name} are in other files, compressed or otherwise filtered, "
+                "or not complete: refused. Where you trust the file, store them as they are "
+                "(h5repack -f NONE)"
+            )
+    for name, item in datasets.items():
+        with _name_file(path):
+            yield name, numpy.asarray(item[()], dtype=item.dtype.newbyteorder("="))
 
 
 def build(
@@ -155,15 +201,16 @@ def build(
     return model
 
 
+@no_fork()
 def write(model: BiLM, folder: Path, *, half: bool = False) -> None:
-    """Write a folder of `options.json`, `weights.hdf5` and, for word input, `vocab.txt`.
-    An existing folder is replaced when the new one is complete.
+    """Write a folder. An existing one is replaced when the new one is complete.
 
     half (bool): Write float16. The default is float32, which all other ELMo software reads.
     RAISES (ValueError): If the model has settings that the format does not know.
     """
     _check_layout(model.config, folder)
-    tensors = stored_tensors(model, torch.float16 if half else torch.float32)
+    dtype = torch.float16 if half else torch.float32
+    tensors = {name: stored_tensor(name, x, dtype) for name, x in model.named_parameters()}
     with atomic_folder(folder) as new:
         with h5py.File(new / WEIGHTS, "w") as file:
             for dataset, (name, (_, to_file)) in name_map(model.config).items():

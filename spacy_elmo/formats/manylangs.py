@@ -6,7 +6,7 @@
 | the architecture   | JSON; often missing: that of the published models is built in     |
 | char.dic, word.dic | per line an entry, a tab and the row of its embedding             |
 | token_embedder.pkl | the state dict of `ConvTokenEmbedder`                             |
-| encoder.pkl        | the state dict of `ElmobiLm`: see `allennlp_modules`                       |
+| encoder.pkl        | the state dict of `ElmobiLm`: see `allennlp_modules`              |
 
 Begin and end of a word are swapped there (`elmoformanylangs/elmo.py`): the entry `<eow>` comes
 first. The reader gives each its right name.
@@ -21,14 +21,19 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple, Optional
 
 import torch
-from torch import Tensor
 
 from ..bilm.config import DICTIONARY_SPECIALS, BiLMConfig
 from ..bilm.model import BiLM
 from ..bilm.token_encoder import UNKNOWN
-from .allennlp_modules import highway_parameters, highway_shapes, lstm_parameters, lstm_shapes
+from .allennlp_modules import (
+    check_state,
+    encoder_parameters,
+    encoder_shapes,
+    lstm_parameters,
+    lstm_shapes,
+)
 from .options import read_json
-from .parameters import check_tensors, empty_model, to_float32
+from .parameters import empty_model
 from .pickles import read_tensors
 
 NAME = "manylangs"
@@ -37,16 +42,10 @@ SUFFIXES = ()
 
 _CONFIG, _ENCODER, _EMBEDDER = "config.json", "encoder.pkl", "token_embedder.pkl"
 _CHARACTERS, _WORDS = "char.dic", "word.dic"
-_WORD_TABLE, _CHARACTER_TABLE = "word_emb_layer.embedding.weight", "char_emb_layer.embedding.weight"
+_TABLE, _CONVOLUTION = "{}_emb_layer.embedding.weight", "convolutions.{}"
 # An entry of white space is stripped when a line is read: the original puts this in its place.
 _WHITESPACE = "\u3000"
 _SWAPPED = {"<bow>": "<eow>", "<eow>": "<bow>"}
-# Names of settings in messages, and those of the architecture's file.
-_SETTINGS = {
-    "char_cnn.embedding.dim": "token_embedder.char_dim",
-    "char_cnn.": "token_embedder.",
-    "lstm.": "encoder.",
-}
 
 # The architecture of all published models; both names stand for the same.
 _PUBLISHED_NAMES = ("cnn_50_100_512_4096_sample.json", "cnn_0_100_512_4096_sample.json")
@@ -68,7 +67,7 @@ class _Dictionary(NamedTuple):
 
     entries (list[str]): In the order of their rows.
     rows (list[int]): The row of each. Rows of entries that come again are left out.
-    n_lines (int): Lines of the file.
+    n_lines (int): Lines of the file: the rows of its table.
     """
 
     entries: list[str]
@@ -81,15 +80,6 @@ def detect(path: Path, start: bytes) -> bool:
     return path.is_dir() and bool(_model_folders(path))
 
 
-def missing_files(folder: Path) -> list[str]:
-    """RETURNS (list): What a folder that has a part of a model lacks; empty if it has none."""
-    needed = {_CONFIG, _CHARACTERS, _ENCODER, _EMBEDDER}
-    there = {name for name in needed if (folder / name).is_file()}
-    if there == {_CONFIG}:  # Many programs have a file of this name.
-        there = there if b'"config_path"' in (folder / _CONFIG).read_bytes() else set()
-    return sorted(needed - there) if there else []
-
-
 def read(path: Path, options: Optional[Path] = None) -> BiLM:
     """Read a folder.
 
@@ -100,40 +90,44 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
     if others:
         names = ", ".join(one.name for one in (folder, *others))
         raise ValueError(f"{path} holds several models ({names}): give one of these folders")
-    characters = _read_dictionary(folder / _CHARACTERS, DICTIONARY_SPECIALS)
-    characters = characters._replace(entries=[_SWAPPED.get(x, x) for x in characters.entries])
     architecture, source = _read_architecture(folder, options)
-    words = None
-    if _has_words(architecture):
-        words = _read_dictionary(folder / _WORDS, (UNKNOWN,))
+    dictionaries = {"char": _read_dictionary(folder / _CHARACTERS, DICTIONARY_SPECIALS)}
+    if _section(architecture, "token_embedder").get("word_dim"):
+        dictionaries["word"] = _read_dictionary(folder / _WORDS, (UNKNOWN,))
     try:
-        config = _make_config(architecture, characters, words)
+        config = _make_config(architecture, dictionaries)
     except ValueError as error:
-        message = str(error)
-        for ours, theirs in _SETTINGS.items():
-            message = message.replace(ours, theirs)
-        raise ValueError(f"{source}: {message}") from error
-    model = empty_model(config, words and words.entries, folder)
-    shapes = _embedder_shapes(config, folder, characters, words)
-    try:
-        # One file after the other: each is in memory twice while it is converted.
-        lstm = config.lstm
-        values = lstm_parameters(lstm, _read_state(folder / _ENCODER, lstm_shapes(lstm)))
-        tensors = _read_state(folder / _EMBEDDER, shapes)
-        values.update(_embedder_parameters(config, tensors, characters, words))
-    except ValueError as error:
-        if architecture is not _PUBLISHED:
-            raise
-        raise ValueError(f"{error}. The options are {source}") from error
+        raise ValueError(
+            f"{source}: {error} (here, lstm is its encoder and char_cnn its token_embedder)"
+        ) from error
+    char_cnn = config.char_cnn
+    assert char_cnn is not None
+    words = dictionaries["word"].entries if "word" in dictionaries else None
+    model = empty_model(config, words, folder)
+    # One file after the other: each is in memory twice while it is converted.
+    encoder = read_tensors(folder / _ENCODER)
+    encoder = check_state(folder / _ENCODER, encoder, lstm_shapes(config.lstm), source)
+    values = lstm_parameters(config.lstm, encoder)
+    del encoder
+    shapes = encoder_shapes(config, _CONVOLUTION)
+    for name, dictionary in dictionaries.items():
+        width = char_cnn.word_dim if name == "word" else char_cnn.embedding_dim
+        shapes[_TABLE.format(name)] = dictionary.n_lines, width
+    embedder = read_tensors(folder / _EMBEDDER)
+    embedder = check_state(folder / _EMBEDDER, embedder, shapes, source)
+    values |= encoder_parameters(config, embedder, _CONVOLUTION)
+    for name, dictionary in dictionaries.items():
+        table = embedder[_TABLE.format(name)]
+        values[f"token_encoder.{name}_embedding.weight"] = table[torch.tensor(dictionary.rows)]
     model.load_state_dict(values, assign=True)
     return model
 
 
 def _model_folders(path: Path) -> list[Path]:
-    """RETURNS (list): The folder if it is of a model, else those of models in it."""
+    """RETURNS (list): The folder if it is of a model, or of a part of one, else those in it."""
 
     def is_model(folder: Path) -> bool:
-        return all((folder / name).is_file() for name in (_ENCODER, _EMBEDDER))
+        return any((folder / name).is_file() for name in (_ENCODER, _EMBEDDER))
 
     return [path] if is_model(path) else [x for x in sorted(path.glob("*.model")) if is_model(x)]
 
@@ -148,43 +142,34 @@ def _read_architecture(folder: Path, options: Optional[Path]) -> tuple[Any, str]
         # Often a path of the machine of the training. No file outside of the folder is read.
         inside, name = PurePosixPath(named), PureWindowsPath(named).name
         is_inside = not inside.is_absolute() and ".." not in inside.parts
-        candidates = [named, name] if is_inside else [name]
         # This function returns False for impossible names, too.
-        files = [x for x in candidates if isfile(folder / x)]
-        if files:
-            options = folder / files[0]
-        elif name in _PUBLISHED_NAMES:
+        files = [x for x in (named if is_inside else name, name) if isfile(folder / x)]
+        if not files and name in _PUBLISHED_NAMES:
             return _PUBLISHED, f"the published architecture, as {folder} lacks {name}"
-        else:
+        if not files:
             raise ValueError(
                 f"{folder} lacks its architecture, {name or named!r:.80}: copy the JSON file with "
                 f"the sections encoder and token_embedder there, or give it as the options"
             )
+        options = folder / files[0]
     return read_json(options), str(options)
 
 
-def _has_words(architecture: Any) -> bool:
-    section = architecture.get("token_embedder") if isinstance(architecture, Mapping) else None
-    return isinstance(section, Mapping) and bool(section.get("word_dim"))
+def _section(architecture: Any, name: str) -> Mapping[str, Any]:
+    """RETURNS (Mapping): A section of an architecture; empty if it has none."""
+    section = architecture.get(name) if isinstance(architecture, Mapping) else None
+    return section if isinstance(section, Mapping) else {}
 
 
-def _make_config(
-    architecture: Any, characters: _Dictionary, words: Optional[_Dictionary]
-) -> BiLMConfig:
+def _make_config(architecture: Any, dictionaries: Mapping[str, _Dictionary]) -> BiLMConfig:
     """RAISES (ValueError): If a setting is missing, wrong, or of a network that is not an ELMo."""
-    sections = []
-    for section, name in (("encoder", "elmo"), ("token_embedder", "cnn")):
-        settings = architecture.get(section) if isinstance(architecture, Mapping) else None
-        if not isinstance(settings, Mapping):
-            raise ValueError(f"no section {section!r}: is it an architecture of ELMoForManyLangs?")
-        if settings.get("name") != name:
-            raise ValueError(
-                f"{section}.name is {settings.get('name')!r:.80}, but only {name!r} is read"
-            )
-        sections.append(settings)
-    encoder, embedder = sections
-    if embedder.get("char_dim") == 0:
-        raise ValueError("token_embedder.char_dim is 0, but only models with characters are read")
+    encoder, embedder = (_section(architecture, name) for name in ("encoder", "token_embedder"))
+    kinds = encoder.get("name"), embedder.get("name")
+    if kinds != ("elmo", "cnn") or embedder.get("char_dim") == 0:
+        raise ValueError(
+            "only models with an encoder of the name 'elmo' and a token_embedder of the name 'cnn' "
+            f"with characters are read, found {kinds!r:.80}, char_dim {embedder.get('char_dim')}"
+        )
 
     def select(section: Mapping, *names: str) -> dict[str, Any]:
         return {name: section.get(name, MISSING) for name in names}
@@ -194,10 +179,12 @@ def _make_config(
         embedder, "activation", "filters", "n_highway", "max_characters_per_token", "word_dim"
     )
     char_cnn["embedding"] = {"dim": embedder.get("char_dim", MISSING)}
+    char_cnn["characters"] = [_SWAPPED.get(x, x) for x in dictionaries["char"].entries]
+    words = dictionaries.get("word")
     return BiLMConfig.from_options(
         {
             "lstm": {**lstm, "use_skip_connections": True, "projection": True},
-            "char_cnn": {**char_cnn, "projection": True, "characters": characters.entries},
+            "char_cnn": {**char_cnn, "projection": True},
             "n_tokens_vocab": words and len(words.entries),
         }
     )
@@ -210,92 +197,26 @@ def _read_dictionary(path: Path, specials: Collection[str]) -> _Dictionary:
     RAISES (ValueError): If the file is missing, is not UTF-8, has a line of another kind, or lacks
         an entry.
     """
-    if not path.is_file():
-        raise ValueError(f"a model of ELMoForManyLangs needs {path.name}: no such file: {path}")
     try:
         # Not splitlines(): it splits at entries of some scripts.
         lines = path.read_bytes().decode("utf8").removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"{path} cannot be read as UTF-8 text, and a model of ELMoForManyLangs needs it: "
+            f"{error}"
+        ) from error
     rows: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
         fields = line.strip().split("\t")
         entry, row = [_WHITESPACE, *fields] if len(fields) == 1 else [*fields, ""][:2]
-        if len(fields) > 2 or not (row.isascii() and row.isdecimal() and len(row) < 10):
+        is_row = row.isascii() and row.isdecimal() and len(row) < 10
+        if len(fields) > 2 or not is_row or int(row) >= len(lines):
             raise ValueError(
-                f"{path}, line {number}: expected an entry, a tab and a number, found {line!r:.80}"
+                f"{path}, line {number}: expected an entry, a tab and a number below the number of "
+                f"lines ({len(lines)}), found {line!r:.80}"
             )
         rows[entry] = int(row)
     if absent := [entry for entry in specials if entry not in rows]:
         raise ValueError(f"{path} lacks the entries {', '.join(absent)}")
     entries = sorted(rows, key=rows.__getitem__)
     return _Dictionary(entries, [rows[entry] for entry in entries], len(lines))
-
-
-def _embedder_shapes(
-    config: BiLMConfig, folder: Path, characters: _Dictionary, words: Optional[_Dictionary]
-) -> dict[str, tuple[int, ...]]:
-    """RETURNS (dict): The shapes of the tensors in token_embedder.pkl.
-    RAISES (ValueError): If a dictionary has rows beyond its table."""
-    char_cnn = config.char_cnn
-    assert char_cnn is not None
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name, file, dictionary, dim in (
-        (_WORD_TABLE, _WORDS, words, char_cnn.word_dim),
-        (_CHARACTER_TABLE, _CHARACTERS, characters, char_cnn.embedding_dim),
-    ):
-        if dictionary is not None:
-            if dictionary.rows[-1] >= dictionary.n_lines:
-                raise ValueError(
-                    f"{folder / file} has {dictionary.n_lines} lines, but the entry "
-                    f"{dictionary.entries[-1]!r:.80} has the row {dictionary.rows[-1]}"
-                )
-            shapes[name] = dictionary.n_lines, dim
-    for i, (width, number) in enumerate(char_cnn.filters):
-        shapes[f"convolutions.{i}.weight"] = number, char_cnn.embedding_dim, width
-        shapes[f"convolutions.{i}.bias"] = (number,)
-    shapes.update(highway_shapes(char_cnn.n_filters, char_cnn.n_highway, "highways."))
-    p = config.projection_dim
-    shapes["projection.weight"] = p, char_cnn.word_dim + char_cnn.n_filters
-    shapes["projection.bias"] = (p,)
-    return shapes
-
-
-def _embedder_parameters(
-    config: BiLMConfig,
-    tensors: Mapping[str, Tensor],
-    characters: _Dictionary,
-    words: Optional[_Dictionary],
-) -> dict[str, Tensor]:
-    """RETURNS (dict): The parameters of a `CharCNN` by name."""
-    assert config.char_cnn is not None
-    values = {
-        f"token_encoder.{name}": tensor.clone()  # Tensors of a pickle may share memory.
-        for name, tensor in tensors.items()
-        if name.startswith(("convolutions.", "projection."))
-    }
-    values.update(highway_parameters(config.char_cnn.n_highway, tensors, "highways."))
-    rows = torch.tensor(characters.rows)
-    values["token_encoder.char_embedding.weight"] = tensors[_CHARACTER_TABLE][rows]
-    if words is not None:
-        rows = torch.tensor(words.rows)
-        values["token_encoder.word_embedding.weight"] = tensors[_WORD_TABLE][rows]
-    return values
-
-
-def _read_state(path: Path, expected: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """RETURNS (dict): The tensors of a pickle, float32.
-    RAISES (ValueError): If a name, a shape, a type or a value is another one."""
-    tensors = read_tensors(path)
-    for table, file in ((_WORD_TABLE, _WORDS), (_CHARACTER_TABLE, _CHARACTERS)):
-        if table in expected and table in tensors and tensors[table].dim() == 2:
-            n_lines, n_rows = expected[table][0], len(tensors[table])
-            if n_lines != n_rows:
-                raise ValueError(
-                    f"{path.with_name(file)} has {n_lines} lines, but {path.name} has {n_rows} "
-                    f"embeddings ({table}): they are of different models, or the download is "
-                    "damaged"
-                )
-    stored = {x: (t.shape, str(t.dtype).removeprefix("torch.")) for x, t in tensors.items()}
-    check_tensors(path, expected, stored)
-    return {name: to_float32(path, name, tensor) for name, tensor in tensors.items()}

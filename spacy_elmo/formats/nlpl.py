@@ -18,14 +18,12 @@ class Origin(NamedTuple):
 
     language (Optional[str]): The ISO 639-3 code of the training text, if all of it has one.
     is_lemmatized (bool): Whether the training text was lemmas.
-    corpus (str): The training text.
     url (str): The permanent address.
     author (str): The names of its creators.
     """
 
     language: Optional[str]
     is_lemmatized: bool
-    corpus: str
     url: str
     author: str
 
@@ -36,13 +34,10 @@ def read_origin(path: Path) -> Optional[Origin]:
     path (Path): A file of weights, a folder with them, or either in an archive.
     RETURNS (Optional[Origin]): None if there is none, or if it is not of NLPL.
     """
-    meta: Any = None
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        if is_archive(path):
-            meta = json.loads(read_member(path, _META) or b"null")
-        else:
-            folder = path if path.is_dir() else path.parent
-            meta = json.loads((folder / _META).read_bytes())
+    folder, meta = path if path.is_dir() else path.parent, None
+    with contextlib.suppress(Exception):  # Of a damaged archive, any: its weights are refused.
+        packed = is_archive(path)
+        meta = json.loads(read_member(path, _META) if packed else (folder / _META).read_bytes())
     if not isinstance(meta, Mapping) or "corpus" not in meta:
         return None
     corpora, creators = _objects(meta["corpus"]), _objects(meta.get("creators"))
@@ -50,7 +45,6 @@ def read_origin(path: Path) -> Optional[Origin]:
     return Origin(
         language=languages.pop() if len(languages) == 1 else None,
         is_lemmatized=any(str(x.get("lemmatized")).lower() == "true" for x in corpora),
-        corpus=", ".join(str(x["description"]) for x in corpora if "description" in x),
         url=str(meta.get("handle", "")),
         author=", ".join(str(x["name"]) for x in creators if "name" in x),
     )

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ..bilm.config import BiLMConfig
-from .foreign import describe_foreign
 
 OPTIONS = "options.json"
 VOCABULARY = "vocab.txt"
@@ -55,15 +54,12 @@ def read_options(path: Path) -> BiLMConfig:
 
 
 def read_json(path: Path) -> Any:
-    """RETURNS (Any): The contents of an options file.
-    RAISES (ValueError): If the file is missing or is not JSON."""
-    if not path.is_file():
-        raise ValueError(f"no such options file: {path}")
+    """RAISES (ValueError): If an options file is missing or is not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise ValueError(f"no such options file: {path}") from error
     except (ValueError, RecursionError) as error:  # ValueError: also for a number of 5,000 digits.
-        if (other := describe_foreign(path)) is not None:
-            raise ValueError(f"{path} is {other}") from error
         raise ValueError(
             f"{path} is not a JSON file: {error}. Were options and weights swapped?"
         ) from error
@@ -75,19 +71,17 @@ def read_vocabulary(path: Path, *, exact: bool = False) -> list[str]:
 
     path (Path): The file. If there is none, one compressed with gzip, PATH.gz, is read.
     exact (bool): Take every line as it is.
-    RAISES (ValueError): If the file is missing or is not UTF-8.
+    RAISES (ValueError): If the file is missing, damaged or not UTF-8.
     """
     packed = path.with_name(f"{path.name}.gz")
-    if path.is_file():
-        data = path.read_bytes()
-    elif packed.is_file():
-        path, data = packed, _decompress(packed)
-    else:
+    if not path.is_file() and not packed.is_file():
         raise ValueError(f"a biLM with word input needs its vocabulary: no such file: {path}")
+    path = path if path.is_file() else packed
     try:
+        data = path.read_bytes() if path != packed else _decompress(packed)
         text = data.decode("utf-8" if exact else "utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text: {error}") from error
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        raise ValueError(f"{path} cannot be read as UTF-8 text: {error}") from error
     # Not splitlines(): a word may hold any character except a line feed. A word of whitespace alone
     # stays as it is.
     lines = text.removesuffix("\n").split("\n")
@@ -98,15 +92,11 @@ def read_vocabulary(path: Path, *, exact: bool = False) -> list[str]:
 
 
 def _decompress(path: Path) -> bytes:
-    """RAISES (ValueError): If the file is damaged, or larger than a vocabulary can be."""
     limit = _MAX_COMPRESSION * path.stat().st_size
-    try:
-        with gzip.open(path) as file:
-            data = file.read(limit + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} cannot be unpacked: {error}") from error
+    with gzip.open(path) as file:
+        data = file.read(limit + 1)
     if len(data) > limit:
-        raise ValueError(f"{path} unpacks to more than {limit:,} bytes, as no vocabulary does")
+        raise ValueError(f"it unpacks to more than {limit:,} bytes, as no vocabulary does")
     return data
 
 

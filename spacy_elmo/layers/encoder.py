@@ -19,7 +19,7 @@ from thinc.types import ArgsKwargs, Floats3d
 from ..bilm import BiLM
 from ..bilm.forking import no_fork
 from ..bilm.mixed_precision import usable_mixed_precision
-from ..formats import native
+from ..formats import safetensors_format
 from ..inference import Session, Settings, current_session, release_session
 from ..inference.settings import Precision, check_precision
 from ..segmenters import Segmenter, Sequences
@@ -171,7 +171,7 @@ class ElmoShim(PyTorchShim):
             # The saved pipeline must not need the original files, even if this one never ran.
             with no_fork(), _LOADING:
                 bilm = self._model if isinstance(self._model, BiLM) else self._read()
-            state = native.to_bytes(bilm)
+            state = safetensors_format.to_bytes(bilm)
         return srsly.msgpack_dumps({"config": self.cfg, "state": state})
 
     def from_bytes(self, bytes_data: bytes) -> ElmoShim:
@@ -179,7 +179,7 @@ class ElmoShim(PyTorchShim):
         self.cfg = message["config"]
         if message["state"]:  # Else it was saved before it had weights.
             with _ordinary_tensors():
-                bilm = native.from_bytes(message["state"], keep_int8=True)
+                bilm = safetensors_format.from_bytes(message["state"], keep_int8=True)
             self.set_bilm(bilm)
         return self
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from ..bilm import BiLM
 from ..bilm.validation import validate
 from ..files import save_tensors
-from ..formats import bilm_tf, find_format, read_vocabulary, unpacked
+from ..formats import find_format, read_vocabulary, unpacked
 from ..weights import is_pipeline
 from .config import LossConfig
 from .language_model import LanguageModel
@@ -87,9 +87,10 @@ def find_head(model: Path) -> Optional[Head]:
     if is_pipeline(model):
         return None
     with unpacked(model) as source:
-        if find_format(source)[0] is not bilm_tf:
+        format, weights = find_format(source)
+        if not hasattr(format, "read_output_layer"):
             return None
-        words, weight, bias, tied = bilm_tf.read_output_layer(source)
+        words, weight, bias, tied = format.read_output_layer(weights)
     try:
         check_vocabulary(words)
     except ValueError as error:

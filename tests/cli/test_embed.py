@@ -21,7 +21,7 @@ from spacy.tokens import Doc, DocBin
 
 from spacy_elmo.bilm import BiLM
 from spacy_elmo.files import exclusive_lock
-from spacy_elmo.formats import native
+from spacy_elmo.formats import safetensors_format
 
 from ..conftest import add_tagger, elmo_pipeline, listener, max_difference, random_bilm, tagged
 from .conftest import fail, run, succeed
@@ -281,7 +281,7 @@ def test_vectors_are_those_of_the_component_that_is_named(text: Path, tmp_path: 
     expected = {}
     for number, name in enumerate("ab"):
         bilm = random_bilm(seed=number)
-        native.write(bilm, tmp_path / name)
+        safetensors_format.write(bilm, tmp_path / name)
         nlp.add_pipe("elmo", name=name, config={"model": {"weights": str(tmp_path / name)}})
         embedded = bilm.embed([line.split() for line in LINES])
         expected[name] = [layers.numpy() for layers in embedded]

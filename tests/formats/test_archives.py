@@ -18,7 +18,7 @@ import pytest
 import spacy
 
 from spacy_elmo import Embedder
-from spacy_elmo.formats import load, native, unpacked
+from spacy_elmo.formats import load, safetensors_format, unpacked
 from spacy_elmo.pretraining.head import find_head
 from spacy_elmo.weights import load_bilm, source_language
 
@@ -86,7 +86,7 @@ def test_models_of_allennlp(seed, tmp_path):
     assert_equal(bilm.embed(sentences), expected)
     scales = numpy.multiply(bilm.trained_mix.weights, bilm.trained_mix.gamma)
     assert_equal([numpy.tensordot(scales, x, 1) for x in bilm.embed(sentences)], mixed)
-    native.write(bilm, tmp_path / "saved")
+    safetensors_format.write(bilm, tmp_path / "saved")
     again = load(tmp_path / "saved")
     assert again.trained_mix == bilm.trained_mix
     assert_equal(again.embed(sentences), expected)

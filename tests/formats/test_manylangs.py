@@ -13,7 +13,7 @@ from spacy.tokens import Doc
 from torch.func import functional_call
 
 from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig
-from spacy_elmo.formats import load, native, round_to_int8
+from spacy_elmo.formats import load, round_to_int8, safetensors_format
 from spacy_elmo.formats import manylangs as reader
 from spacy_elmo.inference import Session, Settings
 
@@ -84,7 +84,7 @@ def test_all_layers_equal_the_reference(seed, tmp_path):
     assert_equal(forward(bilm, sentences), expected)
     # The type cache holds all types.
     assert_equal(bilm.embed(sentences[::-1]), expected[::-1])
-    native.write(bilm, tmp_path / "saved")
+    safetensors_format.write(bilm, tmp_path / "saved")
     assert_equal(load(tmp_path / "saved").embed(sentences), expected)
 
 
@@ -180,8 +180,8 @@ def assert_same(first: BiLM, second: BiLM) -> None:
 def test_round_trips(written, tmp_path):
     bilm = load(written)
     assert bilm.vocabulary is not None
-    assert_same(bilm, native.from_bytes(native.to_bytes(bilm)))
-    native.write(bilm, tmp_path / "saved")
+    assert_same(bilm, safetensors_format.from_bytes(safetensors_format.to_bytes(bilm)))
+    safetensors_format.write(bilm, tmp_path / "saved")
     assert_same(bilm, load(tmp_path / "saved"))
     options = json.loads((tmp_path / "saved" / "options.json").read_text(encoding="utf8"))
     assert BiLMConfig.from_options(options) == bilm.config
@@ -193,7 +193,7 @@ def test_words_of_any_kind_survive_in_vocab_txt(written, tmp_path):
     words = ["<oov>", " padded ", "\u3000", "!!!MAXTERMID", "a b", "\ufeffx", "\r", "\u2028", ""]
     config = load(written).config
     bilm = BiLM(BiLMConfig(config.lstm, config.char_cnn, n_tokens_vocab=len(words)), words)
-    native.write(bilm, tmp_path / "saved")
+    safetensors_format.write(bilm, tmp_path / "saved")
     assert load(tmp_path / "saved").vocabulary == words
 
 
@@ -214,15 +214,15 @@ def test_a_pipeline_saves_the_model(folder, tmp_path):
 def test_weights_in_8_bits(written):
     exact, low = load(written), load(written)
     round_to_int8(low)
-    data = native.to_bytes(low)
+    data = safetensors_format.to_bytes(low)
     int8 = {name for name, x in safetensors.torch.load(data).items() if x.dtype == torch.int8}
     assert {name.rpartition(".")[0] for name in int8} >= {
         "token_encoder.projection",
         "lstm.forward_layers.0",
     }
     assert not any("embedding" in name or "convolutions" in name for name in int8)
-    assert_same(low, native.from_bytes(data))
-    kept = native.from_bytes(data, keep_int8=True)
+    assert_same(low, safetensors_format.from_bytes(data))
+    kept = safetensors_format.from_bytes(data, keep_int8=True)
     sentences = with_words(0)[2]
     results = [Session(x, Settings("int8")).embed(sentences) for x in (exact, low, kept)]
     for layers, *others in zip(*results):
@@ -242,7 +242,7 @@ def test_export_says_what_the_published_layout_cannot_hold(written, tmp_path):
 
 
 def test_hdf5_with_the_options_of_such_a_model_is_refused(written, hdf5_folder):
-    native.write(load(written), hdf5_folder.with_name("saved"))
+    safetensors_format.write(load(written), hdf5_folder.with_name("saved"))
     for name in ("options.json", "vocab.txt"):
         shutil.copy(hdf5_folder.with_name("saved") / name, hdf5_folder / name)
     with pytest.raises(ValueError, match="the published layout"):

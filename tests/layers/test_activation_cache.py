@@ -13,7 +13,7 @@ from spacy.training import Example
 from spacy.util import registry
 from thinc.api import Adam, Model, NumpyOps, get_current_ops, set_current_ops
 
-from spacy_elmo.formats import native
+from spacy_elmo.formats import safetensors_format
 from spacy_elmo.inference import Session
 from spacy_elmo.layers.activation_cache import ActivationCache
 
@@ -123,7 +123,7 @@ def test_impossible_settings(settings, message):
 
 def training_pipeline(path, frozen_components=(), **cache):
     """With a tagger that listens."""
-    native.write(random_bilm(), path / "weights")
+    safetensors_format.write(random_bilm(), path / "weights")
     block = {"@misc": "spacy-elmo.ActivationCache.v1", **cache}
     nlp = elmo_pipeline(path / "weights", activation_cache=block)
     add_tagger(nlp)
@@ -223,7 +223,7 @@ def test_arrays_are_those_of_the_ops_and_the_cache_is_in_main_memory(tmp_path, m
     before, ops = get_current_ops(), FakeGPU()
     set_current_ops(ops)
     try:
-        native.write(random_bilm(), tmp_path / "weights")
+        safetensors_format.write(random_bilm(), tmp_path / "weights")
         block = {"@misc": "spacy-elmo.ActivationCache.v1", "memory_mb": memory_mb}
         block["folder"] = str(tmp_path)
         nlp = elmo_pipeline(tmp_path / "weights", activation_cache=block)

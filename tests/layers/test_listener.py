@@ -18,7 +18,7 @@ from thinc.api import SGD, Adam, NumpyOps
 
 from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
 from spacy_elmo.extensions import get_layers
-from spacy_elmo.formats import native
+from spacy_elmo.formats import safetensors_format
 from spacy_elmo.inference import Session
 from spacy_elmo.layers.batch_layers import BatchLayers
 from spacy_elmo.layers.encoder import get_bilm
@@ -142,7 +142,7 @@ def test_an_annotating_task_between(weights_folder):
 def double_pipeline(tmp_path, mixes):
     """A fine-tuned biLM in float64 under one tagger per mix."""
     bilm = random_bilm()
-    native.write(bilm, tmp_path / "bilm")
+    safetensors_format.write(bilm, tmp_path / "bilm")
     nlp = elmo_pipeline(tmp_path / "bilm", frozen=False)
     for number, mix in enumerate(mixes):
         add_tagger(nlp, listener(mix, grad_factor=1.0 + number), name=f"task{number}")
@@ -369,8 +369,8 @@ def test_sourcing(tmp_path, weights_folder):
 def test_several_upstreams(tmp_path):
     """Each task reads the biLM it names, whichever ran last."""
     other = BiLMConfig(LSTMConfig(10, 5, n_layers=1), CharCNNConfig(((1, 5),), embedding_dim=3))
-    native.write(random_bilm(TINY), tmp_path / "one")
-    native.write(random_bilm(other), tmp_path / "two")
+    safetensors_format.write(random_bilm(TINY), tmp_path / "one")
+    safetensors_format.write(random_bilm(other), tmp_path / "two")
     nlp = spacy.blank("en")
     for name in ("one", "two"):
         model = {"weights": str(tmp_path / name)}
@@ -418,7 +418,7 @@ def trained(weights_folder):
 @pytest.fixture
 def other(tmp_path):
     """A pipeline like `trained`, of another biLM of the same shape."""
-    native.write(random_bilm(seed=1), tmp_path / "other")
+    safetensors_format.write(random_bilm(seed=1), tmp_path / "other")
     return trained_pipeline(tmp_path / "other")
 
 
@@ -571,7 +571,7 @@ def test_layers_of_the_user_are_taken(trained):
 def test_any_upstream_is_the_last_one(tmp_path, weights_folder):
     """A listener to "*" is trained on the last component, and so reads no other's layers; and the
     first one waits for no gradient from it."""
-    native.write(random_bilm(seed=1), tmp_path / "other")
+    safetensors_format.write(random_bilm(seed=1), tmp_path / "other")
     nlp = elmo_pipeline(weights_folder, frozen=False)
     config = {"model": {"weights": str(tmp_path / "other")}, "frozen": False}
     nlp.add_pipe("elmo", name="elmo2", config=config)
@@ -660,7 +660,7 @@ def test_cached_activations_train_the_same(weights_folder):
 def test_new_weights_empty_the_cache(tmp_path, weights_folder):
     """Also if they get the memory of old ones, which have been freed."""
     folders = [weights_folder, tmp_path / "other"]
-    native.write(random_bilm(seed=1), folders[1])
+    safetensors_format.write(random_bilm(seed=1), folders[1])
     expected = [random_bilm(seed=seed).embed([["Money", "flows"]])[0] for seed in (0, 1)]
     nlp = elmo_pipeline(weights_folder)
     add_tagger(nlp)
@@ -738,7 +738,7 @@ def test_no_mix_at_all(weights_folder):
 
 def test_upstream_of_another_shape(tmp_path, weights_folder):
     nlp = initialized(weights_folder)
-    native.write(random_bilm(BiLMConfig(LSTMConfig(12, 8), TINY.char_cnn)), tmp_path / "other")
+    safetensors_format.write(random_bilm(BiLMConfig(LSTMConfig(12, 8), TINY.char_cnn)), tmp_path / "other")
     nlp.get_pipe("elmo").load_weights(tmp_path / "other")
     for use in (lambda: nlp("The bank"), lambda: nlp.update(tagged(nlp))):
         with pytest.raises(ValueError, match="width 12, but its upstream's biLM gives 16"):

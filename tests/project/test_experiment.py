@@ -14,7 +14,7 @@ import spacy
 from spacy.tokens import Doc, DocBin
 from spacy.util import load_config, load_model_from_config
 
-from spacy_elmo.formats import native
+from spacy_elmo.formats import safetensors_format
 
 from ..conftest import random_bilm, run_spacy
 from .conftest import CONFIG_FOLDER, SCRIPTS, script
@@ -86,7 +86,7 @@ def docs(count: int) -> list[Doc]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, count in (("train", 20), ("dev", 6), ("test", 6)):
         DocBin(docs=docs(count)).to_disk(tmp_path / f"{name}.spacy")
-    native.write(random_bilm(), tmp_path / "bilm")
+    safetensors_format.write(random_bilm(), tmp_path / "bilm")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     return tmp_path
@@ -134,7 +134,7 @@ def test_a_run(folder, in_process):
     assert (folder / "training/films/elmo/full/seed-0").is_dir()
     results["3"].write_text("[]")
     assert script("experiment", *ARGUMENTS, *elmo).count("done already") == 1
-    native.write(random_bilm(seed=1), folder / "bilm")
+    safetensors_format.write(random_bilm(seed=1), folder / "bilm")
     output = script("experiment", *ARGUMENTS, *elmo[:4], "--sizes", "3", "--mix", "frozen")
     assert "done already" not in output and results["3"].read_bytes() != before
 
@@ -167,7 +167,7 @@ def test_fingerprints(folder):
 
     before, comparable = fingerprints()
     assert fingerprints() == (before, comparable)
-    native.write(random_bilm(seed=1), folder / "other")
+    safetensors_format.write(random_bilm(seed=1), folder / "other")
     for same in ({"weights": "other"}, {"mix": "learned"}, {"system": "baseline"}):
         result = fingerprints(**same)
         assert result[0] != before and result[1] == comparable, same

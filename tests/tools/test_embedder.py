@@ -8,7 +8,7 @@ import pytest
 import spacy
 import torch
 
-from spacy_elmo.formats import native
+from spacy_elmo.formats import safetensors_format
 from spacy_elmo.tools.embedder import Embedder
 
 from ..conftest import TINY_WORDS, max_difference, random_bilm
@@ -274,7 +274,7 @@ def test_outputs_of_nothing(embedder):
 
 def test_word_input(tmp_path):
     bilm = random_bilm(TINY_WORDS)
-    native.write(bilm, tmp_path / "words")
+    safetensors_format.write(bilm, tmp_path / "words")
     layers = Embedder(tmp_path / "words").embed_sentence(["the", "unheard-of"])
     assert max_difference(layers, reference_layers(bilm, ["the", "unheard-of"]).layers) <= 1e-5
 

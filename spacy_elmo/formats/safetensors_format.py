@@ -1,10 +1,7 @@
 """The format of this package: a safetensors file with its options, and `options.json` beside it.
 
-Tensors are named like the model's parameters. Each is stored as int8 or as float16 if that is
-exact, else as float32: weights do not change when they are saved. Only the products of the LSTMs,
-highways and projections are stored as int8 (see `round_to_int8`): `values * scale`, where the
-scales of NAME are a tensor NAME.scales, float32, of shape (products, rows). A gate_weight has two
-products side by side, of the input and of the previous output; other tensors have one.
+Tensors are named like the model's parameters. Each is stored as int8 (see `int8`) or as float16 if
+that is exact, else as float32: weights do not change when they are saved.
 
 The metadata key `spacy-elmo` is JSON with `options` and `vocabulary` (null for character input), so
 that no other file is needed, and `mix` if the weights came with a trained one.
@@ -25,17 +22,16 @@ from torch import Tensor
 
 from ..bilm.config import BiLMConfig
 from ..bilm.forking import no_fork
-from ..bilm.int8 import Int8Weight, named_weights
 from ..bilm.mixes import TrainedMix
-from ..bilm.model import BiLM, LSTMLayer
+from ..bilm.model import BiLM
 from ..files import atomic_folder, save_tensors
+from . import int8
 from .options import read_files_beside, write_options
 from .parameters import (
     as_half_if_exact,
-    as_int8_if_exact,
     check_tensors,
+    declared,
     empty_model,
-    int8_widths,
     stored_tensor,
     to_float32,
 )
@@ -45,14 +41,11 @@ DESCRIPTION = "the format of this package, safetensors with options"
 SUFFIXES = (".safetensors",)
 WEIGHTS = "weights.safetensors"
 _METADATA = "spacy-elmo"
-_SCALES = ".scales"
-_MAX_SCALE = 1e36  # Products with numbers of 8 bits are finite.
 
 
 def detect(path: Path, start: bytes) -> bool:
     """RETURNS (bool): Whether this is a safetensors file: the length of the header, then the header
     as JSON."""
-    # A length may start with 0x80, as pickles do.
     return start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= path.stat().st_size
 
 
@@ -77,8 +70,7 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
 
 
 def write(model: BiLM, folder: Path, *, half: bool = False) -> None:
-    """Write a folder of `options.json`, `weights.safetensors` and, for word input, `vocab.txt`.
-    An existing folder is replaced when the new one is complete.
+    """Write a folder. An existing one is replaced when the new one is complete.
 
     half (bool): Not used. Tensors are int8 or float16 whenever that is exact.
     """
@@ -130,50 +122,25 @@ def _build(
         with contextlib.suppress(ValueError):
             *_, mix = _read_metadata(metadata, source)
     model = empty_model(config, vocabulary, source)
-    expected = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    stored = {x: (t.shape, str(t.dtype).removeprefix("torch.")) for x, t in tensors.items()}
-    int8 = {x: w for x, w in int8_widths(model).items() if stored.get(x, (0, ""))[1] == "int8"}
-    scales = {name + _SCALES: (len(w), expected[name][0]) for name, w in int8.items()}
-    check_tensors(source, {**expected, **scales}, stored, int8)
-    values = {}
-    for name in expected:
-        if name not in int8:
+    expected: dict[str, Sequence[int]] = {x: p.shape for x, p in model.named_parameters()}
+    scales = int8.scale_shapes(model, tensors)
+    expected.update({name + int8.SCALES: shape for name, shape in scales.items()})
+    check_tensors(source, expected, declared(tensors), scales)
+    values = int8.decode(source, model, tensors, keep_int8)
+    for name, _ in model.named_parameters():
+        if name not in scales:
             values[name] = to_float32(source, name, tensors[name])
-            continue
-        weight = Int8Weight(tensors[name], _read_scales(source, name, tensors), int8[name])
-        owner, _, key = name.rpartition(".")
-        layer = model.get_submodule(owner)
-        if keep_int8 and isinstance(layer, LSTMLayer):
-            layer.int8[key] = weight
-        else:
-            values[name] = weight.dequantize()
     model.load_state_dict(values, assign=True, strict=not keep_int8)
     model.trained_mix = mix
     return model
 
 
-def _read_scales(source: object, name: str, tensors: Mapping[str, Tensor]) -> Tensor:
-    scales = to_float32(source, name + _SCALES, tensors[name + _SCALES])
-    if not ((scales > 0) & (scales < _MAX_SCALE)).all():
-        raise ValueError(
-            f"{source}: {name}{_SCALES} must hold numbers between 0 and {_MAX_SCALE:g}, found "
-            f"{scales.min():g} to {scales.max():g}"
-        )
-    return scales
-
-
 @no_fork()
 def _stored(model: BiLM) -> dict[str, Tensor]:
-    tensors, widths = {}, int8_widths(model)
-    for name, weight in named_weights(model):
-        if not isinstance(weight, Int8Weight):
-            weight = stored_tensor(name, weight)
-            if name in widths:
-                weight = as_int8_if_exact(weight, widths[name])
-        if isinstance(weight, Int8Weight):
-            tensors[name], tensors[name + _SCALES] = weight.values, weight.scales
-        else:
-            tensors[name] = as_half_if_exact(weight)
+    tensors = int8.encode(model)
+    for name, weight in model.named_parameters():
+        if name not in tensors:
+            tensors[name] = as_half_if_exact(stored_tensor(name, weight))
     return tensors
 
 
@@ -192,11 +159,11 @@ def _read_metadata(
         raise ValueError(f"{source} does not hold its options: put options.json beside it")
     try:
         contents: Any = json.loads(metadata[_METADATA])
-        options, vocabulary = contents["options"], contents["vocabulary"]
+        config, vocabulary = BiLMConfig.from_options(contents["options"]), contents["vocabulary"]
         words = [] if vocabulary is None else vocabulary
-        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        if not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
             raise TypeError("the vocabulary is not a list of words")
-        config, mix = BiLMConfig.from_options(options), contents.get("mix")
+        mix = contents.get("mix")
         if mix is not None:
             mix = TrainedMix(list(map(float, mix["weights"])), float(mix["gamma"]))
             numbers = (*mix.weights, mix.gamma)
