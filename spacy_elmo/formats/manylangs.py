@@ -114,6 +114,7 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
         width = char_cnn.word_dim if name == "word" else char_cnn.embedding_dim
         shapes[_TABLE.format(name)] = dictionary.n_lines, width
     embedder = read_tensors(folder / _EMBEDDER)
+    source = f"{source}; a row of a table for each line of {_CHARACTERS} and {_WORDS}"
     embedder = check_state(folder / _EMBEDDER, embedder, shapes, source)
     values |= encoder_parameters(config, embedder, _CONVOLUTION)
     for name, dictionary in dictionaries.items():

@@ -1,14 +1,14 @@
 """Hostile files of every family.
 
-Each writer makes a whole model in which one thing is hostile: a reader that does not mind it either
-succeeds, or does what the file wants. What it wants is harmless: to create a marker (a path that
-the caller chooses), to be read through a link, or to use a few gigabytes.
+Each is a whole model in which one thing is hostile: a reader that does not mind it either succeeds,
+or does what the file wants. What it wants is harmless: to create a marker (a path that the caller
+chooses), to be read through a link, or to use a few gigabytes.
 """
 
 from __future__ import annotations
 
+import gzip
 import io
-import json
 import pickle
 import stat
 import struct
@@ -23,11 +23,12 @@ import h5py
 import numpy
 import torch
 
-from . import allennlp_archive, bilm_tf, manylangs, network, nlpl, one_layer_hdf5, tensor_bundle
+from . import allennlp_archive, bilm_tf, manylangs, one_layer_hdf5, tensor_bundle
 from .network import Architecture, Weights
 from .torch_files import pickle_length, state_dict_bytes, unicode_opcode
 
-BOMB = 3 << 30  # Bytes that a bomb unpacks to.
+STEP = 1 << 24
+STEPS = 192  # A bomb unpacks to three gigabytes.
 
 
 def model(family, seed: int = 0, **settings) -> tuple[Architecture, Weights]:  # type: ignore[no-untyped-def]
@@ -181,166 +182,92 @@ def pickled_allennlp(path: Path, kind: str, container: str, marker: Path) -> Pat
     return path
 
 
-# State dicts that only hold what may be loaded
-
-STATE_DICTS = ("expanded", "sparse", "meta", "list", "numbered", "strings", "half empty")
+# Pickles that take memory and execute nothing
 
 
-def state_dict(path: Path, kind: str) -> Path:
-    """An ELMoForManyLangs folder whose token embedder loads without code, and is no use.
-
-    kind (str): "expanded" (the word table and the projection are terabytes by their shapes, which
-        the architecture confirms; each is stored as one number), "sparse" (the same, without any
-        number), "meta" (tensors without data), "list" (of tensors), "numbered" (keys are numbers),
-        "strings" (in place of tensors), "half empty" (a tensor is missing).
-    """
-    architecture, weights = model(manylangs, seed=1)
-    words, projection = "word_emb_layer.embedding.weight", "projection.weight"
-    if kind in ("expanded", "sparse"):
-        architecture = architecture | {"word_dim": 1 << 40}
-    manylangs.write(path, architecture, weights)
-    embedder = {k: v for k, v in weights.items() if not k.startswith(manylangs.DIRECTIONS)}
-    tensors = {name: torch.from_numpy(array) for name, array in embedder.items()}
-    if kind in ("expanded", "sparse"):
-        features = network.total_filters(architecture)
-        sizes = {
-            words: (len(architecture["words"]), architecture["word_dim"]),
-            projection: (architecture["projection_dim"], architecture["word_dim"] + features),
-        }
-        for name, size in sizes.items():
-            place = torch.zeros((2, 0), dtype=torch.int64)
-            tensors[name] = (
-                torch.ones(1).expand(*size)
-                if kind == "expanded"
-                else torch.sparse_coo_tensor(place, torch.zeros(0), size, check_invariants=True)
-            )
-    state: Any = {
-        "meta": lambda: {name: tensor.to("meta") for name, tensor in tensors.items()},
-        "list": lambda: list(tensors.values()),
-        "numbered": lambda: dict(enumerate(tensors.values())),
-        "strings": lambda: dict.fromkeys(tensors, "weights"),
-        "half empty": lambda: {k: v for k, v in tensors.items() if k != projection},
-    }.get(kind, lambda: tensors)()
-    torch.save(state, path / "token_embedder.pkl", _use_new_zipfile_serialization=False)
-    return path
+def greedy_pickles() -> dict[str, bytes]:
+    """State dicts for `weights.th`, by what is wrong."""
+    programs = {
+        "nested": b"}N" + b"\x85" * 60_000 + b"Ns.",
+        "bytearray": b"cbuiltins\nbytearray\nJ\0\0\0\x70\x85R.",
+        "number": b"}\x8a\x06\0\0\0\0\0\x01Ns.",
+        "storage": b"(X\x07\0\0\0storagectorch\nFloatStorage\n"
+        b"X\x01\0\0\0aX\x03\0\0\0cpuJ\0\0\0\x70NtQ.",
+    }
+    start = [pickle.dumps(x, 2) for x in (0x1950A86A20F9469CFC6C, 1001, {})]
+    files = {
+        name: b"".join([*start, b"\x80\x02" + program, pickle.dumps([], 2)])
+        for name, program in programs.items()
+    }
+    place = torch.zeros((2, 0), dtype=torch.int64)
+    values = {
+        "expanded": {"x": torch.ones(1).expand(1 << 40, 4)},
+        "sparse": {
+            "x": torch.sparse_coo_tensor(place, torch.zeros(0), (1 << 40, 4), check_invariants=True)
+        },
+        "list": [torch.ones(2)],
+        "strings": {"x": "weights"},
+    }
+    for name, value in values.items():
+        file = io.BytesIO()
+        torch.save(value, file)
+        files[name] = file.getvalue()
+    return files
 
 
-ABSURD = {"dim": 1 << 33, "projection_dim": 1 << 33, "n_layers": 1 << 33, "n_highway": 1 << 33}
-ABSURD |= {"max_characters_per_token": 1 << 33, "char_dim": 1 << 33}
-OPTIONS = (*ABSURD, "filters", "negative", "nested")
+# Zips and tars
+
+ZIP_SLIPS = ("parent", "deep parent", "absolute", "backslash", "symlink", "linked file")
 
 
-def absurd_options(path: Path, kind: str, family: str = "manylangs") -> Path:
-    """A folder of honest tensors and an architecture that no machine can hold.
-
-    kind (str): What is absurd; "filters" has one of 2 ** 33 outputs, "negative" negative sizes,
-        "nested" is JSON of 100,000 lists in each other.
-    family (str): "manylangs", "bilm_tf" or "one_layer_hdf5".
-    """
-    module = {"manylangs": manylangs, "bilm_tf": bilm_tf, "one_layer_hdf5": one_layer_hdf5}[family]
-    architecture, weights = model(module, seed=1)
-    module.write(path, architecture, weights)
-    changes: dict[str, Any] = {kind: ABSURD.get(kind)}
-    if kind == "filters":
-        changes = {"filters": [*architecture["filters"][1:], [1, 1 << 33]]}
-    elif kind == "negative":
-        changes = {name: -architecture[name] for name in ("dim", "projection_dim")}
-    settings = module.options(architecture | changes) if kind != "nested" else None
-    text = json.dumps(settings) if kind != "nested" else "[" * 100_000 + "]" * 100_000
-    (path / (manylangs.BASENAMES[0] if module is manylangs else "options.json")).write_text(text)
-    return path
-
-
-# Zips
-
-ZIP_SLIPS = ("parent", "deep parent", "absolute", "backslash", "symlink")
-
-
-def zip_slip(path: Path, kind: str, marker: Path, *, needed: bool = False) -> Path:
+def zip_slip(path: Path, kind: str, marker: Path) -> Path:
     """A zip of ELMoForManyLangs with a member that leads out of the folder it is unpacked to.
 
     marker (Path): The file that unpacking creates. Relative names lead to the parent of the folder
-        of unpacking: there, only the marker's name counts.
-    needed (bool): The member is `encoder.pkl` by its content, which stands nowhere else;
-        otherwise the model is whole and the member is one more.
+        of unpacking: there, only the marker's name counts. For "linked file" it is one that holds
+        the encoder, to which that member leads.
     """
     members = manylangs.files(*model(manylangs))
-    content = members.pop("encoder.pkl") if needed else b"outside"
-    name = {
+    links = {"symlink": ("link", marker.parent), "linked file": ("encoder.pkl", marker)}
+    names = {
         "parent": f"../{marker.name}",
         "deep parent": f"xx.model/../../{marker.name}",
         "absolute": str(marker),
         "backslash": f"..\\{marker.name}",
         "symlink": f"link/{marker.name}",
-    }[kind]
+    }
+    if kind in names:
+        members[names[kind]] = b"outside"
+    else:
+        marker.write_bytes(members.pop("encoder.pkl"))
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for other, data in members.items():
-            archive.writestr(other, data)
-        if kind == "symlink":
-            link = zipfile.ZipInfo("link")
+        if kind in links:
+            link = zipfile.ZipInfo(links[kind][0])
             link.create_system = 3
             link.external_attr = (stat.S_IFLNK | 0o777) << 16
-            archive.writestr(link, str(marker.parent))
-        archive.writestr(zipfile.ZipInfo(name), content)
-    return path
-
-
-def zip_symlink(path: Path, outside: Path) -> Path:
-    """A zip of ELMoForManyLangs whose encoder is a link to a file outside that holds it."""
-    members = manylangs.files(*model(manylangs))
-    outside.write_bytes(members.pop("encoder.pkl"))
-    with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(link, str(links[kind][1]))
         for name, data in members.items():
-            archive.writestr(name, data)
-        link = zipfile.ZipInfo("encoder.pkl")
-        link.create_system = 3
-        link.external_attr = (stat.S_IFLNK | 0o777) << 16
-        archive.writestr(link, str(outside))
+            archive.writestr(zipfile.ZipInfo(name), data)
     return path
 
 
-def deflate(prefix: bytes, zeros: int) -> tuple[bytes, int, int]:
-    """The prefix and many zeros, compressed without being written out.
+ZIP_BOMBS = ("honest", "lying", "many")
 
-    RETURNS (tuple[bytes, int, int]): The raw deflate stream, its content's CRC-32 and size.
-    """
-    step = 1 << 24
-    assert zeros % step == 0
-    parts = []
-    for data in (prefix, bytes(step)):
+
+def zip_bomb(path: Path, kind: str) -> Path:
+    """A zip of ELMoForManyLangs whose encoder has gigabytes, with the size that it states or with
+    that of another one; or with 65,535 members."""
+    packed = {name: deflated(data) for name, data in manylangs.files(*model(manylangs)).items()}
+    if kind == "many":
+        packed |= {f"{number:05x}": deflated(b"") for number in range(65535 - len(packed))}
+    else:
         packer = zlib.compressobj(9, zlib.DEFLATED, -15)
-        parts.append(packer.compress(data) + packer.flush(zlib.Z_FULL_FLUSH))
-    end = zlib.compressobj(9, zlib.DEFLATED, -15).flush()
-    stream = parts[0] + parts[1] * (zeros // step) + end
-    return stream, crc_with_zeros(zlib.crc32(prefix), zeros), len(prefix) + zeros
-
-
-def crc_with_zeros(crc: int, zeros: int) -> int:
-    """The CRC-32 of data of this CRC and as many zeros after it.
-
-    A zero byte is a linear map of the register's bits; powers of it come from squaring.
-    """
-
-    def apply(images: list[int], register: int) -> int:
-        result = 0
-        for bit, image in enumerate(images):
-            if register >> bit & 1:
-                result ^= image
-        return result
-
-    images = []
-    for bit in range(32):
-        register = 1 << bit
-        for _ in range(8):
-            register = (register >> 1) ^ (0xEDB88320 if register & 1 else 0)
-        images.append(register)
-    register = crc ^ 0xFFFFFFFF
-    while zeros:
-        if zeros & 1:
-            register = apply(images, register)
-        images = [apply(images, image) for image in images]
-        zeros >>= 1
-    return register ^ 0xFFFFFFFF
+        piece = packer.compress(bytes(STEP)) + packer.flush(zlib.Z_FULL_FLUSH)
+        size = STEP * STEPS if kind == "honest" else packed["encoder.pkl"][2]
+        # Nobody gets so far that the checksum matters.
+        packed["encoder.pkl"] = piece * STEPS + deflated(b"")[0], 0, size
+    path.write_bytes(raw_zip([(name, *parts) for name, parts in packed.items()]))
+    return path
 
 
 def raw_zip(members: list[tuple[str, bytes, int, int]]) -> bytes:
@@ -364,57 +291,22 @@ def deflated(content: bytes) -> tuple[bytes, int, int]:
     return stream, zlib.crc32(content), len(content)
 
 
-ZIP_BOMBS = (
-    "encoder.pkl", "token_embedder.pkl", "config.json", "architecture", "char.dic", "word.dic",
-    "model.hdf5", "options.json", "meta.json", "vocab.txt", "vocab.txt.gz", "lying", "many",
-)  # fmt: skip
-
-
-def zip_bomb(path: Path, kind: str, size: int = BOMB) -> Path:
-    """A zip of which one member unpacks to `size` bytes.
-
-    kind (str): The member's name, in an archive of the family that has such a member;
-        "architecture" is that file of ELMoForManyLangs, "lying" an encoder.pkl whose stated size is
-        that of the honest one, "many" 65,535 empty members.
-    """
-    if kind in ("model.hdf5", "options.json", "meta.json", "vocab.txt", "vocab.txt.gz"):
-        architecture, weights = model(bilm_tf, characters=True)
-        archive = {
-            "contents": "hdf5",
-            "model": architecture,
-            "vocabulary": "vocab.txt",
-            "n_characters": 262,
-            "lemmatized": False,
-        }
-        members = nlpl.files(archive, weights)
-    else:
-        architecture, weights = model(manylangs, seed=1)
-        members = manylangs.files(architecture, weights)
-    packed = {name: deflated(content) for name, content in members.items()}
-    victim = {"architecture": manylangs.BASENAMES[0], "lying": "encoder.pkl"}.get(kind, kind)
-    # A beginning that looks right.
-    prefix = members.get(victim, b"the\n").removesuffix(b"}")
-    if kind == "many":
-        names = [f"{number:05x}" for number in range(65535 - len(packed))]
-        packed |= {name: deflated(b"") for name in names}
-    elif kind == "vocab.txt.gz":
-        packed.pop("vocab.txt")
-        packed[victim] = deflated(gzip_zeros(prefix, size))
-    else:
-        stream, crc, stated = deflate(prefix, size)
-        packed[victim] = (stream, crc, len(prefix) if kind == "lying" else stated)
-    path.write_bytes(raw_zip([(name, *parts) for name, parts in packed.items()]))
+def gzip_bomb(path: Path, prefix: bytes, rest: bytes = b"") -> Path:
+    """A gzip file of the prefix, gigabytes of zeros and the rest: files of gzip may be joined."""
+    path.write_bytes(gzip.compress(prefix) + gzip.compress(bytes(STEP)) * STEPS)
+    with path.open("ab") as file:
+        file.write(gzip.compress(rest))
     return path
 
 
-def gzip_zeros(prefix: bytes, zeros: int) -> bytes:
-    """A gzip file of the prefix and many zeros."""
-    stream, crc, size = deflate(prefix, zeros)
-    head = b"\x1f\x8b\x08\0\0\0\0\0\x02\xff"
-    return head + stream + struct.pack("<II", crc, size & 0xFFFFFFFF)
+def tar_bomb(path: Path, kind: str) -> Path:
+    """An AllenNLP archive with a member of gigabytes: a file that nobody needs, or a header."""
+    rest = allennlp_archive.tar_bytes(allennlp_archive.files(*model(allennlp_archive)), "w:")
+    member = tarfile.TarInfo("notes.txt")
+    member.type = tarfile.XHDTYPE if kind == "header" else tarfile.REGTYPE
+    member.size = STEP * STEPS
+    return gzip_bomb(path, member.tobuf(), rest)
 
-
-# Tars
 
 TARS = ("symlink", "hard link", "device", "fifo", "parent", "absolute", "linked folder")
 
@@ -457,34 +349,6 @@ def tar(path: Path, kind: str, outside: Path) -> Path:
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     path.write_bytes(file.getvalue())
-    return path
-
-
-TAR_BOMBS = ("config.json", "weights.th", "files_to_archive.json", "before", "options")
-
-
-def tar_bomb(path: Path, kind: str, size: int = BOMB) -> Path:
-    """An AllenNLP archive of which one member unpacks to `size` bytes.
-
-    kind (str): The member's name; "before" is a member that nobody needs, in front of all others,
-        "options" the local options.json.
-    """
-    architecture, weights = model(allennlp_archive)
-    members = allennlp_archive.files(architecture | {"local_options": True}, weights)
-    names = {"before": "notes.txt", "options": f"fta/{allennlp_archive.OPTIONS_KEY}"}
-    victim = names.get(kind, kind)
-    content = members.pop(victim, b"").removesuffix(b"}")
-    rest = allennlp_archive.tar_bytes(members, "w:")
-    member = tarfile.TarInfo(victim)
-    # Whole blocks of 512 bytes, so that the zeros end where the next header begins.
-    content = content[: len(content) // 512 * 512]
-    member.size = len(content) + size
-    head, crc, length = deflate(member.tobuf() + content, size)
-    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
-    # The empty last block of a stream of its own takes two bytes.
-    stream = head[:-2] + packer.compress(rest) + packer.flush()
-    end = struct.pack("<II", zlib.crc32(rest, crc), (length + len(rest)) & 0xFFFFFFFF)
-    path.write_bytes(b"\x1f\x8b\x08\0\0\0\0\0\x02\xff" + stream + end)
     return path
 
 
@@ -540,22 +404,70 @@ def hdf5(path: Path, kind: str, outside: Path) -> Path:
 # Checkpoints
 
 VICTIM = "lm/char_embed"
-ENTRIES = (
-    "absurd shape", "absurd size", "overflowing shape", "negative shape", "many dimensions",
-    "negative offset", "offset past the end", "overlapping", "size unlike shape",
-    "shard out of range", "negative shard", "strings", "unknown dtype", "slices", "endless varint",
-    "length past the end", "wrong wire type", "big-endian", "absurd shards", "no shards",
-    "no header",
-)  # fmt: skip
-TABLES = (
-    "empty", "only a footer", "truncated", "wrong magic", "wrong block", "wrong block CRC",
-    "wrong index CRC", "snappy", "absurd handle", "handle past the end", "negative handle",
-    "absurd restarts", "shared past the key", "absurd key", "absurd value",
-    "endless varint in block", "repeated block", "duplicate key", "no data", "short data",
-)  # fmt: skip
-CHECKPOINTS = (*ENTRIES, *TABLES)
-# Only a reader with a fast implementation of the CRC can be asked to see this.
-WRONG_TENSOR_CRC = "wrong tensor CRC"
+HUGE = 1 << 40
+# Changes of the victim's entry, as `tensor_bundle.entry` takes them.
+ENTRIES: dict[str, dict[str, Any]] = {
+    "absurd size": {"size": 1 << 62},
+    "overflowing shape": {"shape": (1 << 33, 1 << 33), "size": 0},
+    "negative shape": {"shape": (-261, -5)},
+    "many dimensions": {"shape": [1] * 5000},
+    "negative offset": {"offset": -8},
+    "offset past the end": {"offset": HUGE},
+    "overlapping": {"offset": 0},
+    "size unlike shape": {"size": 4},
+    "shard out of range": {"shard": 7},
+    "strings": {"dtype": 7},
+    "unknown dtype": {"dtype": 99},
+    "slices": {"slices": 2},
+    "wrong checksum of a tensor": {"crc": 1},
+}
+# What stands in the index in place of another value, by its key.
+VALUES: dict[str, dict[str, bytes]] = {
+    "endless varint": {VICTIM: b"\x08" + b"\xff" * 30},
+    "length past the end": {VICTIM: b"\x12" + tensor_bundle.varint(HUGE)},
+    "wrong wire type": {VICTIM: b"\x0c"},
+    "bytes for a number": {VICTIM: b"\x22\x01a"},
+    "big-endian": {"": tensor_bundle.header(endianness=1)},
+    "absurd shards": {"": tensor_bundle.header((1 << 31) - 1)},
+    "no header": {"": b""},
+}
+
+
+def _around(block: bytes, repeats: int = 1) -> bytes:
+    """A table of one data block with a right CRC, to which the index may lead more than once."""
+    data = bytearray(block + tensor_bundle.trailer(block))
+    keys = [(b"z%08d" % number, tensor_bundle.handle(0, len(block))) for number in range(repeats)]
+    index = tensor_bundle.block(keys, restart_interval=1)
+    handle = tensor_bundle.handle(len(data), len(index))
+    data += index + tensor_bundle.trailer(index)
+    return bytes(data) + tensor_bundle.footer(tensor_bundle.handle(0, 0), handle)
+
+
+def _index(whole: bytes, *handle: int) -> bytes:
+    footer = tensor_bundle.footer(tensor_bundle.handle(0, 8), tensor_bundle.handle(*handle))
+    return whole[:-48] + footer
+
+
+_COUNT = struct.pack("<II", 0, 1)
+_varint = tensor_bundle.varint
+# The index, from the right one.
+TABLES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda whole: b"",
+    "only a footer": lambda whole: whole[-48:],
+    "truncated": lambda whole: whole[: len(whole) // 2],
+    "wrong magic": lambda whole: whole[:-1] + b"x",
+    "wrong block": lambda whole: whole[:20] + b"x" + whole[21:],
+    "snappy": lambda whole: tensor_bundle.table([(b"", b"")], kind=tensor_bundle.SNAPPY),
+    "absurd handle": lambda whole: _index(whole, 0, 1 << 62),
+    "handle past the end": lambda whole: _index(whole, len(whole) + 100, 50),
+    "absurd restarts": lambda whole: _around(b"\xff" * 8),
+    "shared past the key": lambda whole: _around(b"\x64\x04\x02name\x08\x01" + _COUNT),
+    "absurd key": lambda whole: _around(b"\0" + _varint(HUGE) + b"\0" + _COUNT),
+    "absurd value": lambda whole: _around(b"\0\0" + _varint(HUGE) + _COUNT),
+    "repeated block": lambda whole: _around(tensor_bundle.block([(b"", b"")]), 50_000),
+}
+DATA = ("no data", "short data")
+CHECKPOINTS = (*ENTRIES, *VALUES, *TABLES, *DATA)
 
 
 def checkpoint(path: Path, kind: str) -> Path:
@@ -565,142 +477,25 @@ def checkpoint(path: Path, kind: str) -> Path:
     """
     architecture, weights = model(bilm_tf, seed=6, characters=True, n_layers=2)
     prefix = bilm_tf.write(path, architecture, weights)
+    index, data = tensor_bundle.index_path(prefix), tensor_bundle.shard_path(prefix, 0, 1)
     tensors = bilm_tf.variables(weights)
-    if kind == "absurd shape":
-        settings = bilm_tf.options(architecture | {"char_dim": 1 << 40})
-        (path / "options.json").write_text(json.dumps(settings))
-    if kind in ENTRIES or kind == WRONG_TENSOR_CRC:
-        tensor_bundle.write(prefix, tensors, replaced=replaced_entries(kind, tensors))
-        if kind == "no header":
-            items = table_items(tensors)
-            tensor_bundle.index_path(prefix).write_bytes(tensor_bundle.table(items[1:]))
-        return prefix
-    data = tensor_bundle.shard_path(prefix, 0, 1)
-    if kind == "no data":
+    if kind in ENTRIES:
+        table = tensors[VICTIM]
+        names = sorted(tensors)
+        right: dict[str, Any] = {
+            "shape": table.shape,
+            "offset": sum(tensors[name].nbytes for name in names[: names.index(VICTIM)]),
+            "size": table.nbytes,
+            "crc": tensor_bundle.mask(tensor_bundle.crc32c(table.tobytes())),
+        }
+        value = tensor_bundle.entry(**(right | ENTRIES[kind]))
+        tensor_bundle.write(prefix, tensors, replaced={VICTIM: value})
+    elif kind in VALUES:
+        tensor_bundle.write(prefix, tensors, replaced=VALUES[kind])
+    elif kind in TABLES:
+        index.write_bytes(TABLES[kind](index.read_bytes()))
+    elif kind == "no data":
         data.unlink()
-    elif kind == "short data":
-        data.write_bytes(data.read_bytes()[:1000])
     else:
-        items = table_items(tensors)
-        tensor_bundle.index_path(prefix).write_bytes(damaged_table(kind, items))
+        data.write_bytes(data.read_bytes()[:1000])
     return prefix
-
-
-def table_items(tensors: Weights) -> list[tuple[bytes, bytes]]:
-    """The header and the entries of tensors that lie in one shard in the order of their names."""
-    items, offset = [(b"", tensor_bundle.header())], 0
-    for name in sorted(tensors):
-        array = tensors[name]
-        crc = tensor_bundle.mask(tensor_bundle.crc32c(array.tobytes()))
-        dtype = tensor_bundle.DTYPES[str(array.dtype)]
-        value = tensor_bundle.entry(array.shape, offset, array.nbytes, crc, dtype=dtype)
-        items.append((name.encode(), value))
-        offset += array.nbytes
-    return items
-
-
-def replaced_entries(kind: str, tensors: Weights) -> dict[str, bytes]:
-    """The wrong entry of one tensor, or the wrong header, by its key."""
-    table = tensors[VICTIM]
-    rows, columns = table.shape
-    names = sorted(tensors)
-    offset = sum(tensors[name].nbytes for name in names[: names.index(VICTIM)])
-    crc = tensor_bundle.mask(tensor_bundle.crc32c(table.tobytes()))
-    right: dict[str, Any] = {
-        "shape": table.shape,
-        "offset": offset,
-        "size": table.nbytes,
-        "crc": crc,
-    }
-    huge = 1 << 40
-    changes: dict[str, dict[str, Any]] = {
-        "absurd shape": {"shape": (rows, huge), "size": 4 * rows * huge},
-        "absurd size": {"size": 1 << 62},
-        # The number of bytes is a multiple of 2 ** 64.
-        "overflowing shape": {"shape": (1 << 33, 1 << 33), "size": 0},
-        "negative shape": {"shape": (-rows, -columns)},
-        "many dimensions": {"shape": (*table.shape, *[1] * 5000)},
-        "negative offset": {"offset": -8},
-        "offset past the end": {"offset": huge},
-        "overlapping": {"offset": 0},
-        "size unlike shape": {"size": table.nbytes - 4},
-        "shard out of range": {"shard": 7},
-        "negative shard": {"shard": -1},
-        "strings": {"dtype": tensor_bundle.DTYPES["string"]},
-        "unknown dtype": {"dtype": 99},
-        "slices": {"slices": 2},
-        WRONG_TENSOR_CRC: {"crc": crc ^ 1},
-    }
-    if kind == "overlapping":
-        data = b"".join(tensors[name].tobytes() for name in names)[: table.nbytes]
-        changes[kind]["crc"] = tensor_bundle.mask(tensor_bundle.crc32c(data))
-    if kind in changes:
-        return {VICTIM: tensor_bundle.entry(**(right | changes[kind]))}
-    value = tensor_bundle.entry(**right)
-    length = tensor_bundle.varint(1 << 40)
-    return {
-        "endless varint": {VICTIM: value + b"\x08" + b"\xff" * 30},
-        "length past the end": {VICTIM: value + b"\x12" + length},
-        "wrong wire type": {VICTIM: value + b"\x0c"},
-        "big-endian": {"": tensor_bundle.header(endianness=1)},
-        "absurd shards": {"": tensor_bundle.header((1 << 31) - 1)},
-        "no shards": {"": tensor_bundle.header(0)},
-        "no header": {},
-    }[kind]
-
-
-def damaged_table(kind: str, items: list[tuple[bytes, bytes]]) -> bytes:
-    """The bytes of a wrong index file."""
-    whole = tensor_bundle.table(items)
-    block = tensor_bundle.block(items)
-    end = len(block)
-    varint = tensor_bundle.varint
-    count = struct.pack("<II", 0, 1)
-    empty = tensor_bundle.handle(end + 5, 8)
-    if kind in ("repeated block", "duplicate key"):
-        repeats = 50_000 if kind == "repeated block" else 1
-        if kind == "duplicate key":
-            place = [key for key, _ in items].index(VICTIM.encode())
-            block = tensor_bundle.block([*items[: place + 1], items[place], *items[place + 1 :]])
-        return table_around(block, repeats)
-    if kind in ("absurd handle", "handle past the end", "negative handle"):
-        index = {
-            "absurd handle": tensor_bundle.handle(0, 1 << 62),
-            "handle past the end": tensor_bundle.handle(len(whole) + 100, 50),
-            "negative handle": tensor_bundle.handle(-100, 50),
-        }[kind]
-        return whole[:-48] + tensor_bundle.footer(empty, index)
-    return {
-        "empty": lambda: b"",
-        "only a footer": lambda: whole[-48:],
-        "truncated": lambda: whole[: len(whole) // 2],
-        "wrong magic": lambda: whole[:-8] + struct.pack("<Q", tensor_bundle.MAGIC ^ 1),
-        "wrong block": lambda: flip(whole, 20),
-        "wrong index CRC": lambda: flip(whole, len(whole) - 48 - 1),
-        "wrong block CRC": lambda: flip(whole, end + 1),
-        "snappy": lambda: tensor_bundle.table(items, kind=tensor_bundle.SNAPPY),
-        "absurd restarts": lambda: table_around(block[:-4] + struct.pack("<I", 0xFFFFFFFF)),
-        "shared past the key": lambda: table_around(
-            varint(100) + varint(4) + varint(2) + b"name" + b"\x08\x01" + count
-        ),
-        "absurd key": lambda: table_around(varint(0) + varint(1 << 40) + varint(0) + count),
-        "absurd value": lambda: table_around(varint(0) + varint(0) + varint(1 << 40) + count),
-        "endless varint in block": lambda: table_around(b"\xff" * 40 + count),
-    }[kind]()
-
-
-def flip(content: bytes, place: int) -> bytes:
-    """One bit turned over."""
-    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
-
-
-def table_around(block: bytes, repeats: int = 1) -> bytes:
-    """A table of one data block with a right CRC, to which the index may lead more than once."""
-    data = bytearray(block + tensor_bundle.trailer(block))
-    keys = [(b"z%08d" % number, tensor_bundle.handle(0, len(block))) for number in range(repeats)]
-    handles = []
-    for content in (tensor_bundle.block([]), tensor_bundle.block(keys, restart_interval=1)):
-        handles.append(tensor_bundle.handle(len(data), len(content)))
-        data += content + tensor_bundle.trailer(content)
-    metaindex, index = handles
-    return bytes(data) + tensor_bundle.footer(metaindex, index)

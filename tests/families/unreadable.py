@@ -1,7 +1,4 @@
-"""Files that people have in their hands and that no reader takes: it should say what they are.
-
-Also models of the readable families that nobody can read: other networks, wrong dictionaries.
-"""
+"""Files that people have in their hands and that no reader takes: it should say what they are."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from unittest.mock import patch
 import numpy
 import torch
 
-from . import allennlp_archive, bilm_tf, manylangs, tensor_bundle
+from . import allennlp_archive, bilm_tf, tensor_bundle
 from .malicious import model
 from .torch_files import state_dict_bytes
 
@@ -70,13 +67,6 @@ def fasttext_binary(path: Path) -> Path:
     return path
 
 
-def fasttext_text(path: Path) -> Path:
-    """Vectors as text: a line of their number and width, one line for each word."""
-    lines = ["3 4", "the 0.1 0.2 0.3 0.4", "Bank 1 2 3 4", "река -1 -2 -3 -4"]
-    path.write_text("\n".join(lines) + "\n", encoding="utf8")
-    return path
-
-
 def transformer(path: Path) -> Path:
     """AllenNLP's transformer ELMo, an archive without any LSTM."""
     architecture, weights = model(allennlp_archive)
@@ -104,47 +94,11 @@ def without_elmo(path: Path) -> Path:
     return path
 
 
-def other_network(path: Path, part: str = "encoder") -> Path:
-    """An ELMoForManyLangs folder whose encoder or token embedder is another network, by name."""
-    architecture, weights = model(manylangs, seed=1)
-    manylangs.write(path, architecture, weights)
-    settings = manylangs.options(architecture)
-    settings[part]["name"] = "lstm"
-    (path / manylangs.BASENAMES[0]).write_text(json.dumps(settings))
-    return path
-
-
-def wrong_dictionary(path: Path, name: str = "word.dic", lines: int = 3) -> Path:
-    """An ELMoForManyLangs folder with a dictionary that has more lines than its table has rows."""
-    architecture, weights = model(manylangs, seed=1)
-    manylangs.write(path, architecture, weights)
-    with (path / name).open("a", encoding="utf8") as file:
-        count = len(architecture["words" if name == "word.dic" else "characters"])
-        file.writelines(f"extra{i}\t{count + i}\n" for i in range(lines))
-    return path
-
-
-def broken_dictionary(path: Path) -> Path:
-    """An ELMoForManyLangs folder with a line of three fields in its dictionary."""
-    architecture, weights = model(manylangs, seed=1)
-    manylangs.write(path, architecture, weights)
-    text = (path / "char.dic").read_text(encoding="utf8").split("\n")
-    text[2] = text[2].replace("\t", "\tz\t")
-    (path / "char.dic").write_text("\n".join(text), encoding="utf8")
-    return path
-
-
 UNREADABLE: dict[str, Callable[[Path], Path]] = {
     "TensorFlow Hub": saved_model,
     "flair": flair,
     "fastText": fasttext_binary,
-    "fastText text": fasttext_text,
     "transformer ELMo": transformer,
     "no ELMo": without_elmo,
-    "other encoder": other_network,
-    "other token embedder": lambda path: other_network(path, "token_embedder"),
     "one direction": bilm_tf.write_unidirectional,
-    "words": wrong_dictionary,
-    "characters": lambda path: wrong_dictionary(path, "char.dic", 1),
-    "dictionary": broken_dictionary,
 }

@@ -1,13 +1,10 @@
 """Archives: models that AllenNLP trained, those of NLPL, and hostile ones."""
 
 import contextlib
-import gzip
 import json
-import pickle
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import warnings
 import zipfile
@@ -18,7 +15,7 @@ import pytest
 import spacy
 
 from spacy_elmo import Embedder
-from spacy_elmo.formats import load, safetensors_format, unpacked
+from spacy_elmo.formats import load, safetensors_format
 from spacy_elmo.pretraining.head import find_head
 from spacy_elmo.weights import load_bilm, source_language
 
@@ -27,7 +24,7 @@ from ..conftest import elmo_pipeline, max_difference, shared_path
 from ..families import allennlp_archive, malicious, nlpl, unreadable
 from ..families.torch_files import state_dict_bytes
 
-SEEDS = range(20)
+SEEDS = range(5)
 TEXT = ["the", "bank"]
 
 
@@ -128,15 +125,6 @@ def test_the_trained_mix_is_that_of_the_component(model, tmp_path):
     assert max_difference(again(" ".join(TEXT))._.elmo_tokens, mixed) <= 1e-5
 
 
-def test_weights_in_the_config_precede_the_trained_mix(model):
-    mix = {"@layers": "spacy-elmo.FrozenMix.v1", "weights": [1.0, 0.0], "gamma": 2.0}
-    architecture, weights, _ = random_model(allennlp_archive, 0, mixes=1, n_layers=1)
-    path = allennlp_archive.write(model[0], architecture, weights)
-    with pytest.warns(UserWarning):
-        doc = elmo_pipeline(path, mix=mix)(" ".join(TEXT))
-    assert max_difference(doc._.elmo_tokens, 2 * doc._.elmo_layers[0]) <= 1e-6
-
-
 def test_convert_writes_the_trained_mix_to_the_config(model, tmp_path):
     path, mixed = model
     succeed("convert", path, tmp_path / "out")
@@ -144,18 +132,6 @@ def test_convert_writes_the_trained_mix_to_the_config(model, tmp_path):
     assert nlp.config["components"]["elmo"]["mix"]["weights"] is not None
     assert max_difference(nlp(" ".join(TEXT))._.elmo_tokens, mixed) <= 1e-5
     assert nlp.meta["sources"][0]["name"] == "model.tar.gz"
-
-
-def test_several_mixes_are_named(tmp_path):
-    architecture, weights, _ = random_model(allennlp_archive, 0, mixes=3, local_options=True)
-    path = allennlp_archive.write(tmp_path / "model.tar.gz", architecture, weights)
-    with pytest.warns(UserWarning, match="3 trained mixes") as warned:
-        bilm = load(path)
-    for mix in range(3):
-        shares, _ = allennlp_archive.mix_weights(architecture, weights, mix)
-        assert f"{shares[0]:.6f}"[:6] in str(warned[0].message)
-    shares, _ = allennlp_archive.mix_weights(architecture, weights)
-    assert max_difference(bilm.trained_mix.weights, shares) <= 1e-6
 
 
 def test_several_equal_biLMs_are_one_and_others_are_refused(tmp_path):
@@ -261,8 +237,9 @@ def test_every_place_takes_an_archive(model, tmp_path):
     assert "output layer" in fail("perplexity", path, tmp_path / "texts.txt")
 
 
-@pytest.mark.parametrize("suffix", ["zip", "tar", "gztar", "bztar"])
-@pytest.mark.parametrize("outer", [".", ".."])
+@pytest.mark.parametrize(
+    "suffix, outer", [("zip", "."), ("tar", ".."), ("gztar", "."), ("bztar", "..")]
+)
 def test_a_packed_folder(suffix, outer, hdf5_folder, tmp_path, bilm):
     source = tmp_path / "source" / "en"
     shutil.copytree(hdf5_folder, source)
@@ -296,49 +273,38 @@ def test_pickles_that_execute_code(kind, container, tmp_path):
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("kind", malicious.STATE_DICTS)
-def test_state_dicts_that_are_no_weights(kind, tmp_path):
-    refused(malicious.state_dict(tmp_path / "model", kind))
-
-
-@pytest.mark.parametrize("needed", [True, False])
-@pytest.mark.parametrize("kind", malicious.ZIP_SLIPS)
-def test_zip_archives_that_leave_their_folder(kind, needed, tmp_path):
-    """The file stays inside: it is missing, or one more."""
-    outside = tmp_path / "temporary" / "outside"
-    path = malicious.zip_slip(tmp_path / "x.zip", kind, outside, needed=needed)
-    if needed:
-        refused(path)
-    else:
+@pytest.mark.parametrize("kind", [*malicious.ZIP_SLIPS, *malicious.TARS])
+def test_archives_that_leave_their_folder(kind, tmp_path):
+    """Nothing is written outside, and nothing is read through a link."""
+    is_read_through = kind in ("linked file", "symlink", "hard link")
+    outside = tmp_path / ("outside" if is_read_through else "temporary/outside")
+    if kind in malicious.ZIP_SLIPS:
+        path = malicious.zip_slip(tmp_path / "x.zip", kind, outside)
+        before = outside.exists()
         with contextlib.suppress(ValueError):
             quiet_load(path)
-    assert not outside.exists()
-
-
-def test_a_link_in_a_zip_archive(tmp_path):
-    refused(malicious.zip_symlink(tmp_path / "x.zip", tmp_path / "outside"))
-
-
-@pytest.mark.parametrize("kind", malicious.TARS)
-def test_tar_archives_with_more_than_files(kind, tmp_path):
-    outside = tmp_path / "temporary" / "outside" if "link" not in kind else tmp_path / "outside"
-    path = malicious.tar(tmp_path / "model.tar.gz", kind, outside)
-    if kind == "absolute":  # It is unpacked inside, as one more file.
-        quiet_load(path)
-    else:
-        refused(path)
-    assert "link" in kind or not outside.exists()
+        assert outside.exists() == before
+    if kind in malicious.TARS:
+        path = malicious.tar(tmp_path / "model.tar.gz", kind, tmp_path / "outside")
+        if kind == "absolute":  # It is unpacked inside, as one more file.
+            quiet_load(path)
+        else:
+            refused(path)
+        assert (tmp_path / "outside").exists() == is_read_through
+    if kind == "linked file":
+        refused(path, "encoder.pkl")
 
 
 LIMIT = """
-import resource, sys
-from spacy_elmo.formats import load
-from spacy_elmo.formats.options import read_vocabulary
-for path in sys.argv[1:]:
+import pathlib, resource, sys, warnings
+from spacy_elmo.formats import load, read_vocabulary
+warnings.simplefilter("ignore")
+for path in map(pathlib.Path, sys.argv[1:]):
     try:
-        (read_vocabulary if path.endswith("vocab.txt") else load)(__import__("pathlib").Path(path))
+        (read_vocabulary if path.name == "vocab.txt" else load)(path)
     except ValueError as error:
-        assert path in str(error), error
+        assert str(path) in str(error), error
+        assert path.suffix or "not read as tensors" in str(error), error
     else:
         raise AssertionError(path)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
@@ -355,49 +321,19 @@ def memory_of_loading(paths):
 
 
 def test_bombs(tmp_path):
-    kinds = [kind for kind in malicious.ZIP_BOMBS if kind != "vocab.txt.gz"]
-    paths = [malicious.zip_bomb(tmp_path / f"{kind}.zip", kind) for kind in kinds]
-    paths += [malicious.tar_bomb(tmp_path / f"{x}.tar.gz", x) for x in malicious.TAR_BOMBS]
-    (tmp_path / "vocab.txt.gz").write_bytes(malicious.gzip_zeros(b"the\n", malicious.BOMB))
+    paths = [malicious.zip_bomb(tmp_path / f"{x}.zip", x) for x in malicious.ZIP_BOMBS]
+    paths += [malicious.tar_bomb(tmp_path / f"{x}.tar.gz", x) for x in ("member", "header")]
+    malicious.gzip_bomb(tmp_path / "vocab.txt.gz", b"the\n")
     assert memory_of_loading([*paths, tmp_path / "vocab.txt"]) < 1 << 20
 
 
-@pytest.mark.parametrize("kind", ["sparse map", "extended header", "deep", "many"])
-def test_headers_of_any_size(kind, tmp_path):
-    path = tmp_path / "model.tar.gz"
-    info = tarfile.TarInfo("a/" * 500 + "x" if kind == "deep" else "x")
-    data = b""
-    if kind == "sparse map":
-        data = b"1000000\n" + b"0\n" * 2_000_000
-        info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}
-        info.pax_headers |= {"GNU.sparse.name": "x", "GNU.sparse.realsize": "9"}
-    elif kind == "extended header":
-        info.type, data = tarfile.XHDTYPE, bytes(4 << 20)
-    info.size = len(data)
-    header = info.tobuf(tarfile.PAX_FORMAT)
-    with gzip.open(path, "wb") as file:
-        file.write(header + data + bytes(-len(data) % 512))
-        for number in range(20_000 if kind == "many" else 0):
-            file.write(tarfile.TarInfo(str(number)).tobuf())
-    with path.open("ab") as file:  # So that the limit of all bytes is another one.
-        file.write(gzip.compress(numpy.random.default_rng(0).bytes(1 << 20)))
-    refused(path, "as no model" if kind == "many" else "")
-
-
 def test_pickles_that_fill_the_memory(tmp_path):
-    programs = {
-        "nested": b"}N" + b"\x85" * 60_000 + b"Ns.",
-        "copies": b"ccollections\nOrderedDict\n]\x85R.",
-        "bytearray": b"cbuiltins\nbytearray\nJ\0\0\0\x70\x85R.",
-        "number": b"}\x8a\x06\0\0\0\0\0\x01Ns.",
-        "storage": b"(X\x07\0\0\0storagectorch\nFloatStorage\n"
-        b"X\x01\0\0\0aX\x03\0\0\0cpuJ\0\0\0\x70NtQ.",
-    }
-    values = [pickle.dumps(x, 2) for x in (0x1950A86A20F9469CFC6C, 1001, {})]
-    for name, program in programs.items():
-        parts = [*values, b"\x80\x02" + program, pickle.dumps([], 2)]
-        (tmp_path / f"{name}.th").write_bytes(b"".join(parts))
-    assert memory_of_loading(tmp_path.iterdir()) < 1 << 20
+    """Each as the weights of an AllenNLP model."""
+    for name, data in malicious.greedy_pickles().items():
+        (tmp_path / "models" / name).mkdir(parents=True)
+        (tmp_path / "models" / name / "config.json").write_text("{}")
+        (tmp_path / "models" / name / "weights.th").write_bytes(data)
+    assert memory_of_loading((tmp_path / "models").iterdir()) < 1 << 20
 
 
 @pytest.mark.parametrize("kind", malicious.HDF5)
@@ -415,24 +351,15 @@ def test_what_nobody_reads_is_named(kind, tmp_path):
         "TensorFlow Hub": "SavedModel",
         "flair": "flair",
         "fastText": "fastText",
-        "fastText text": "fastText",
         "transformer ELMo": "transformers",
         "no ELMo": "no ELMo",
+        "one direction": "one direction",
     }
     path = unreadable.UNREADABLE[kind](tmp_path / "model")
-    refused(path, words.get(kind, ""))
+    path = path.parent if kind == "one direction" else path
+    refused(path, words[kind])
     if path.is_dir():  # The same packed.
-        refused(Path(shutil.make_archive(str(path), "zip", path)), words.get(kind, ""))
-
-
-def test_encrypted_members(tmp_path):
-    path = tmp_path / "x.zip"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("options.json", "{}")
-    data = bytearray(path.read_bytes())
-    data[data.index(b"PK\x01\x02") + 8] |= 1
-    path.write_bytes(data)
-    refused(path, "encrypted")
+        refused(Path(shutil.make_archive(str(tmp_path / "packed"), "zip", path)), words[kind])
 
 
 def test_damaged_archives(model, tmp_path):
@@ -441,7 +368,7 @@ def test_damaged_archives(model, tmp_path):
     nlpl.write(sources[1], *random_model(nlpl, 1)[:2])
     for source in sources:
         data = source.read_bytes()
-        for position in range(0, len(data), len(data) // 40):
+        for position in range(0, len(data), len(data) // 15):
             path = tmp_path / "damaged"
             path.write_bytes(data[:position] + bytes([data[position] ^ 255]) + data[position + 1 :])
             try:
@@ -450,8 +377,3 @@ def test_damaged_archives(model, tmp_path):
                 assert str(path) in str(error)
             path.write_bytes(data[:position])
             refused(path)
-
-
-def test_nothing_else_is_unpacked(hdf5_folder):
-    with unpacked(hdf5_folder) as folder:
-        assert folder == hdf5_folder

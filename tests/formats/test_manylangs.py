@@ -10,24 +10,22 @@ import safetensors.torch
 import spacy
 import torch
 from spacy.tokens import Doc
-from torch.func import functional_call
 
-from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig
+from spacy_elmo.bilm import BiLM, BiLMConfig
 from spacy_elmo.formats import load, round_to_int8, safetensors_format
 from spacy_elmo.formats import manylangs as reader
 from spacy_elmo.inference import Session, Settings
 
 from ..conftest import (
     add_tagger,
-    assert_gradients,
     elmo_pipeline,
     max_difference,
     run_spacy,
     tagged,
 )
-from ..families import malicious, manylangs
+from ..families import manylangs
 
-SEEDS = range(20)
+SEEDS = range(5)
 
 
 def random_model(seed: int, **changes):
@@ -88,42 +86,6 @@ def test_all_layers_equal_the_reference(seed, tmp_path):
     assert_equal(load(tmp_path / "saved").embed(sentences), expected)
 
 
-def test_the_random_architectures_cover_what_they_should():
-    architectures = [random_model(seed)[0] for seed in SEEDS]
-    assert {bool(one["word_dim"]) for one in architectures} == {True, False}
-    assert {one["activation"] for one in architectures} == {"relu", "tanh"}
-    assert {one["n_layers"] for one in architectures} == {1, 2, 3}
-    assert {0, 1, 2} <= {one["n_highway"] for one in architectures}
-    wider = [one["projection_dim"] - one["dim"] for one in architectures]
-    assert min(wider) < 0 < max(wider)
-    assert {None} < {one["cell_clip"] for one in architectures}
-
-
-def test_a_projection_of_the_same_width_is_a_projection(tmp_path):
-    architecture, weights, sentences = random_model(1, projection_dim=5, dim=5)
-    bilm = load(manylangs.write(tmp_path / "model", architecture, weights))
-    assert bilm.config.lstm.has_projection
-    assert_equal(bilm.embed(sentences), manylangs.reference(architecture, weights, sentences))
-
-
-@pytest.mark.parametrize("settings", [{"type_cache_mb": 0}, {"max_tokens_per_batch": 3}], ids=str)
-def test_vectors_depend_on_the_sentence_alone(settings, written):
-    bilm = load(written)
-    sentences = with_words(0)[2]
-    together = Session(bilm, Settings(**settings)).embed(sentences)
-    for tokens, layers in zip(sentences, together):
-        assert max_difference(bilm.embed([tokens])[0], layers) <= 1e-5
-
-
-@pytest.mark.parametrize("precision", ["float16", "int8"])
-def test_lower_precisions(precision, written):
-    bilm = load(written)
-    sentences = with_words(0)[2]
-    pairs = zip(Session(bilm, Settings(precision)).embed(sentences), bilm.embed(sentences))
-    for layers, exact in pairs:
-        assert torch.cosine_similarity(layers, exact, dim=-1).min() > 0.99
-
-
 def test_other_boundaries_are_ordinary_words(written):
     bilm = load(written)
     [layers] = bilm.embed([["<S>", "</S>", "<bos>", "<eos>"]])
@@ -134,21 +96,6 @@ def test_other_boundaries_are_ordinary_words(written):
 
 
 # ------------------------------------------------------------------------------------- fine-tuning
-
-
-def test_gradients_equal_finite_differences(written):
-    bilm = load(written).double()
-    sentences = [["the", "bank", "ü"], ["<bos>"], ["x" * 60, "the"]]
-
-    def loss(values):
-        network = functional_call_of(bilm, values)
-        return sum((layers * layers.cos()).sum() for layers in forward(network, sentences))
-
-    assert_gradients(bilm, loss, seed=0)
-
-
-def functional_call_of(bilm: BiLM, values):
-    return lambda *inputs: functional_call(bilm, values, inputs)
 
 
 def test_training_reaches_all_weights(written):
@@ -187,14 +134,6 @@ def test_round_trips(written, tmp_path):
     assert BiLMConfig.from_options(options) == bilm.config
     (tmp_path / "saved" / "options.json").unlink()
     assert_same(bilm, load(tmp_path / "saved"))
-
-
-def test_words_of_any_kind_survive_in_vocab_txt(written, tmp_path):
-    words = ["<oov>", " padded ", "\u3000", "!!!MAXTERMID", "a b", "\ufeffx", "\r", "\u2028", ""]
-    config = load(written).config
-    bilm = BiLM(BiLMConfig(config.lstm, config.char_cnn, n_tokens_vocab=len(words)), words)
-    safetensors_format.write(bilm, tmp_path / "saved")
-    assert load(tmp_path / "saved").vocabulary == words
 
 
 def test_a_pipeline_saves_the_model(folder, tmp_path):
@@ -249,14 +188,6 @@ def test_hdf5_with_the_options_of_such_a_model_is_refused(written, hdf5_folder):
         load(hdf5_folder)
 
 
-def test_info_describes_the_model(written):
-    result = run_spacy("elmo", "info", written)
-    assert result.exit_code == 0
-    config = load(written).config
-    for text in ("manylangs", f"{len(config.char_cnn.characters)} of Unicode", "embeddings of"):
-        assert text in result.stdout
-
-
 # ------------------------------------------------------------------------------------ the settings
 
 
@@ -279,29 +210,6 @@ def test_impossible_settings(settings, words):
     char_cnn = {"filters": [[1, 4]], "embedding": {"dim": 3}, **settings}
     with pytest.raises(ValueError, match=words):
         BiLMConfig.from_options({"lstm": {"dim": 4, "projection_dim": 3}, "char_cnn": char_cnn})
-
-
-def test_a_vocabulary_without_unknown_words_is_refused(written):
-    config = load(written).config
-    with pytest.raises(ValueError, match="the vocabulary lacks <oov>"):
-        BiLM(BiLMConfig(config.lstm, config.char_cnn, n_tokens_vocab=1), ["the"])
-
-
-def test_random_weights_of_such_a_model_can_be_made(written):
-    config = load(written).config
-    bilm = BiLM(config, load(written).vocabulary)
-    assert all(row.any() for row in bilm.token_encoder.char_embedding.weight)
-    assert bilm.embed([["the"]])[0].isfinite().all()
-
-
-def test_options_of_byte_characters_are_as_before():
-    char_cnn = CharCNNConfig(((1, 4),))
-    options = BiLMConfig.from_options({"lstm": {"dim": 4}, "n_tokens_vocab": 5}).to_options()
-    assert "projection" not in options["lstm"]
-    options = BiLMConfig(BiLMConfig.from_options(options).lstm, char_cnn).to_options()
-    assert {"characters", "word_dim", "n_tokens_vocab"}.isdisjoint(
-        {**options, **options["char_cnn"]}
-    )
 
 
 # -------------------------------------------------------------------------------- files of a folder
@@ -331,7 +239,7 @@ def test_the_published_architecture_is_built_in(basename, tmp_path):
     model = random_model(2)[:2]
     manylangs.write(tmp_path, *model, architecture_file="missing", basename=basename)
     # The tiny tensors do not fit it.
-    refused(tmp_path, "encoder.pkl: the options", f"the published architecture, as {tmp_path}")
+    refused(tmp_path, "encoder.pkl (options: ", f"the published architecture, as {tmp_path}")
 
 
 def test_a_given_architecture_is_used(folder, tmp_path):
@@ -367,13 +275,12 @@ def test_no_file_outside_of_the_folder_is_read(place, folder):
 @pytest.mark.parametrize(
     "section, name, value, words",
     [
-        ("encoder", "name", "lstm", ["encoder.name is 'lstm'", "'elmo'"]),
-        ("token_embedder", "name", "lstm", ["token_embedder.name is 'lstm'", "'cnn'"]),
-        ("token_embedder", "char_dim", 0, ["char_dim is 0"]),
+        ("encoder", "name", "lstm", ["encoder of the name 'elmo'", "('lstm', 'cnn')"]),
+        ("token_embedder", "char_dim", 0, ["char_dim 0"]),
         ("token_embedder", "activation", "gelu", ["activation", "'gelu'"]),
-        ("encoder", "dim", ..., ["encoder.dim is missing"]),
+        ("encoder", "dim", ..., ["lstm.dim is missing", "lstm is its encoder"]),
         ("encoder", "cell_clip", ..., ["cell_clip is missing"]),
-        ("token_embedder", "char_dim", ..., ["token_embedder.char_dim is missing"]),
+        ("token_embedder", "char_dim", ..., ["embedding.dim is missing"]),
         ("token_embedder", "filters", 5, ["filters must be a list"]),
         ("encoder", "n_layers", 9, ["encoder.pkl", "ask for"]),
     ],
@@ -388,23 +295,10 @@ def test_architectures_that_are_refused(section, name, value, words, folder):
     refused(folder, str(folder), *words)
 
 
-@pytest.mark.parametrize("contents", ["[]", "{}", '{"encoder": 3}', "{"])
-def test_an_architecture_of_another_kind(contents, folder):
-    (folder / manylangs.BASENAMES[0]).write_text(contents)
-    refused(folder, manylangs.BASENAMES[0])
-
-
-def test_a_folder_without_config(folder, tmp_path):
-    expected = load(folder)
-    (folder / "config.json").unlink()
-    refused(folder, str(folder / "config.json"))
-    assert_same(load(folder, folder / manylangs.BASENAMES[0]), expected)
-
-
-@pytest.mark.parametrize("contents", ["[]", "{}", '{"config_path": 3}'])
-def test_a_config_of_another_kind(contents, folder):
-    (folder / "config.json").write_text(contents)
-    refused(folder, "config.json: config_path must be text")
+def test_a_dictionary_of_another_model(folder):
+    with (folder / "word.dic").open("a") as file:
+        file.write("zz\t0\n")
+    refused(folder, "token_embedder.pkl", "word.dic", "word_emb_layer.embedding.weight")
 
 
 @pytest.mark.parametrize(
@@ -416,8 +310,7 @@ def test_a_config_of_another_kind(contents, folder):
         ("a\t-1", "line 1"),
         ("a\t" + "9" * 5000, "line 1"),
         ("", "line 1"),
-        ("zz\t999", "the row 999"),
-        ("zz\t0", "lines, but token_embedder.pkl has"),
+        ("zz\t999", "line 1"),
     ],
 )
 @pytest.mark.parametrize("name", ["char.dic", "word.dic"])
@@ -425,30 +318,6 @@ def test_dictionaries_that_are_refused(name, line, words, folder):
     path = folder / name
     path.write_text(line + "\n" + path.read_text(encoding="utf8"), encoding="utf8")
     refused(folder, str(path), words)
-
-
-def test_dictionaries_that_are_missing_or_not_text(folder):
-    (folder / "word.dic").write_bytes(b"\xff\t3\n")
-    refused(folder, "word.dic is not UTF-8")
-    (folder / "word.dic").unlink()
-    refused(folder, "no such file", "word.dic")
-
-
-def test_an_incomplete_model(folder):
-    (folder / "encoder.pkl").unlink()
-    refused(folder, "a model of ELMoForManyLangs, but lacks encoder.pkl")
-    for name in ("token_embedder.pkl", "char.dic", "word.dic"):
-        (folder / name).unlink()
-    refused(folder, "lacks char.dic, encoder.pkl, token_embedder.pkl")
-    (folder / "config.json").write_text("{}")  # Of another program.
-    refused(folder, "all files of another format (manylangs,", "found none (but ")
-
-
-@pytest.mark.parametrize("name, entry", [("char.dic", "<eow>"), ("word.dic", "<oov>")])
-def test_a_dictionary_without_a_special_entry(name, entry, folder):
-    path = folder / name
-    path.write_text(path.read_text(encoding="utf8").replace(entry, "<x>"), encoding="utf8")
-    refused(folder, f"{name} lacks the entries {entry}")
 
 
 def test_several_models_in_one_folder(folder, tmp_path):
@@ -459,18 +328,6 @@ def test_several_models_in_one_folder(folder, tmp_path):
     assert_same(load(tmp_path / "both"), load(folder))
 
 
-def test_tensors_of_another_model(folder, tmp_path):
-    manylangs.write(tmp_path / "other", *random_model(5)[:2])
-    for name in ("encoder.pkl", "token_embedder.pkl"):
-        shutil.copy(tmp_path / "other" / name, folder / name)
-    refused(folder, str(folder))
-
-
-@pytest.mark.parametrize("kind", malicious.OPTIONS)
-def test_absurd_architectures(kind, tmp_path):
-    refused(malicious.absurd_options(tmp_path / "model", kind), str(tmp_path))
-
-
 @pytest.mark.parametrize(
     "name",
     ["config.json", manylangs.BASENAMES[0], "char.dic", "word.dic", "encoder.pkl"],
@@ -479,10 +336,3 @@ def test_truncated_files_are_named(name, folder):
     data = (folder / name).read_bytes()
     (folder / name).write_bytes(data[: len(data) // 2])
     refused(folder, str(folder / name))
-
-
-def test_weights_that_are_not_finite(folder):
-    state = torch.load(folder / "encoder.pkl", map_location="cpu", weights_only=True)
-    state["forward_layer_0.state_linearity.bias"][1] = torch.nan
-    torch.save(state, folder / "encoder.pkl")
-    refused(folder, "encoder.pkl: forward_layer_0.state_linearity.bias", "not finite")
