@@ -18,7 +18,8 @@ write(bilm, folder, *, half=False): Writes a folder, as a whole: `options.json`,
     SUFFIXES, and `vocab.txt` for word input (`write_options` writes two of them). With `half`, the
     weights were rounded to float16 (`round_to_half`), which the format may use. What it has no
     place for, such as a trained mix, is left out. Optional.
-read_output_layer(path) -> OutputLayer: Reads the softmax of the language model. Optional.
+read_output_layer(path) -> tuple: Reads the softmax of the language model: its words, weights
+    (words, P), biases (words,), and whether the weights are the word embeddings. Optional.
 """
 
 from __future__ import annotations

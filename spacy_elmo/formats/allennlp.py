@@ -40,7 +40,6 @@ _ENCODER, _LSTM = "_token_embedder._", "_elmo_lstm."
 _CHARACTERS = f"{_ENCODER}char_embedding_weights"
 _CONVOLUTION = "_token_embedder.char_conv_{}"
 _BILM = ("_token_embedder.", _LSTM)
-_NORM = re.compile(rb'"do_layer_norm"\s*:\s*true')
 # What the shapes do not tell. All published options have these; AllenNLP fixes the characters.
 _ASSUMED = (
     "relu, cell_clip and proj_clip 3, skip connections, 50 characters per token. If it was trained "
@@ -169,7 +168,11 @@ def _read_mix(
             stacklevel=2,
         )
     config = file.with_name(_CONFIG)
-    if mixes and config.is_file() and _NORM.search(config.read_bytes()):
+    if (
+        mixes
+        and config.is_file()
+        and re.search(rb'"do_layer_norm"\s*:\s*true', config.read_bytes())
+    ):
         warnings.warn(
             "the task normalised the layers over whole batches before it mixed them "
             "(do_layer_norm), which the mix here does not: its vectors differ",

@@ -21,7 +21,7 @@ from typing import IO, Any
 _MAX_COMPRESSION = 16
 _FREE_BYTES = 1 << 20
 _FILE_BYTES = 4096  # What each file takes beside its contents.
-_OPENERS: dict[bytes, Callable[[Path], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open}
+_OPENERS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open}
 # The others can inflate a small piece to gigabytes at once.
 _ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # Files that macOS adds.
@@ -33,7 +33,6 @@ def unpacked(path: Path) -> Iterator[Path]:
     """Unpack an archive for the time of the body.
 
     path (Path): A zip archive, or a tar archive, which may be compressed with gzip or bzip2.
-        Anything else is left as it is.
     YIELDS (Path): The folder with its files; without the folders that hold only one other folder.
         The path itself if it is no archive.
     RAISES (ValueError): If the archive is damaged or refused. Messages of the body name the archive
@@ -111,9 +110,8 @@ def _unpack(path: Path, folder: Path) -> None:
 
 def _open(path: Path) -> IO[bytes]:
     with path.open("rb") as file:
-        start = file.read(3)
-    openers = [opener for magic, opener in _OPENERS.items() if start.startswith(magic)]
-    return openers[0](path) if openers else path.open("rb")
+        opener = _OPENERS.get(file.read(2), Path.open)
+    return opener(path, "rb")
 
 
 def _check_size(n_bytes: int, limit: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Optional
 
 import torch
 from torch import Tensor
@@ -33,21 +33,6 @@ _FILE = re.compile(r"(.+)\.(index|meta|data-\d{5}-of-\d{5})", re.DOTALL)
 # The file that says which checkpoint of a folder is the newest.
 _STATE = "checkpoint"
 _NEWEST = re.compile(rb'model_checkpoint_path:\s*"([^"]*)"')
-
-
-class OutputLayer(NamedTuple):
-    """A softmax, shared by both directions.
-
-    words (list[str]): The words that are predicted.
-    weight (Tensor): Shape (words, P).
-    bias (Tensor): Shape (words,).
-    tied (bool): Whether the weights are the word embeddings.
-    """
-
-    words: list[str]
-    weight: Tensor
-    bias: Tensor
-    tied: bool
 
 
 def detect(path: Path, start: bytes) -> bool:
@@ -77,10 +62,10 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
 
 
 @torch.inference_mode(False)  # Else the weights could never be trained.
-def read_output_layer(path: Path) -> OutputLayer:
+def read_output_layer(path: Path) -> tuple[list[str], Tensor, Tensor, bool]:
     """Read the output layer of a checkpoint. Its words are in `vocab.txt` beside it.
 
-    path (Path): See `read`.
+    RETURNS (tuple): See `formats`.
     RAISES (ValueError): If there is none, or a file is missing, damaged or of another model.
     """
     path = find_index(path)
@@ -100,7 +85,7 @@ def read_output_layer(path: Path) -> OutputLayer:
     weight, bias = (
         to_float32(path, name, torch.from_numpy(read_tensor(name, tensors[name]))) for name in names
     )
-    return OutputLayer(words, weight, bias, tied)
+    return words, weight, bias, tied
 
 
 def find_index(path: Path) -> Path:
@@ -110,10 +95,9 @@ def find_index(path: Path) -> Path:
     RETURNS (Path): The index of the checkpoint. It is in the folder of the path.
     RAISES (ValueError): If there is none, or one of several has to be chosen.
     """
-    is_folder = path.is_dir()
-    if not is_folder and (file_name := _FILE.fullmatch(path.name)):
+    state = path / _STATE if path.is_dir() else path
+    if state == path and (file_name := _FILE.fullmatch(path.name)):
         return path.with_name(f"{file_name[1]}.index")
-    state = path / _STATE if is_folder else path
     indices = {file.name: file for file in state.parent.glob("*.index")}
     if state.is_file():
         with state.open("rb") as file:

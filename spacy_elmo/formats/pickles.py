@@ -24,12 +24,11 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """
     try:
         return _read(path)
-    except pickle.UnpicklingError as error:  # Its text advises to execute the pickle.
-        reason = "its pickle is damaged, or does more than to declare tensors. Convert it to "
-        reason += "safetensors where you trust it"
-        raise ValueError(f"{path} is not read as tensors of PyTorch: {reason}") from error
     except Exception as error:  # For a damaged pickle, any.
         reason = str(error) or type(error).__name__
+        if isinstance(error, pickle.UnpicklingError):  # Its text advises to execute the pickle.
+            reason = "its pickle is damaged, or does more than to declare tensors. Convert it to "
+            reason += "safetensors where you trust it"
         raise ValueError(f"{path} is not read as tensors of PyTorch: {reason}") from error
 
 

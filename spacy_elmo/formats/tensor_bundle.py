@@ -9,6 +9,7 @@ memory is taken than they have bytes.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,14 +36,8 @@ _ROW = 4096  # Bytes of a row; the checksums of rows are computed side by side.
 
 
 class StoredTensor(NamedTuple):
-    """Where a tensor is.
-
-    path (Path): The file of data.
-    offset, size (int): Its bytes there.
-    crc (int): Their checksum.
-    dtype (str): As NumPy names it, or "TensorFlow's type N", which cannot be read.
-    shape (tuple[int, ...]): Its shape.
-    """
+    """Where the bytes of a tensor are, and their checksum. The type is NumPy's name, or
+    "TensorFlow's type N", which cannot be read."""
 
     path: Path
     offset: int
@@ -55,7 +50,6 @@ class StoredTensor(NamedTuple):
 def read_index(path: Path) -> dict[str, StoredTensor]:
     """Read which tensors a checkpoint has, and compare their sizes with the files of data.
 
-    path (Path): `PREFIX.index`.
     RETURNS (dict): The tensors by name.
     RAISES (ValueError): If a file is missing, damaged or of a kind that is not read.
     """
@@ -64,27 +58,18 @@ def read_index(path: Path) -> dict[str, StoredTensor]:
             raise ValueError(f"it has more than {_MAX_INDEX:,} bytes, as no index of a biLM does")
         entries = _read_table(path.read_bytes())
         header = _read_message(entries.pop(b"", b""))
-        if header.get(2, 0) != 0:
+        if _last(header, 2) != 0:
             raise ValueError("its numbers are big-endian, which is not read")
-        names = {key: key.decode("utf8", "backslashreplace") for key in entries}
-        tensors = {
-            name: _read_entry(name, entries[key], path, header.get(1, 0))
-            for key, name in names.items()
-        }
+        named = {x.decode("utf8", "backslashreplace"): value for x, value in entries.items()}
+        tensors = {x: _read_entry(x, value, path, _last(header, 1)) for x, value in named.items()}
         sizes = {x: x.stat().st_size for x in {tensor.path for tensor in tensors.values()}}
-    except (OSError, ValueError, IndexError, TypeError) as error:
-        # Of an index that ends too early, or has a field of another type.
-        reason = "it is damaged" if isinstance(error, (IndexError, TypeError)) else error
-        raise ValueError(f"{path} cannot be read as a TensorFlow checkpoint: {reason}") from error
-    data, end = None, 0
-    for name, tensor in sorted(tensors.items(), key=lambda item: item[1]):
-        start, end = end if tensor.path == data else 0, tensor.offset + tensor.size
-        data = tensor.path
-        if tensor.offset < start or end > sizes[data]:
-            raise ValueError(
-                f"{data} has {sizes[data]:,} bytes, too few for {name} of the shape "
-                f"{tensor.shape}, which {path} puts at {tensor.offset:,}: is it complete?"
-            )
+    except (OSError, ValueError, TypeError) as error:  # TypeError: a field of another type.
+        raise ValueError(f"{path} cannot be read as a TensorFlow checkpoint: {error}") from error
+    for data, n_bytes in sizes.items():
+        inside = [tensor for tensor in tensors.values() if tensor.path == data]
+        needed = max(sum(x.size for x in inside), *(x.offset + x.size for x in inside))
+        if needed > n_bytes:
+            raise ValueError(f"{data} has {n_bytes:,} bytes of {needed:,}: is it complete?")
     return tensors
 
 
@@ -168,28 +153,25 @@ def _read_block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, by
 
 def _read_entry(name: str, value: bytes, path: Path, n_shards: int) -> StoredTensor:
     entry = _read_message(value)
-    if 7 in entry:
-        raise ValueError(
-            f"{name} is partitioned, which is not read: load it with TensorFlow and save it in one "
-            "piece"
-        )
-    sides = _read_message(entry.get(2, b""), repeated=True).get(2, [])
-    shape = tuple(_read_message(side).get(1, 0) for side in sides[: _MAX_DIMENSIONS + 1])
-    kind, shard, offset, size = (entry.get(number, 0) for number in (1, 3, 4, 5))
+    kind, shard, offset, size = (_last(entry, number) for number in (1, 3, 4, 5))
+    sides = _read_message(entry.get(2, [b""])[-1]).get(2, [])
+    shape = tuple(_last(_read_message(side), 1) for side in sides[:_MAX_DIMENSIONS])
     dtype = _DTYPES.get(kind, f"TensorFlow's type {kind}")
     n_bytes = math.prod(shape) * numpy.dtype(dtype).itemsize if kind in _DTYPES else size
-    # The first part is an error for numbers that are bytes.
-    if offset + size < 0 or size != n_bytes or len(shape) > _MAX_DIMENSIONS or shard >= n_shards:
-        raise ValueError(f"{name}, {dtype} of the shape {shape}, cannot have {size:,} bytes")
+    if 7 in entry or size != n_bytes or len(sides) > _MAX_DIMENSIONS or shard >= n_shards:
+        raise ValueError(
+            f"{name}, {dtype} of the shape {shape} and {size:,} bytes, is damaged or partitioned, "
+            "which is not read: load it with TensorFlow and save it in one piece"
+        )
     prefix = path.name.removesuffix(".index")
     data = path.with_name(f"{prefix}.data-{shard:05}-of-{n_shards:05}")
-    return StoredTensor(data, offset, size, _unmask(entry.get(6, b"")), dtype, shape)
+    return StoredTensor(data, offset, size, _unmask(entry.get(6, [b""])[-1]), dtype, shape)
 
 
-def _read_message(data: bytes, repeated: bool = False) -> dict[int, Any]:
+def _read_message(data: bytes) -> dict[int, list[Any]]:
     """RETURNS (dict): The values of a protocol buffer by the number of the field: bytes, or ints of
-    variable length. The last value of each, as protocol buffers have it, or all if `repeated`."""
-    fields: dict[int, list] = {}
+    variable length."""
+    fields: dict[int, list[Any]] = {}
     position = 0
     while position < len(data):
         tag, position = _varint(data, position)
@@ -198,12 +180,15 @@ def _read_message(data: bytes, repeated: bool = False) -> dict[int, Any]:
         if tag & 7 in (2, 5):  # Bytes, after their number, or four of them.
             position += (size := value)
             value = data[position - size : position]
-        elif tag & 7 != 0:
-            raise ValueError(f"a field has the unknown type {tag & 7}")
+        if tag & 7 not in (0, 2, 5) or position > len(data):
+            raise ValueError("a field has an impossible type or length")
         fields.setdefault(tag >> 3, []).append(value)
-    if position > len(data):
-        raise ValueError("a field has an impossible length")
-    return dict(fields) if repeated else {x: values[-1] for x, values in fields.items()}
+    return fields
+
+
+def _last(fields: dict[int, list[Any]], number: int) -> int:
+    """RETURNS (int): The last value of a field, as protocol buffers have it; by default 0."""
+    return operator.index(fields.get(number, [0])[-1])
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,9 +39,9 @@ def random_architecture(rng: numpy.random.Generator) -> Architecture:
     """Any sizes; half with other settings than the usual ones, and so with local options."""
     local_options = bool(rng.random() < 0.5)
     filters = network.random_filters(rng, 7)
+    # There is always a projection.
     p = int(rng.integers(2, 9))
-    if rng.random() < 0.2:
-        p = sum(outputs for _, outputs in filters)
+    p += p == sum(outputs for _, outputs in filters)
     unusual = {
         "activation": pick(rng, "relu", "tanh"),
         "cell_clip": pick(rng, 3, 0.5, 0.2, None),
@@ -59,38 +58,21 @@ def random_architecture(rng: numpy.random.Generator) -> Architecture:
         "mixes": int(rng.integers(1, 4)),
         "n_highway": pick(rng, 0, 1, 2, 3),
         "cached_words": pick(rng, None, None, 5),
+        "use_skip_connections": True,
+        "words": ["<S>", "</S>", "<UNK>"],
+        "omit_defaults": False,
+        "share_embedding_softmax": False,
         "local_options": local_options,
         **(unusual if local_options else USUAL),
     }
 
 
 def random_weights(architecture: Architecture, rng: numpy.random.Generator) -> Weights:
-    """The biLM's tensors and the mixes. States are large enough for the usual clips to matter."""
-    p, d, e = (architecture[key] for key in ("projection_dim", "dim", "char_dim"))
-    f = network.total_filters(architecture)
-    stem = "_token_embedder."
-    embeddings = uniform(rng, (1 + bilm_tf.N_CHARACTERS, e), 1)
-    embeddings[0] = 0
-    weights = {stem + "_char_embedding_weights": embeddings}
-    for i, (width, outputs) in enumerate(architecture["filters"]):
-        weights[f"{stem}char_conv_{i}.weight"] = uniform(rng, (outputs, e, width), e * width)
-        weights[f"{stem}char_conv_{i}.bias"] = uniform(rng, (outputs,), 10)
-    for k in range(architecture["n_highway"]):
-        weights[f"{stem}_highways._layers.{k}.weight"] = uniform(rng, (2 * f, f), f)
-        weights[f"{stem}_highways._layers.{k}.bias"] = uniform(rng, (2 * f,), 2)
-    weights[stem + "_projection.weight"] = uniform(rng, (p, f), f, 2)
-    weights[stem + "_projection.bias"] = uniform(rng, (p,), 10)
-    for direction in manylangs.DIRECTIONS:
-        for layer in range(architecture["n_layers"]):
-            stem = f"_elmo_lstm.{direction}_layer_{layer}."
-            bias = uniform(rng, (4 * d,), 4)
-            bias[d : 2 * d] += 2  # Cells that forget little reach the clip.
-            weights[stem + "input_linearity.weight"] = uniform(rng, (4 * d, p), p, 1.5)
-            weights[stem + "state_linearity.weight"] = uniform(rng, (4 * d, p), p, 0.3)
-            weights[stem + "state_linearity.bias"] = bias
-            weights[stem + "state_projection.weight"] = uniform(rng, (p, d), d, 2)
+    """The biLM's tensors and the mixes."""
+    weights = from_checkpoint(architecture, bilm_tf.random_weights(architecture, rng))
     if architecture["cached_words"] is not None:
-        weights["_word_embedding.weight"] = uniform(rng, (architecture["cached_words"], p), 1)
+        shape = architecture["cached_words"], architecture["projection_dim"]
+        weights["_word_embedding.weight"] = uniform(rng, shape, 1)
     return weights | random_mixes(architecture, rng)
 
 
@@ -137,9 +119,7 @@ def state_dict(architecture: Architecture, weights: Weights) -> Weights:
 
 def options(architecture: Architecture) -> dict:
     """options.json of the biLM inside."""
-    settings = bilm_tf.options(
-        architecture | {"use_skip_connections": True, "words": [], "omit_defaults": False}, 262
-    )
+    settings = bilm_tf.options(architecture, 262)
     return {key: settings[key] for key in ("lstm", "char_cnn")}
 
 
@@ -149,13 +129,11 @@ def files(
     *,
     legacy: bool = False,
     do_layer_norm: bool = False,
-    local_weights: bool = False,
 ) -> dict[str, bytes]:
     """The files of an archive by their names.
 
     legacy (bool): An archive of AllenNLP 0.x; newer ones have a meta.json.
     do_layer_norm (bool): What the config says of the mixes.
-    local_weights (bool): With `local_options`: the biLM's HDF5 is in the archive, too.
     """
     address = "https://allennlp.s3.amazonaws.com/models/elmo/elmo_{}"
     originals = {OPTIONS_KEY: address.format("options.json")}
@@ -165,8 +143,6 @@ def files(
         originals = {OPTIONS_KEY: "/home/trainer/elmo/options.json"}
         originals |= {WEIGHTS_KEY: "/home/trainer/elmo/weights.hdf5"}
         local[OPTIONS_KEY] = json.dumps(options(architecture)).encode()
-        if local_weights:
-            local[WEIGHTS_KEY] = hdf5_bytes(architecture, weights)
     elmo = {
         "type": "elmo_token_embedder",
         "options_file": originals[OPTIONS_KEY],
@@ -232,15 +208,6 @@ def tar_bytes(members: dict[str, bytes], mode: str = "w:gz") -> bytes:
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     return file.getvalue()
-
-
-def hdf5_bytes(architecture: Architecture, weights: Weights) -> bytes:
-    """The biLM in the published HDF5 layout."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "weights.hdf5"
-        checkpoint = to_checkpoint(architecture, weights)
-        one_layer_hdf5.write_hdf5(path, one_layer_hdf5.from_checkpoint(architecture, checkpoint))
-        return path.read_bytes()
 
 
 # Reference
@@ -319,33 +286,11 @@ def to_checkpoint(architecture: Architecture, weights: Weights) -> Weights:
     return checkpoint
 
 
-def encode_token(architecture: Architecture, weights: Weights, token: str) -> ndarray:
-    """Layer 0 of one token, shape (P,)."""
-    stem = "_token_embedder."
-    ids = [i + 1 for i in bilm_tf.character_ids(architecture, token)]
-    embedded = weights[stem + "_char_embedding_weights"][ids]
-    filters = [
-        (weights[f"{stem}char_conv_{i}.weight"], weights[f"{stem}char_conv_{i}.bias"])
-        for i in range(len(architecture["filters"]))
-    ]
-    x = network.convolve(embedded, filters, architecture["activation"])
-    for k in range(architecture["n_highway"]):
-        weight = weights[f"{stem}_highways._layers.{k}.weight"]
-        x = manylangs.highway(x, weight, weights[f"{stem}_highways._layers.{k}.bias"])
-    return weights[stem + "_projection.weight"] @ x + weights[stem + "_projection.bias"]
-
-
 def reference(
-    architecture: Architecture,
-    weights: Weights,
-    sentences: Sequence[Sequence[str]],
-    dtype: type = numpy.float64,
+    architecture: Architecture, weights: Weights, sentences: Sequence[Sequence[str]]
 ) -> list[ndarray]:
     """All layers of every sentence from zero states, shape (L + 1, tokens, 2P) each."""
-    weights = network.cast(weights, dtype)
-    encode = network.cached(lambda token: encode_token(architecture, weights, token))
-    prefix, boundaries = "_elmo_lstm.", bilm_tf.BOUNDARIES
-    return manylangs.run(architecture, weights, encode, prefix, boundaries, sentences)
+    return bilm_tf.reference(architecture, to_checkpoint(architecture, weights), sentences)
 
 
 def mix_weights(

@@ -21,9 +21,7 @@ from . import (
     bilm_tf,
     malicious,
     manylangs,
-    network,
     one_layer_hdf5,
-    tensor_bundle,
 )
 from .network import Architecture, Weights
 
@@ -166,47 +164,6 @@ def test_perplexity_of_a_bias() -> None:
     assert found == pytest.approx({"forward": forward, "backward": backward, "both": both})
 
 
-@pytest.mark.parametrize(
-    "data, crc",
-    [
-        # RFC 3720, appendix B.4, with its bytes in the order of a little-endian number.
-        (bytes(32), 0x8A9136AA),
-        (b"\xff" * 32, 0x62A8AB43),
-        (bytes(range(32)), 0x46DD794E),
-        (bytes(range(31, -1, -1)), 0x113FDB5C),
-        (
-            bytes.fromhex("01c00000" + "0" * 24 + "14000000" + "00000400" + "00000014" + "00000018")
-            + bytes.fromhex("28000000" + "0" * 8 + "02000000" + "0" * 8),
-            0xD9963A56,
-        ),
-        (b"123456789", 0xE3069283),
-        (b"", 0),
-    ],
-)
-def test_published_checksums(data: bytes, crc: int) -> None:
-    assert tensor_bundle.crc32c(data) == crc
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_allennlp_is_bilm_tf_by_other_names(seed: int) -> None:
-    """Another order of gates, another highway gate, another bias: the same vectors."""
-    rng = numpy.random.default_rng(seed)
-    architecture = bilm_tf.random_architecture(rng, characters=True) | {"filters": [[1, 4], [3, 5]]}
-    architecture |= {"projection_dim": 4, "dim": 7, "use_skip_connections": True}
-    checkpoint = bilm_tf.random_weights(architecture, rng)
-    sentences = bilm_tf.random_sentences(architecture, rng)
-    weights = network.cast(
-        allennlp_archive.from_checkpoint(architecture, checkpoint), numpy.float64
-    )
-    expected = bilm_tf.reference(architecture, checkpoint, sentences)
-    found = allennlp_archive.reference(architecture, weights, sentences)
-    assert differ(found, expected) < 1e-6  # The forget bias plus one is rounded to float32.
-    back = allennlp_archive.to_checkpoint(architecture, weights)
-    assert set(back) == {name for name in checkpoint if "softmax" not in name}
-    for name, array in back.items():
-        assert array == pytest.approx(checkpoint[name], abs=1e-6)
-
-
 def test_published_vectors(tmp_path: Path) -> None:
     """The weights and vectors that AllenNLP publishes for its own tests.
 
@@ -235,18 +192,6 @@ def test_published_vectors(tmp_path: Path) -> None:
     tokens = one_layer_hdf5.read_hdf5(folder / "elmo_token_embeddings.hdf5")["embedding"]
     encoded = [bilm_tf.encode_token(architecture, checkpoint, word) for word in words]
     assert len(tokens) == len(words) and numpy.abs(encoded - tokens).max() < 2e-6
-
-
-def test_mix_by_hand() -> None:
-    architecture, weights, sentences = random_model(allennlp_archive, 3, n_layers=2, mixes=2)
-    for k, score in enumerate(numpy.log([1, 2, 5])):
-        weights[f"scalar_mix_1.scalar_parameters.{k}"] = numpy.array([score])
-    weights["scalar_mix_1.gamma"] = numpy.array([2.0])
-    layers = allennlp_archive.reference(architecture, weights, sentences)
-    found = allennlp_archive.reference_mix(architecture, weights, sentences, mix=1)
-    expected = [2 * (x[0] + 2 * x[1] + 5 * x[2]) / 8 for x in layers]
-    assert differ(found, expected) < 1e-12
-    assert differ(found, allennlp_archive.reference_mix(architecture, weights, sentences)) > 0.01
 
 
 def content(archive: tarfile.TarFile, name: str) -> bytes:

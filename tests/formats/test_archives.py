@@ -173,14 +173,6 @@ def test_what_the_model_does_not_tell_is_said(tmp_path):
     refused(folder, "reads characters as bytes", "options.json")
 
 
-@pytest.mark.parametrize("name", ["_projection.bias", "scalar_mix_0.scalar_parameters.0"])
-def test_an_incomplete_model(name, tmp_path):
-    architecture, weights, _ = random_model(allennlp_archive, 0, local_options=True)
-    weights = {k: v for k, v in weights.items() if not k.endswith(name)}
-    path = allennlp_archive.write(tmp_path / "model.tar.gz", architecture, weights)
-    refused(path, name.partition(".")[0])
-
-
 # ------------------------------------------------------------------------------------------- NLPL
 
 

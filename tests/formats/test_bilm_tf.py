@@ -131,11 +131,6 @@ def test_damaged_checkpoints(kind, tmp_path):
         tracemalloc.stop()
 
 
-def test_one_direction(tmp_path):
-    family.write_unidirectional(tmp_path)
-    assert_refused(tmp_path, str(tmp_path), "one direction")
-
-
 @pytest.mark.parametrize(
     "change, words",
     [

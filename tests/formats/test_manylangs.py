@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy
 import pytest
 import safetensors.torch
-import spacy
 import torch
-from spacy.tokens import Doc
 
 from spacy_elmo.bilm import BiLM, BiLMConfig
 from spacy_elmo.formats import load, round_to_int8, safetensors_format
@@ -136,20 +134,6 @@ def test_round_trips(written, tmp_path):
     assert_same(bilm, load(tmp_path / "saved"))
 
 
-def test_a_pipeline_saves_the_model(folder, tmp_path):
-    nlp = elmo_pipeline(folder, "xx")
-    doc = nlp(Doc(nlp.vocab, words=["the", "New York", "河"]))
-    data = nlp.to_bytes()
-    nlp.to_disk(tmp_path / "saved")
-    shutil.rmtree(folder)
-    for other in (
-        spacy.load(tmp_path / "saved"),
-        elmo_pipeline(tmp_path, "xx", model={"weights": None}).from_bytes(data),
-    ):
-        again = other(Doc(other.vocab, words=[token.text for token in doc]))
-        assert max_difference(again._.elmo, doc._.elmo) == 0
-
-
 def test_weights_in_8_bits(written):
     exact, low = load(written), load(written)
     round_to_int8(low)
@@ -180,36 +164,7 @@ def test_export_says_what_the_published_layout_cannot_hold(written, tmp_path):
     assert_same(load(written), load(tmp_path / "out"))
 
 
-def test_hdf5_with_the_options_of_such_a_model_is_refused(written, hdf5_folder):
-    safetensors_format.write(load(written), hdf5_folder.with_name("saved"))
-    for name in ("options.json", "vocab.txt"):
-        shutil.copy(hdf5_folder.with_name("saved") / name, hdf5_folder / name)
-    with pytest.raises(ValueError, match="the published layout"):
-        load(hdf5_folder)
-
-
 # ------------------------------------------------------------------------------------ the settings
-
-
-SPECIALS = ("<bos>", "<eos>", "<oov>", "<pad>", "<bow>", "<eow>")
-
-
-@pytest.mark.parametrize(
-    "settings, words",
-    [
-        ({"characters": SPECIALS[1:]}, "characters lack the entries <bos>"),
-        ({"characters": (*SPECIALS, "a", "a")}, "characters hold an entry twice"),
-        ({"word_dim": 3}, "word_dim is 3"),
-        ({"characters": SPECIALS, "word_dim": 3, "projection": False}, "word_dim is 3"),
-        ({"characters": SPECIALS, "word_dim": -1}, "word_dim must be 0 or more"),
-        ({"characters": [1]}, "characters.0 must be text"),
-        ({"characters": SPECIALS, "word_dim": 3}, "n_tokens_vocab is missing"),
-    ],
-)
-def test_impossible_settings(settings, words):
-    char_cnn = {"filters": [[1, 4]], "embedding": {"dim": 3}, **settings}
-    with pytest.raises(ValueError, match=words):
-        BiLMConfig.from_options({"lstm": {"dim": 4, "projection_dim": 3}, "char_cnn": char_cnn})
 
 
 # -------------------------------------------------------------------------------- files of a folder
@@ -240,12 +195,6 @@ def test_the_published_architecture_is_built_in(basename, tmp_path):
     manylangs.write(tmp_path, *model, architecture_file="missing", basename=basename)
     # The tiny tensors do not fit it.
     refused(tmp_path, "encoder.pkl (options: ", f"the published architecture, as {tmp_path}")
-
-
-def test_a_given_architecture_is_used(folder, tmp_path):
-    expected = load(folder)
-    (folder / manylangs.BASENAMES[0]).rename(tmp_path / "other.json")
-    assert_same(load(folder, tmp_path / "other.json"), expected)
 
 
 def edit(path: Path, change) -> None:
