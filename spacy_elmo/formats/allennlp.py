@@ -17,16 +17,10 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from ..bilm.config import N_CHARACTERS, BiLMConfig
+from ..bilm.config import BiLMConfig
 from ..bilm.mixes import TrainedMix
 from ..bilm.model import BiLM
-from .allennlp_modules import (
-    check_state,
-    encoder_parameters,
-    encoder_shapes,
-    lstm_parameters,
-    lstm_shapes,
-)
+from .allennlp_modules import read_state, state_map
 from .options import OPTIONS, read_options
 from .parameters import empty_model
 from .pickles import read_tensors
@@ -74,15 +68,13 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
         config = replace(config, char_cnn=replace(config.char_cnn, projection=True))
     if not config.lstm.has_projection:
         config = replace(config, lstm=replace(config.lstm, projection=True))
-    assert config.char_cnn is not None
     model = empty_model(config, None, file)
-    shapes = encoder_shapes(config, _CONVOLUTION, _ENCODER) | lstm_shapes(config.lstm, _LSTM)
-    shapes[_CHARACTERS] = N_CHARACTERS, config.char_cnn.embedding_dim
-    bilm = check_state(file, bilm, shapes)
-    bilm[_CHARACTERS][0] = 0.0  # Masks whole tokens.
-    values = encoder_parameters(config, bilm, _CONVOLUTION, _ENCODER)
-    values["token_encoder.char_embedding.weight"] = bilm[_CHARACTERS]
-    model.load_state_dict(values | lstm_parameters(config.lstm, bilm, _LSTM), assign=True)
+    layers, others = state_map(config, _CONVOLUTION, _ENCODER, _LSTM)
+    table = "token_encoder.char_embedding.weight"
+    others[table] = [_CHARACTERS], torch.clone
+    values = read_state(file, model, bilm, layers | others)
+    values[table][0] = 0.0  # Masks whole tokens.
+    model.load_state_dict(values, assign=True)
     model.trained_mix = _read_mix(file, tensors, prefix, config.n_activations)
     return model
 

@@ -8,105 +8,83 @@ the input, not the transformed input.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Optional
 
 import torch
 from torch import Tensor
 
-from ..bilm.config import BiLMConfig, LSTMConfig
+from ..bilm.config import BiLMConfig
 from ..bilm.lstm_layer import FORGET_BIAS
+from ..bilm.model import BiLM
 from .parameters import check_tensors, declared, to_float32
 
-_DIRECTIONS = ("forward", "backward")
-Shapes = dict[str, tuple[int, ...]]
+# For each parameter of a biLM, the names of its tensors in the state, and what makes it of them.
+StateMap = dict[str, tuple[list[str], Callable[..., Tensor]]]
 
 
-def check_state(
-    path: Path,
-    tensors: Mapping[str, Tensor],
-    expected: Mapping[str, Sequence[int]],
-    options: Optional[str] = None,
-) -> dict[str, Tensor]:
-    """RETURNS (dict): The tensors, float32, each with memory of its own.
-    RAISES (ValueError): If a name, a shape, a type or a value is another one."""
-    source = f"{path} (options: {options})" if options else path
-    check_tensors(source, expected, declared(tensors))
-    return {name: to_float32(path, name, x).clone() for name, x in tensors.items()}
+def state_map(
+    config: BiLMConfig, convolution: str, encoder: str = "", lstm: str = ""
+) -> tuple[StateMap, StateMap]:
+    """Name the tensors of a state, except embeddings.
 
-
-def lstm_shapes(config: LSTMConfig, prefix: str = "") -> Shapes:
-    """RETURNS (dict): The shapes of the LSTMs' tensors by name."""
-    gates, p = 4 * config.dim, config.projection_dim
-    shapes: Shapes = {}
-    for stem in _stems(config, prefix).values():
-        shapes[f"{stem}.input_linearity.weight"] = gates, p
-        shapes[f"{stem}.state_linearity.weight"] = gates, p
-        shapes[f"{stem}.state_linearity.bias"] = (gates,)
-        shapes[f"{stem}.state_projection.weight"] = p, config.dim
-    return shapes
-
-
-def lstm_parameters(
-    config: LSTMConfig, tensors: Mapping[str, Tensor], prefix: str = ""
-) -> dict[str, Tensor]:
-    """RETURNS (dict): The parameters of a `BiLM`'s LSTMs by name, from tensors of `lstm_shapes`.
-    `config.projection` must be true."""
-    parameters = {}
-    for layer, stem in _stems(config, prefix).items():
-        sides = [tensors[f"{stem}.{side}_linearity.weight"] for side in ("input", "state")]
-        i, f, candidate, o = torch.cat(sides, dim=1).chunk(4)
-        parameters[f"{layer}.gate_weight"] = torch.cat((i, candidate, f, o))
-        i, f, candidate, o = tensors[f"{stem}.state_linearity.bias"].chunk(4)
-        parameters[f"{layer}.gate_bias"] = torch.cat((i, candidate, f - FORGET_BIAS, o))
-        parameters[f"{layer}.projection_weight"] = tensors[f"{stem}.state_projection.weight"]
-    return parameters
-
-
-def encoder_shapes(config: BiLMConfig, convolution: str, prefix: str = "") -> Shapes:
-    """RETURNS (dict): The shapes of the tensors of convolutions, highways and projection.
-
-    convolution (str): How the convolutions are named, for a number.
-    prefix (str): What the names of the others begin with.
+    convolution (str): How a convolution is named, for a number.
+    encoder, lstm (str): What the names of highways and projection, and of the LSTMs, begin with.
+    RETURNS (tuple): The parameters of the LSTMs, and of the token encoder.
     """
-    char_cnn = config.char_cnn
-    assert char_cnn is not None
-    shapes: Shapes = {}
-    for i, (width, number) in enumerate(char_cnn.filters):
-        shapes[f"{convolution.format(i)}.weight"] = number, char_cnn.embedding_dim, width
-        shapes[f"{convolution.format(i)}.bias"] = (number,)
-    for i in range(char_cnn.n_highway):
-        shapes[f"{prefix}highways._layers.{i}.weight"] = 2 * char_cnn.n_filters, char_cnn.n_filters
-        shapes[f"{prefix}highways._layers.{i}.bias"] = (2 * char_cnn.n_filters,)
-    p = config.projection_dim
-    shapes[f"{prefix}projection.weight"] = p, char_cnn.word_dim + char_cnn.n_filters
-    shapes[f"{prefix}projection.bias"] = (p,)
-    return shapes
-
-
-def encoder_parameters(
-    config: BiLMConfig, tensors: Mapping[str, Tensor], convolution: str, prefix: str = ""
-) -> dict[str, Tensor]:
-    """RETURNS (dict): The parameters of a `CharCNN` by name, from tensors of `encoder_shapes`."""
+    layers: StateMap = {}
+    for direction in ("forward", "backward"):
+        for i in range(config.lstm.n_layers):
+            ours, stem = f"lstm.{direction}_layers.{i}", f"{lstm}{direction}_layer_{i}"
+            sides = [f"{stem}.{side}_linearity.weight" for side in ("input", "state")]
+            layers[f"{ours}.gate_weight"] = sides, _gate_weight
+            layers[f"{ours}.gate_bias"] = [f"{stem}.state_linearity.bias"], _gate_bias
+            layers[f"{ours}.projection_weight"] = [f"{stem}.state_projection.weight"], torch.clone
     assert config.char_cnn is not None
-    parameters = {}
+    others: StateMap = {}
     for kind in ("weight", "bias"):
         for i in range(len(config.char_cnn.filters)):
             name = f"token_encoder.convolutions.{i}.{kind}"
-            parameters[name] = tensors[f"{convolution.format(i)}.{kind}"]
+            others[name] = [f"{convolution.format(i)}.{kind}"], torch.clone
         for i in range(config.char_cnn.n_highway):
-            transform, carry = tensors[f"{prefix}highways._layers.{i}.{kind}"].chunk(2)
-            parameters[f"token_encoder.highways.{i}.transform.{kind}"] = transform.clone()
-            parameters[f"token_encoder.highways.{i}.carry.{kind}"] = -carry
-        parameters[f"token_encoder.projection.{kind}"] = tensors[f"{prefix}projection.{kind}"]
-    return parameters
+            ours, names = f"token_encoder.highways.{i}", [f"{encoder}highways._layers.{i}.{kind}"]
+            others[f"{ours}.transform.{kind}"] = names, lambda x: x.chunk(2)[0].clone()
+            others[f"{ours}.carry.{kind}"] = names, lambda x: -x.chunk(2)[1]
+        others[f"token_encoder.projection.{kind}"] = [f"{encoder}projection.{kind}"], torch.clone
+    return layers, others
 
 
-def _stems(config: LSTMConfig, prefix: str) -> dict[str, str]:
-    """RETURNS (dict): What begins the names of a layer, by the layer's name in a `BiLM`."""
-    return {
-        f"lstm.{direction}_layers.{i}": f"{prefix}{direction}_layer_{i}"
-        for direction in _DIRECTIONS
-        for i in range(config.n_layers)
-    }
+def read_state(
+    path: Path,
+    model: BiLM,
+    tensors: Mapping[str, Tensor],
+    names: StateMap,
+    shapes: Mapping[str, Sequence[int]] = {},
+    options: str = "",
+) -> dict[str, Tensor]:
+    """Convert the tensors of a file.
+
+    shapes (Mapping): Shapes of tensors that are not those of their parameters.
+    options (str): Where the options are from, for messages.
+    RETURNS (dict): The parameters.
+    RAISES (ValueError): If a name, a shape, a type or a value is another one.
+    """
+    expected: dict[str, Sequence[int]] = {}
+    for name, (inputs, _) in names.items():
+        rows, *columns = model.get_parameter(name).shape
+        rows *= 2 if ".highways." in name else 1
+        expected.update(dict.fromkeys(inputs, (rows, *(n // len(inputs) for n in columns))))
+    source = f"{path} (options: {options})" if options else path
+    check_tensors(source, {**expected, **shapes}, declared(tensors))
+    state = {name: to_float32(path, name, tensor) for name, tensor in tensors.items()}
+    return {name: make(*(state[x] for x in inputs)) for name, (inputs, make) in names.items()}
+
+
+def _gate_weight(*sides: Tensor) -> Tensor:
+    i, f, candidate, o = torch.cat(sides, dim=1).chunk(4)
+    return torch.cat((i, candidate, f, o))
+
+
+def _gate_bias(bias: Tensor) -> Tensor:
+    i, f, candidate, o = bias.chunk(4)
+    return torch.cat((i, candidate, f - FORGET_BIAS, o))

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ..bilm.model import BiLM
-from .hdf5 import GROUPS, build, name_map, with_stored_projection
-from .options import OPTIONS, VOCABULARY, read_files_beside, read_vocabulary
+from .hdf5 import GROUPS, build
+from .options import VOCABULARY, read_given_files, read_vocabulary
 from .parameters import to_float32
 from .tensor_bundle import StoredTensor, read_index, read_tensor
 
@@ -24,9 +24,8 @@ DESCRIPTION = "a TensorFlow checkpoint of bilm-tf"
 SUFFIXES = ()
 # What the names of all variables start with.
 _SCOPE = "lm/"
-_CELL = "RNN_{0}/rnn/multi_rnn_cell/cell_{1}/lstm_cell"
-_ONLY_CELL = "RNN_{0}/rnn/lstm_cell"
-_CELL_TENSORS = ("kernel", "bias", "projection/kernel")
+_CELLS = ("RNN_{0}/rnn/multi_rnn_cell/cell_{1}/lstm_cell", "RNN_{0}/rnn/lstm_cell")
+_PARTS = ("kernel", "bias", "projection/kernel")
 # The names of TensorFlow before version 1.2.
 _RENAMED = {"weights": "kernel", "biases": "bias"}
 _FILE = re.compile(r"(.+)\.(index|meta|data-\d{5}-of-\d{5})", re.DOTALL)
@@ -49,16 +48,11 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
     RAISES (ValueError): If a file is missing or damaged, or contradicts the options.
     """
     path = find_index(path)
-    config, vocabulary = read_files_beside(path, options)
-    if config is None:
-        raise ValueError(f"no options for {path}: put the {OPTIONS} of the training beside it")
+    config, vocabulary = read_given_files(path, options)
     tensors = {k: v for k, v in _read_variables(path).items() if k.startswith(GROUPS)}
-    config = with_stored_projection(config, tensors)
-    has_one = config.lstm.n_layers == 1 and f"{_ONLY_CELL.format(0)}/kernel" in tensors
-    names = name_map(config, _ONLY_CELL if has_one else _CELL, _CELL_TENSORS)
     stored = {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
     values = ((name, read_tensor(name, tensor)) for name, tensor in tensors.items())
-    return build(path, config, vocabulary, names, stored, values)
+    return build(path, config, vocabulary, stored, values, _CELLS, _PARTS)
 
 
 @torch.inference_mode(False)  # Else the weights could never be trained.

@@ -10,7 +10,7 @@ limit to what a chunk inflates to: all this is refused. Links are not followed.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Optional
@@ -23,7 +23,7 @@ from ..bilm.config import N_CHARACTERS, BiLMConfig
 from ..bilm.forking import no_fork
 from ..bilm.model import BiLM
 from ..files import atomic_folder
-from .options import OPTIONS, read_files_beside, write_options
+from .options import read_given_files, write_options
 from .parameters import check_tensors, empty_model, stored_tensor, to_float32
 
 NAME = "hdf5"
@@ -32,9 +32,9 @@ SUFFIXES = (".hdf5", ".h5")
 WEIGHTS = "weights.hdf5"
 # Other groups, such as the softmax of a training dump, are ignored.
 GROUPS = ("char_embed", "embedding", "CNN", "RNN_")
-_CELL = "RNN_{0}/RNN/MultiRNNCell/Cell{1}/LSTMCell"
-# bilm-tf's dump_weights.py writes these names for a single layer, and cannot read them itself.
-_ONLY_CELL = "RNN_{0}/RNN/LSTMCell"
+# bilm-tf's dump_weights.py writes the second for a single layer, and cannot read it itself.
+_CELLS = ("RNN_{0}/RNN/MultiRNNCell/Cell{1}/LSTMCell", "RNN_{0}/RNN/LSTMCell")
+_PARTS = ("W_0", "B", "W_P_0")
 
 
 def _add_masking_row(table: numpy.ndarray) -> numpy.ndarray:
@@ -55,13 +55,11 @@ MASKED: Layout = (_add_masking_row, lambda x: x[1:])
 NameMap = dict[str, tuple[str, Layout]]
 
 
-def name_map(
-    config: BiLMConfig, cell: str = _CELL, cell_tensors: Sequence[str] = ("W_0", "B", "W_P_0")
-) -> NameMap:
+def name_map(config: BiLMConfig, cell: str = _CELLS[0], parts: Sequence[str] = _PARTS) -> NameMap:
     """Name the tensors of bilm-tf.
 
     cell (str): What the names of an LSTM layer's tensors start with, for a direction and a layer.
-    cell_tensors (Sequence[str]): How they go on: weights of the gates, biases, the projection.
+    parts (Sequence[str]): How they go on: weights of the gates, biases, the projection.
     RETURNS (dict): For each tensor of the file, the model's parameter and the layout.
     """
     names: NameMap = {}
@@ -84,7 +82,7 @@ def name_map(
     for number, direction in enumerate(("forward_layers", "backward_layers")):
         for i in range(config.lstm.n_layers):
             layer = f"lstm.{direction}.{i}"
-            weight, bias, projection = (f"{cell.format(number, i)}/{x}" for x in cell_tensors)
+            weight, bias, projection = (f"{cell.format(number, i)}/{x}" for x in parts)
             names[weight] = f"{layer}.gate_weight", TRANSPOSED
             names[bias] = f"{layer}.gate_bias", SAME
             if config.lstm.has_projection:
@@ -103,18 +101,11 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
     RAISES (ValueError): If the file is damaged or contradicts the options. The message names the
         dataset, the expected and the actual shape.
     """
-    config, vocabulary = read_files_beside(path, options)
-    if config is None:
-        raise ValueError(
-            f"no options for {path}: put {OPTIONS} (or the published *_options.json) beside it"
-        )
+    config, vocabulary = read_given_files(path, options)
     _check_layout(config, path)
     with _open_datasets(path) as datasets:
-        has_one = config.lstm.n_layers == 1 and f"{_ONLY_CELL.format(0)}/W_0" in datasets
-        config = with_stored_projection(config, datasets)
-        names = name_map(config, _ONLY_CELL if has_one else _CELL)
         stored = {name: (item.shape, item.dtype.name) for name, item in datasets.items()}
-        return build(path, config, vocabulary, names, stored, _read_values(path, datasets))
+        return build(path, config, vocabulary, stored, _read_values(path, datasets))
 
 
 @contextlib.contextmanager
@@ -169,18 +160,29 @@ def build(
     source: object,
     config: BiLMConfig,
     vocabulary: Optional[Sequence[str]],
-    names: NameMap,
     stored: Mapping[str, tuple[Optional[Sequence[int]], str]],
     values: Iterable[tuple[str, numpy.ndarray]],
+    cells: tuple[str, str] = _CELLS,
+    parts: Sequence[str] = _PARTS,
 ) -> BiLM:
     """Make a model of tensors in bilm-tf's layout.
 
     source (object): What they are from, for messages.
-    names (dict): See `name_map`.
     stored (Mapping): For each tensor of the file, its shape and type; see `check_tensors`.
     values (Iterable): The tensors by name. Not read before `stored` is checked.
+    cells (tuple[str, str]): See `name_map`; and the same if there is a single layer.
+    parts (Sequence[str]): See `name_map`.
     RAISES (ValueError): If they contradict the options, or are not finite.
     """
+    is_single = config.lstm.n_layers == 1 and f"{cells[1].format(0)}/{parts[0]}" in stored
+    cell = cells[is_single]
+    # The options do not say whether projections end the character encoder and the LSTM layers.
+    # bilm-tf leaves them out where widths agree, AllenNLP never does: follow the file.
+    if config.char_cnn and not config.has_char_projection and "CNN_proj/W_proj" in stored:
+        config = replace(config, char_cnn=replace(config.char_cnn, projection=True))
+    if not config.lstm.has_projection and f"{cell.format(0, 0)}/{parts[2]}" in stored:
+        config = replace(config, lstm=replace(config.lstm, projection=True))
+    names = name_map(config, cell, parts)
     model = empty_model(config, vocabulary, source)
     parameters = dict(model.named_parameters())
     expected, declared = {}, dict(stored)
@@ -227,15 +229,3 @@ def _check_layout(config: BiLMConfig, path: Path) -> None:
             f"Unicode characters{words} of this biLM, which is of the kind of ELMoForManyLangs: "
             "use the safetensors format (spacy elmo export --format safetensors)"
         )
-
-
-def with_stored_projection(config: BiLMConfig, datasets: Container[str]) -> BiLMConfig:
-    """The options do not say whether projections end the character encoder and the LSTM layers.
-    bilm-tf leaves them out where widths agree, AllenNLP never does: follow the file."""
-    char_cnn, lstm = config.char_cnn, config.lstm
-    if char_cnn and not config.has_char_projection and "CNN_proj/W_proj" in datasets:
-        config = replace(config, char_cnn=replace(char_cnn, projection=True))
-    cells = (_CELL.format(0, 0), _ONLY_CELL.format(0))
-    if not lstm.has_projection and any(f"{cell}/W_P_0" in datasets for cell in cells):
-        config = replace(config, lstm=replace(lstm, projection=True))
-    return config

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING
+from functools import partial
 from os.path import isfile
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple, Optional
@@ -25,13 +26,7 @@ import torch
 from ..bilm.config import DICTIONARY_SPECIALS, BiLMConfig
 from ..bilm.model import BiLM
 from ..bilm.token_encoder import UNKNOWN
-from .allennlp_modules import (
-    check_state,
-    encoder_parameters,
-    encoder_shapes,
-    lstm_parameters,
-    lstm_shapes,
-)
+from .allennlp_modules import read_state, state_map
 from .options import read_json
 from .parameters import empty_model
 from .pickles import read_tensors
@@ -100,26 +95,22 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
         raise ValueError(
             f"{source}: {error} (here, lstm is its encoder and char_cnn its token_embedder)"
         ) from error
-    char_cnn = config.char_cnn
-    assert char_cnn is not None
     words = dictionaries["word"].entries if "word" in dictionaries else None
     model = empty_model(config, words, folder)
+    layers, encoder = state_map(config, _CONVOLUTION)
     # One file after the other: each is in memory twice while it is converted.
-    encoder = read_tensors(folder / _ENCODER)
-    encoder = check_state(folder / _ENCODER, encoder, lstm_shapes(config.lstm), source)
-    values = lstm_parameters(config.lstm, encoder)
-    del encoder
-    shapes = encoder_shapes(config, _CONVOLUTION)
+    values = read_state(
+        folder / _ENCODER, model, read_tensors(folder / _ENCODER), layers, options=source
+    )
+    shapes = {}
     for name, dictionary in dictionaries.items():
-        width = char_cnn.word_dim if name == "word" else char_cnn.embedding_dim
-        shapes[_TABLE.format(name)] = dictionary.n_lines, width
-    embedder = read_tensors(folder / _EMBEDDER)
+        parameter, table = f"token_encoder.{name}_embedding.weight", _TABLE.format(name)
+        rows = torch.tensor(dictionary.rows)
+        encoder[parameter] = [table], partial(torch.index_select, dim=0, index=rows)
+        shapes[table] = dictionary.n_lines, model.get_parameter(parameter).shape[1]
     source = f"{source}; a row of a table for each line of {_CHARACTERS} and {_WORDS}"
-    embedder = check_state(folder / _EMBEDDER, embedder, shapes, source)
-    values |= encoder_parameters(config, embedder, _CONVOLUTION)
-    for name, dictionary in dictionaries.items():
-        table = embedder[_TABLE.format(name)]
-        values[f"token_encoder.{name}_embedding.weight"] = table[torch.tensor(dictionary.rows)]
+    tensors = read_tensors(folder / _EMBEDDER)
+    values |= read_state(folder / _EMBEDDER, model, tensors, encoder, shapes, source)
     model.load_state_dict(values, assign=True)
     return model
 

@@ -43,6 +43,18 @@ def read_files_beside(
     return config, read_vocabulary(vocabulary, exact=config.char_cnn is not None)
 
 
+def read_given_files(
+    weights: Path, options: Optional[Path] = None
+) -> tuple[BiLMConfig, Optional[list[str]]]:
+    """Like `read_files_beside`. RAISES (ValueError): Also if there are no options."""
+    config, vocabulary = read_files_beside(weights, options)
+    if config is None:
+        raise ValueError(
+            f"no options for {weights}: put {OPTIONS} (or the published *_options.json) beside it"
+        )
+    return config, vocabulary
+
+
 def read_options(path: Path) -> BiLMConfig:
     """RETURNS (BiLMConfig): The contents of an `options.json`.
     RAISES (ValueError): If the file is missing, is not JSON or has impossible values."""
