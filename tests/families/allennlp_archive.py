@@ -150,16 +150,7 @@ def files(
         "do_layer_norm": do_layer_norm,
         "dropout": 0.5,
     }
-    config = {
-        "dataset_reader": {"type": "sequence_tagging"},
-        "model": {
-            "type": "simple_tagger",
-            "text_field_embedder": {"token_embedders": {"elmo": elmo}},
-            "encoder": {"type": "lstm", "input_size": 2 * architecture["projection_dim"]},
-        },
-        "train_data_path": "train.tsv",
-        "trainer": {"optimizer": "adam", "num_epochs": 40},
-    }
+    config = {"model": {"text_field_embedder": {"token_embedders": {"elmo": elmo}}}}
     members = {
         "config.json": json.dumps(config, indent=4).encode(),
         "weights.th": state_dict_bytes(state_dict(architecture, weights), legacy=legacy),

@@ -142,10 +142,9 @@ def options(architecture: Architecture, n_characters: int = N_CHARACTERS) -> dic
     elif architecture["share_embedding_softmax"]:
         options["share_embedding_softmax"] = True
     return options | {
-        "dropout": 0.1, "all_clip_norm_val": 10.0, "n_epochs": 10, "n_train_tokens": 768648884,
-        "batch_size": 128, "n_tokens_vocab": len(architecture["words"]), "unroll_steps": 20,
-        "n_negative_samples_batch": 8192, "sample_softmax": True, "learning_rate": 0.2,
-    }  # fmt: skip
+        "n_tokens_vocab": len(architecture["words"]),
+        "n_negative_samples_batch": 8192,
+    }
 
 
 def vocabulary_text(architecture: Architecture) -> str:

@@ -40,11 +40,8 @@ PUBLISHED_SIZES: Architecture = {
 }
 
 
-def random_architecture(rng: numpy.random.Generator, *, characters: bool = True) -> Architecture:
-    """Any sizes; four of five have a word table.
-
-    characters (bool): False for models of words alone, which nobody has published.
-    """
+def random_architecture(rng: numpy.random.Generator) -> Architecture:
+    """Any sizes; four of five have a word table."""
     limit = int(pick(rng, 7, 8, 12, 20, 50))
     architecture = {
         "word_dim": int(pick(rng, 0, 1, 3, 4, 7)),
@@ -60,11 +57,9 @@ def random_architecture(rng: numpy.random.Generator, *, characters: bool = True)
         "proj_clip": pick(rng, 3, 0.6, 0.3, None),
     }
     dictionaries = random_dictionaries(rng, limit)
-    if not characters:
-        architecture |= {"word_dim": 5, "char_dim": 0}
     return architecture | {
         "words": dictionaries["words"] if architecture["word_dim"] else [],
-        "characters": dictionaries["characters"] if characters else [],
+        "characters": dictionaries["characters"],
     }
 
 
@@ -154,7 +149,6 @@ def write(
     basename: str = BASENAMES[0],
     legacy: bool = True,
     cuda: bool = True,
-    extra: dict[str, bytes] | None = None,
 ) -> Path:
     """A model as its trainer and the publishers of its archives left it.
 
@@ -166,11 +160,9 @@ def write(
         folder), or "missing".
     basename (str): Name of the architecture file.
     legacy, cuda (bool): How the state dicts are saved: `torch_files.state_dict_bytes`.
-    extra (dict[str, bytes] | None): More files of the folder, such as NLPL's.
     RETURNS (Path): The folder of the files, or the zip.
     """
     members = files(architecture, weights, architecture_file, basename, legacy, cuda)
-    members |= extra or {}
     if form.startswith("nested"):
         members = {f"xx.model/{name}": content for name, content in members.items()}
     if form.endswith("zip"):
@@ -200,28 +192,16 @@ def files(
         "missing": f"/Users/trainer/ELMoForManyLangs/configs/{basename}",
         "relative": f"configs/{basename}",
     }[architecture_file]
-    members = {"config.json": json.dumps(arguments(config_path)).encode()}
+    members = {"config.json": json.dumps({"gpu": 0, "config_path": config_path}).encode()}
     if architecture_file != "missing":
         place = config_path if architecture_file == "relative" else basename
         members[place] = json.dumps(options(architecture), indent=2).encode()
-    if architecture["char_dim"] > 0:
-        members["char.dic"] = dictionary_text(architecture["characters"]).encode()
+    members["char.dic"] = dictionary_text(architecture["characters"]).encode()
     if architecture["word_dim"] > 0:
         members["word.dic"] = dictionary_text(architecture["words"]).encode()
     members["token_embedder.pkl"] = state_dict_bytes(embedder, legacy=legacy, cuda=cuda)
     members["encoder.pkl"] = state_dict_bytes(encoder, legacy=legacy, cuda=cuda)
     return members
-
-
-def arguments(config_path: str) -> dict:
-    """Arguments of a training command; only `config_path` matters."""
-    return {
-        "seed": 1, "gpu": 0, "train_path": "/users4/conll18st/raw_text/xx.txt", "valid_path": None,
-        "test_path": None, "config_path": config_path, "word_embedding": None, "optimizer": "adam",
-        "lr": 0.001, "lr_decay": 0.8, "model": "/users4/conll18st/elmo/xx.model", "batch_size": 32,
-        "max_epoch": 10, "clip_grad": 5, "max_sent_len": 20, "min_count": 3,
-        "max_vocab_size": 150000, "save_classify_layer": False, "valid_size": 0, "eval_steps": None,
-    }  # fmt: skip
 
 
 def options(architecture: Architecture) -> dict:

@@ -1,15 +1,13 @@
 """Archives of the NLPL repository: zips that hold a model of either family (section C).
 
-An architecture is a dict of `contents` ("hdf5", "hdf5 and checkpoint", "checkpoint" or
-"manylangs"), `model` (the architecture of that family), `vocabulary` ("vocab.txt",
-"vocab.txt.gz" or None), `n_characters` (261 or 262) and `lemmatized`. Weights are those of the
-family: with a checkpoint, its output layer is among them.
+An architecture is a dict of `contents` ("hdf5", "checkpoint" or "manylangs"), `model` (the
+architecture of that family), `vocabulary` ("vocab.txt", "vocab.txt.gz" or None), and `lemmatized`.
+Weights are those of the family.
 """
 
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import tempfile
 import zipfile
@@ -22,25 +20,30 @@ from numpy import ndarray
 from . import bilm_tf, manylangs, one_layer_hdf5
 from .network import Architecture, Weights, pick
 
-README = (
-    "This is a model of the NLPL word vector repository.\n"
-    "Permanent address: http://vectors.nlpl.eu/repository/20/{id}.zip\n"
-)
+ADDRESS = "http://vectors.nlpl.eu/repository/20/211.zip"
 
 
 def random_architecture(rng: numpy.random.Generator) -> Architecture:
-    contents = pick(rng, "hdf5", "hdf5 and checkpoint", "checkpoint", "manylangs")
-    if contents == "manylangs":
-        model = manylangs.random_architecture(rng)
-    else:
-        model = bilm_tf.random_architecture(rng, characters=True)
+    contents = pick(rng, "hdf5", "checkpoint", "manylangs")
+    is_manylangs = contents == "manylangs"
+    model = (
+        manylangs.random_architecture(rng)
+        if is_manylangs
+        else bilm_tf.random_architecture(rng, characters=True)
+    )
+    vocabulary = pick(rng, "vocab.txt", "vocab.txt.gz", None)
+    lemmatized = bool(rng.random() < 0.3)
     return {
         "contents": contents,
         "model": model,
-        "vocabulary": pick(rng, "vocab.txt", "vocab.txt.gz", None),
-        "n_characters": pick(rng, 261, 262),
-        "lemmatized": bool(rng.random() < 0.3),
+        "vocabulary": vocabulary,
+        "lemmatized": lemmatized,
     }
+
+
+def family(architecture: Architecture):  # type: ignore[no-untyped-def]
+    """The module whose names the weights have."""
+    return manylangs if architecture["contents"] == "manylangs" else bilm_tf
 
 
 def random_weights(architecture: Architecture, rng: numpy.random.Generator) -> Weights:
@@ -51,106 +54,43 @@ def random_sentences(architecture: Architecture, rng: numpy.random.Generator) ->
     return family(architecture).random_sentences(architecture["model"], rng)
 
 
-def family(architecture: Architecture):  # type: ignore[no-untyped-def]
-    """The module whose names the weights have."""
-    return manylangs if architecture["contents"] == "manylangs" else bilm_tf
-
-
-def metadata(architecture: Architecture) -> dict:
-    """meta.json: a Norwegian model, of lemmas or not."""
-    manylangs_inside = architecture["contents"] == "manylangs"
-    algorithm = {
-        "id": 10,
-        "name": "Embeddings from Language Models (ELMo)",
-        "tool": "ELMoForManyLangs" if manylangs_inside else "bilm-tf",
-        "url": "https://github.com/HIT-SCIR/ELMoForManyLangs"
-        if manylangs_inside
-        else "https://github.com/ltgoslo/simple_elmo_training",
-        "version": None,
-        "command": None,
-    }
-    corpus = {
-        "id": 72, "description": "Norwegian Wikipedia", "language": "nob",
-        "lemmatized": architecture["lemmatized"], "case preserved": True, "tokens": 101_000_000,
-        "tagger": "UDPipe", "tagset": None, "stop words removal": None, "NER": False,
-        "public": True, "tool": None, "url": "https://dumps.wikimedia.org",
-    }  # fmt: skip
-    return {
-        "algorithm": algorithm,
-        "contents": [{"filename": name, "format": "text"} for name in ("README", "meta.json")],
-        "corpus": [corpus],
-        "creators": [{"name": "Some One", "email": "someone@example.org"}],
-        "dimensions": 2 * architecture["model"]["projection_dim"],
-        "documentation": None,
-        "handle": "http://vectors.nlpl.eu/repository/20/211.zip",
-        "id": 211,
-        "iterations": 3,
-        "vocabulary size": len(architecture["model"]["words"]),
-        "window": None,
-    }
+def reference(
+    architecture: Architecture, weights: Weights, sentences: Sequence[Sequence[str]]
+) -> list[ndarray]:
+    """All layers of every sentence from zero states, shape (L + 1, tokens, 2P) each."""
+    return family(architecture).reference(architecture["model"], weights, sentences)
 
 
 def files(architecture: Architecture, weights: Weights) -> dict[str, bytes]:
-    """The files of an archive by their names."""
+    """The files of an archive by their names: a Norwegian model, of lemmas or not."""
     model, contents = architecture["model"], architecture["contents"]
-    meta = json.dumps(metadata(architecture), indent=4).encode()
-    members = {"README": README.format(id=211).encode(), "meta.json": meta}
+    corpus = {"description": "Norwegian Wikipedia", "language": "nob"}
+    corpus |= {"lemmatized": architecture["lemmatized"], "case preserved": True}
+    meta = {"corpus": [corpus], "creators": [{"name": "Some One"}], "handle": ADDRESS, "id": 211}
+    members = {"README": b"A model of NLPL.\n", "meta.json": json.dumps(meta).encode()}
     if contents == "manylangs":
         return members | manylangs.files(model, weights)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        if "hdf5" in contents:
+        if contents == "hdf5":
             tensors = one_layer_hdf5.from_checkpoint(model, weights)
             one_layer_hdf5.write_hdf5(folder / "model.hdf5", tensors)
-        if "checkpoint" in contents:
-            only = contents == "checkpoint"
+        else:
             bilm_tf.write(
-                folder,
-                model,
-                weights,
-                prefix="model.ckpt",
-                checkpoint=None if only else "absolute",
-                vocabulary=False,
+                folder, model, weights, prefix="model.ckpt", checkpoint=None, vocabulary=False
             )
-        settings = bilm_tf.options(model, architecture["n_characters"])
-        (folder / "options.json").write_text(json.dumps(settings))
-        members |= {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-    text = bilm_tf.vocabulary_text(model).encode()
+        (folder / "options.json").write_text(json.dumps(bilm_tf.options(model)))
+        members |= {path.name: path.read_bytes() for path in folder.iterdir()}
     if architecture["vocabulary"] is not None:
+        text = bilm_tf.vocabulary_text(model).encode()
         packed = architecture["vocabulary"].endswith(".gz")
         members[architecture["vocabulary"]] = gzip.compress(text) if packed else text
     return members
 
 
-def write(path: Path, architecture: Architecture, weights: Weights, *, form: str = "zip") -> Path:
-    """An archive, or what one unpacks from it.
-
-    form (str): "zip" or "folder".
-    RETURNS (Path): `path`.
-    """
-    members = files(architecture, weights)
-    if form == "zip":
-        path.write_bytes(zip_bytes(members))
-        return path
-    path.mkdir(parents=True, exist_ok=True)
-    for name, content in members.items():
-        (path / name).write_bytes(content)
-    return path
-
-
-def zip_bytes(members: dict[str, bytes]) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in members.items():
+def write(path: Path, architecture: Architecture, weights: Weights) -> Path:
+    """RETURNS (Path): The archive."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files(architecture, weights).items():
             archive.writestr(name, content)
-    return file.getvalue()
-
-
-def reference(
-    architecture: Architecture,
-    weights: Weights,
-    sentences: Sequence[Sequence[str]],
-    dtype: type = numpy.float64,
-) -> list[ndarray]:
-    """All layers of every sentence from zero states, shape (L + 1, tokens, 2P) each."""
-    return family(architecture).reference(architecture["model"], weights, sentences, dtype)
+    return path

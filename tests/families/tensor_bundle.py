@@ -18,24 +18,17 @@ DTYPES = {"float32": 1, "float64": 2, "int32": 3, "string": 7, "int64": 9, "floa
 VARINT, FIXED32, BYTES = 0, 5, 2
 
 
-def _crc_table() -> list[int]:
-    table = []
-    for i in range(256):
-        for _ in range(8):
-            i = (i >> 1) ^ (0x82F63B78 if i & 1 else 0)
-        table.append(i)
-    return table
-
-
-CRC_TABLE = _crc_table()
-
-
 def crc32c(data: bytes) -> int:
     """The Castagnoli CRC."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = (crc >> 8) ^ CRC_TABLE[(crc ^ byte) & 0xFF]
     return crc ^ 0xFFFFFFFF
+
+
+CRC_TABLE = list(range(256))
+for _ in range(8):
+    CRC_TABLE = [(i >> 1) ^ (0x82F63B78 if i & 1 else 0) for i in CRC_TABLE]
 
 
 def mask(crc: int) -> int:
@@ -117,31 +110,12 @@ def block(items: Sequence[tuple[bytes, bytes]], restart_interval: int = 16) -> b
             if number:
                 restarts.append(len(data))
         else:
-            shared = common_prefix(last, key)
+            pairs = enumerate(zip(last, key))
+            shared = next((i for i, (x, y) in pairs if x != y), min(len(last), len(key)))
         data += varint(shared) + varint(len(key) - shared) + varint(len(value))
         data += key[shared:] + value
         last = key
     return bytes(data) + struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
-
-
-def common_prefix(first: bytes, second: bytes) -> int:
-    length = 0
-    while length < min(len(first), len(second)) and first[length] == second[length]:
-        length += 1
-    return length
-
-
-def separator(last: bytes, following: bytes | None) -> bytes:
-    """The index's key of a block: a short one, not before its last key, before the next block's."""
-    if following is None:
-        for i, byte in enumerate(last):
-            if byte != 0xFF:
-                return last[:i] + bytes([byte + 1])
-        return last
-    i = common_prefix(last, following)
-    if i < len(last) and i < len(following) and last[i] + 1 < following[i]:
-        return last[:i] + bytes([last[i] + 1])
-    return last
 
 
 def trailer(content: bytes, kind: int = UNCOMPRESSED) -> bytes:
@@ -173,10 +147,9 @@ def table(
             groups.append([])
         groups[-1].append(item)
     data, index = bytearray(), []
-    for number, group in enumerate(groups):
+    for group in groups:
         content = block(group)
-        following = groups[number + 1][0][0] if number + 1 < len(groups) else None
-        index.append((separator(group[-1][0], following), handle(len(data), len(content))))
+        index.append((group[-1][0], handle(len(data), len(content))))
         data += content + trailer(content, kind)
     handles = []
     for content in (block([]), block(index, restart_interval=1)):

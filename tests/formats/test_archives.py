@@ -180,8 +180,7 @@ def test_what_the_model_does_not_tell_is_said(tmp_path):
 def test_archives_of_nlpl(seed, tmp_path):
     architecture, weights, sentences = random_model(nlpl, seed)
     expected = nlpl.reference(architecture, weights, sentences)
-    form = "folder" if seed % 4 == 0 else "zip"
-    path = nlpl.write(tmp_path / "211", architecture, weights, form=form)
+    path = nlpl.write(tmp_path / "211", architecture, weights)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         bilm = load(path)
