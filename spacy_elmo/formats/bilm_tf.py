@@ -16,7 +16,7 @@ from torch import Tensor
 from ..bilm.model import BiLM
 from .hdf5 import GROUPS, build
 from .options import VOCABULARY, read_given_files, read_vocabulary
-from .parameters import to_float32
+from .parameters import check_tensors, to_float32
 from .tensor_bundle import StoredTensor, read_index, read_tensor
 
 NAME = "bilm-tf"
@@ -76,6 +76,8 @@ def read_output_layer(path: Path) -> tuple[list[str], Tensor, Tensor, bool]:
             f"{vocabulary} has {len(words):,} words, but the output layer in {path} has the shape "
             f"{shapes[0]}: put the vocabulary of the training there"
         )
+    stored = {name: (tensors[name].shape, tensors[name].dtype) for name in names}
+    check_tensors(path, {name: shape for name, (shape, _) in stored.items()}, stored)
     weight, bias = (
         to_float32(path, name, torch.from_numpy(read_tensor(name, tensors[name]))) for name in names
     )

@@ -155,6 +155,14 @@ def test_another_vocabulary(change, words, tmp_path):
 # ----------------------------------------------------------------------------------- checksums
 
 
+def test_an_output_layer_of_no_weights(tmp_path):
+    architecture, weights, _ = write(tmp_path, 0)
+    weights["lm/softmax/b"] = weights["lm/softmax/b"].astype("int32")
+    family.write(tmp_path, architecture, weights)
+    with pytest.raises(ValueError, match=r"softmax/b does not hold weights, but int32"):
+        find_head(tmp_path)
+
+
 def test_checksums_of_all_lengths():
     data = numpy.random.default_rng(0).bytes(50_000)
     for length in (0, 1, 7, 4095, 4096, 4097, 8192, 49_999):
