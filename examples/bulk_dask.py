@@ -14,7 +14,7 @@ import dask
 import dask.bag
 import numpy
 
-from spacy_elmo import Embed
+from spacy_elmo import EmbedColumns
 from spacy_elmo.files import atomic_file
 
 
@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--pipeline", default="en_elmo_sm", help="a name or a path (en_elmo_sm)")
     parser.add_argument("--block", default="16MB", help="text of a partition (16MB)")
     args = parser.parse_args()
-    embed = Embed(args.pipeline, threads=1)
+    embed = EmbedColumns(args.pipeline, threads=1)
     lines = dask.bag.read_text(args.texts, blocksize=args.block).map(lambda line: line.rstrip("\n"))
     tasks = [
         dask.delayed(write)(embed, partition, args.out / f"{number:05}.npy")
@@ -36,7 +36,7 @@ def main() -> None:
     print(f"{args.out}: {sum(counts):,} rows")
 
 
-def write(embed: Embed, texts: list[str], path: Path) -> int:
+def write(embed: EmbedColumns, texts: list[str], path: Path) -> int:
     """RETURNS (int): The number of rows."""
     vectors = embed({"text": list(texts)})["vector"]
     with atomic_file(path) as temporary, temporary.open("wb") as file:

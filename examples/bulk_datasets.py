@@ -9,7 +9,7 @@ import argparse
 
 import datasets
 
-from spacy_elmo import Embed
+from spacy_elmo import EmbedColumns
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
     # Each process loads the pipeline at its first batch. The object's pickle, by which `map` finds
     # its results of earlier runs, does not change when it is used; nor does it when the folder of
     # the pipeline changes: then give `new_fingerprint`.
-    embed = Embed(args.pipeline, text=args.text, threads=1)
+    embed = EmbedColumns(args.pipeline, text=args.text, threads=1)
     embedded = dataset.with_format("arrow").map(
         embed, batched=True, batch_size=2000, num_proc=args.processes
     )

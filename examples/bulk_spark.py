@@ -14,7 +14,7 @@ import pyarrow
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, FloatType, StructField, StructType
 
-from spacy_elmo import Embed
+from spacy_elmo import EmbedColumns
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
     args = parser.parse_args()
     spark = SparkSession.builder.appName("embed").getOrCreate()
     frame = spark.read.json(args.texts)
-    embed = Embed(args.pipeline, text=args.text, dtype="float32", threads=1)
+    embed = EmbedColumns(args.pipeline, text=args.text, dtype="float32", threads=1)
 
     def add_vectors(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         """Spark has neither float16 nor lists of a fixed size."""

@@ -27,7 +27,7 @@ import srsly
 from semantic_search import normalised
 from usearch.index import Index
 
-from spacy_elmo import Embed
+from spacy_elmo import EmbedColumns
 from spacy_elmo.files import atomic_folder
 from spacy_elmo.weights import absolute_source
 
@@ -135,7 +135,7 @@ def search(index: Path, query: str, n: int) -> list[tuple[float, dict]]:
     if n < 1:
         raise ValueError(f"-n must be 1 or more, found {n}")
     made = srsly.read_json(index / "manifest.json")
-    embed = Embed(
+    embed = EmbedColumns(
         made["pipeline"], layer=made["layer"], dtype="float32", precision=made["precision"]
     )
     graph: Any = Index.restore(str(index / "graph.usearch"), view=True)  # Mapped, not read.

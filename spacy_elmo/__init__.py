@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .bulk.columns import Embed
+    from .bulk.columns import EmbedColumns
     from .component import Elmo
-    from .tools.embedder import Embedder
+    from .tools.embedder import EmbedTokens
 
 __version__ = "0.1.0"
-__all__ = ["Elmo", "Embed", "Embedder", "__version__"]
+__all__ = ["Elmo", "EmbedColumns", "EmbedTokens", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,12 +19,12 @@ def __getattr__(name: str) -> Any:
         from .component import Elmo
 
         return Elmo
-    if name == "Embed":
-        from .bulk.columns import Embed
+    if name == "EmbedColumns":
+        from .bulk.columns import EmbedColumns
 
-        return Embed
-    if name == "Embedder":
-        from .tools.embedder import Embedder
+        return EmbedColumns
+    if name == "EmbedTokens":
+        from .tools.embedder import EmbedTokens
 
-        return Embedder
+        return EmbedTokens
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

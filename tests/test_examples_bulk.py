@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from spacy_elmo import Embed
+from spacy_elmo import EmbedColumns
 
 from .conftest import elmo_pipeline, run_script, run_spacy
 from .test_examples import EXAMPLES
@@ -61,7 +61,7 @@ def test_datasets(pipeline: Path, tmp_path: Path):
         "bulk_datasets.py", tmp_path / "in.jsonl", tmp_path / "out", *options, home=tmp_path
     )
     embedded = datasets.load_from_disk(tmp_path / "out").with_format("numpy")
-    expected = Embed(pipeline).embed(LINES)
+    expected = EmbedColumns(pipeline).embed(LINES)
     assert list(embedded["text"]) == LINES
     assert numpy.array_equal(numpy.stack(list(embedded["vector"])), expected)
 
@@ -78,7 +78,7 @@ def test_spark(pipeline: Path, tmp_path: Path, monkeypatch):
     run_example("bulk_spark.py", tmp_path / "in.jsonl", tmp_path / "out", *options, home=tmp_path)
     table = parquet.read_table(tmp_path / "out").sort_by("n")
     assert table.column("text").to_pylist() == LINES
-    expected = Embed(pipeline, dtype="float32").embed(LINES)
+    expected = EmbedColumns(pipeline, dtype="float32").embed(LINES)
     assert numpy.array_equal(numpy.array(table.column("vector").to_pylist(), "float32"), expected)
 
 
@@ -91,7 +91,7 @@ def test_dask(pipeline: Path, texts: Path, tmp_path: Path):
     parts = sorted((tmp_path / "out").iterdir())
     assert len(parts) > 2
     vectors = numpy.concatenate([numpy.load(part) for part in parts])
-    assert numpy.array_equal(vectors, Embed(pipeline).embed(LINES))
+    assert numpy.array_equal(vectors, EmbedColumns(pipeline).embed(LINES))
 
 
 def test_the_command_of_the_page(texts: Path, monkeypatch):

@@ -15,7 +15,7 @@ from spacy.tokens import Doc
 
 from spacy_elmo import weights as sources
 from spacy_elmo.architectures import PretrainedBiLM
-from spacy_elmo.tools.embedder import Embedder
+from spacy_elmo.tools.embedder import EmbedTokens
 from spacy_elmo.weights import DEFAULT, bundled_names, load_bilm, load_pipeline
 
 from .cli.conftest import fail, succeed
@@ -48,7 +48,7 @@ def test_a_name(packaged, bilm, tmp_path, monkeypatch):
 def test_an_unknown_name_lists_what_is_known(packaged, what, tmp_path, monkeypatch):
     """Says what there is, and that published weights must be downloaded."""
     monkeypatch.chdir(tmp_path)
-    for use in (load_bilm, load_pipeline, Embedder, lambda x: PretrainedBiLM(x).initialize()):
+    for use in (load_bilm, load_pipeline, EmbedTokens, lambda x: PretrainedBiLM(x).initialize()):
         with pytest.raises(ValueError, match=f"no weights {what!r}.*large, small.*be downloaded"):
             use(what)
 
@@ -76,7 +76,7 @@ def test_what_can_be_downloaded(what, tmp_path, monkeypatch):
     """Says which command to run."""
     monkeypatch.chdir(tmp_path)
     command = f"downloaded first, with `python -m spacy elmo download {what}`"
-    uses = (load_bilm, load_pipeline, Embedder, lambda x: PretrainedBiLM(x).initialize())
+    uses = (load_bilm, load_pipeline, EmbedTokens, lambda x: PretrainedBiLM(x).initialize())
     for use in uses:
         with pytest.raises(ValueError, match=re.escape(command)):
             use(what)
@@ -100,7 +100,7 @@ def namesake(tmp_path, weights_folder, monkeypatch):
 def test_a_path_is_never_read_as_a_name(as_path, namesake, bilm, tmp_path, monkeypatch, recwarn):
     assert_is(load_bilm(as_path), bilm)
     assert_is(load_pipeline(as_path).get_pipe("elmo").bilm, bilm)
-    assert_is(Embedder(as_path).bilm, bilm)
+    assert_is(EmbedTokens(as_path).bilm, bilm)
     nlp = spacy.blank("en")
     nlp.add_pipe("elmo").load_weights(as_path)
     assert_is(nlp.get_pipe("elmo").bilm, bilm)

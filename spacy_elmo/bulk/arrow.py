@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import count
-from typing import Any, Optional
+from typing import Any
 
 import numpy
 
@@ -21,28 +20,26 @@ def import_arrow() -> Any:
     return pyarrow
 
 
-def vectors_to_arrow(vectors: Sequence[Optional[numpy.ndarray]]) -> Any:
+def vectors_to_arrow(vectors: Sequence[numpy.ndarray], is_null: Sequence[bool]) -> Any:
     """Make a column of vectors.
 
-    vectors (Sequence): For each row shape (width,), (tokens, width) or (L+1, tokens, width), or
-        None for null; one at least is not None.
+    vectors (Sequence[ndarray]): For each row shape (width,), (n, width) or (m, n, width); one row
+        at least.
+    is_null (Sequence[bool]): Which rows become null.
     RETURNS (Array): Lists of the fixed size `width`, inside lists for tokens and for layers.
     """
     arrow = import_arrow()
-    rows = [row for row in vectors if row is not None]
-    flat = numpy.concatenate([row.reshape(-1) for row in rows])
-    column = arrow.FixedSizeListArray.from_arrays(flat, rows[0].shape[-1])
-    # From the inside out: the lists of tokens, then those of layers.
-    if rows[0].ndim == 3:
-        column = _lists(column, [row.shape[1] for row in rows for _ in row])
-    if rows[0].ndim >= 2:
-        column = _lists(column, [len(row) for row in rows])
-    if len(rows) == len(vectors):
+    flat = numpy.concatenate([row.reshape(-1) for row in vectors])
+    column = arrow.FixedSizeListArray.from_arrays(flat, vectors[0].shape[-1])
+    # From the inside out.
+    if vectors[0].ndim == 3:
+        column = _lists(column, [row.shape[1] for row in vectors for _ in row])
+    if vectors[0].ndim >= 2:
+        column = _lists(column, list(map(len, vectors)))
+    if not any(is_null):
         return column
-    numbers = count()
-    return column.take(
-        arrow.array([None if row is None else next(numbers) for row in vectors], arrow.int64())
-    )
+    numbers = [None if null else number for number, null in enumerate(is_null)]
+    return column.take(arrow.array(numbers, arrow.int64()))
 
 
 def _lists(values: Any, lengths: Sequence[int]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from operator import length_hint
@@ -24,18 +24,25 @@ from ..component import Elmo, pipe_settings
 from ..inference.settings import Precision
 from ..layers.encoder import get_session, set_precision
 from ..strings import bounded_strings, one_thread
-from ..tools.records import replace_surrogates
+from ..tools.texts import make_doc
 from ..weights import absolute_source, choose_component, load_pipeline
 from .arrow import vectors_to_arrow
 
-POOLS = ("mean", "tokens", "layers")
+# Which layers, besides the number of one.
+LAYERS: dict[str, Callable[[Doc], Any]] = {
+    "all": lambda doc: doc._.elmo_layers,
+    "top": lambda doc: doc._.elmo_layers[-1],
+    "mix": lambda doc: doc._.elmo_tokens,
+    "mean": lambda doc: doc._.elmo_layers.mean(axis=0),
+}
+POOLS = ("none", "mean")
 DTYPES = ("float16", "float32")
 NULLS = ("error", "empty")
 _BATCH = "give a list with an item for each row; Dataset.map does so with batched=True"
 
 
 @dataclass
-class Embed:
+class EmbedColumns:
     """Adds a column of vectors to the columns of a batch. It pickles as its settings alone. The
     pipeline is loaded by the first call, and once per process for all copies that were pickled.
 
@@ -43,13 +50,14 @@ class Embed:
     batch has the same bits, whatever was computed before. Threads may share it: they take turns.
 
     pipeline (Union[str, Path]): A pipeline or weights, by name or path.
-    text (str): The column of texts. A row is a string, or a list of tokens (one sentence).
+    text (str): The column of texts. A row is a string, a list of tokens (one sentence), or a doc.
     output (str): The column to add; it replaces one of this name.
-    pool (str): "mean": the mean over the tokens of a row, shape (width,). "tokens": shape
-        (tokens, width). "layers": all layers of the biLM, shape (L+1, tokens, 2P). Whitespace
-        tokens have zeros, and do not count in the mean. The mean of no tokens is zeros.
-    layer (Optional[int]): For "mean" and "tokens", a layer; 0 is the token encoder, -1 the top.
-        None: the component's mix.
+    layers (Union[str, int]): "mix": the component's mix. "top", "mean" (of all layers), or the
+        number of a layer: 0 is the token encoder, -1 the top. "all": all of them, in a dimension
+        of their own, the first one.
+    pool (str): "mean": the mean over the tokens of a row. "none": a vector for each token, in a
+        dimension of their own, the last but one. Whitespace tokens have zeros, and do not count in
+        the mean. The mean of no tokens is zeros.
     dtype (str): How the vectors are stored, "float16" or "float32".
     threads (Optional[int]): Threads of PyTorch in the process; None leaves their number.
     precision (Optional[str]): Arithmetic; None is that of the pipeline. int8 has to be named here:
@@ -64,8 +72,8 @@ class Embed:
     pipeline: Union[str, Path]
     text: str = "text"
     output: str = "vector"
+    layers: Union[str, int] = "mix"
     pool: str = "mean"
-    layer: Optional[int] = None
     dtype: str = "float16"
     threads: Optional[int] = None
     precision: Optional[Precision] = field(default=None, kw_only=True)
@@ -81,10 +89,10 @@ class Embed:
             value = getattr(self, setting)
             if value not in allowed:
                 raise ValueError(f"{setting} must be one of {', '.join(allowed)}, found {value!r}")
-        if self.pool == "layers" and self.layer is not None:
+        if not isinstance(self.layers, int) and self.layers not in LAYERS:
             raise ValueError(
-                f"pool 'layers' writes all layers, not layer {self.layer}: leave layer out, or "
-                "choose pool 'tokens'"
+                f"layers must be one of {', '.join(LAYERS)}, or the number of a layer, found "
+                f"{self.layers!r}"
             )
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads must be 1 or more, found {self.threads}")
@@ -100,15 +108,14 @@ class Embed:
         settings = ((x.name, getattr(self, x.name)) for x in fields(self) if x.init)
         return _unpickle, (type(self), *settings)
 
-    def __call__(self, columns: Any, *, first_row: int = 1) -> Any:
+    def __call__(self, columns: Any) -> Any:
         """Embed a batch.
 
         columns (Union[Mapping, DataFrame, Table, RecordBatch]): Columns by name, those of pandas,
             or Arrow's.
-        first_row (int): The number of the first row, for messages.
         RETURNS (Union[dict, DataFrame, Table, RecordBatch]): All columns and the vectors. In a
-            dict, these are an array (rows, width) for "mean", else a list of arrays; in a data
-            frame an array (width,) for "mean", else lists of such arrays.
+            dict, these are an array if they are pooled, else a list of arrays; in a data frame an
+            array in each cell, inside lists if it has several dimensions.
         RAISES (ValueError): If the pipeline cannot be loaded, the columns are not those of a batch,
             or a text is not one. The message names the row.
         """
@@ -125,45 +132,54 @@ class Embed:
             raise ValueError(f"there must be one column {self.text!r} of texts, found {names}")
         if not (is_frame or is_arrow):
             _check_columns(columns, self.text)
-            return {**columns, self.output: self.embed(columns[self.text], first_row=first_row)}
+            return {**columns, self.output: self.embed(columns[self.text])}
         if is_frame:
             texts = columns[self.text]
-            rows, _ = self._embed(texts, first_row)
-            cells = [None if row is None else _nested_lists(row) for row in rows]
+            rows, is_null = self._embed(texts)
+            cells = [None if null else _nested_lists(x) for x, null in zip(rows, is_null[:-1])]
             series = type(texts)(cells, index=columns.index, dtype=object)
             return columns.assign(**{self.output: series})
-        rows, empty = self._embed(columns.column(self.text).to_pylist(), first_row)
-        vectors = vectors_to_arrow([*rows, empty])[:-1]  # Whose type is then known.
+        vectors = vectors_to_arrow(*self._embed(columns.column(self.text).to_pylist()))[:-1]
         if self.output in names:
             return columns.set_column(names.index(self.output), self.output, vectors)
         return columns.append_column(self.output, vectors)
 
-    def embed(self, texts: Iterable[Any], *, first_row: int = 1) -> Any:
+    def embed(self, texts: Iterable[Any]) -> Any:
         """Embed rows. RETURNS (Union[ndarray, list]): See `__call__`."""
         check_batch(texts, f"the column {self.text!r}", _BATCH)
-        rows, empty = self._embed(texts, first_row)
-        if self.pool != "mean":
-            return rows
-        null = numpy.full_like(empty, numpy.nan)
-        return numpy.stack([*(null if row is None else row for row in rows), empty])[:-1]
+        rows, is_null = self._embed(texts)
+        if self.pool == "none":
+            return [None if null else row for row, null in zip(rows, is_null[:-1])]
+        array = numpy.stack(rows)[:-1]
+        array[is_null[:-1]] = numpy.nan
+        return array
 
-    @one_thread()
-    def _embed(
-        self, texts: Iterable[Any], first_row: int
-    ) -> tuple[list[Optional[numpy.ndarray]], numpy.ndarray]:
-        """RETURNS (tuple): The vectors of each row, None for null; and those of an empty text."""
-        nlp, elmo = self.load()
-        keep_layers = self.pool == "layers" or self.layer is not None
-        settings = pipe_settings(nlp, elmo, keep_layers=keep_layers)
-        # The last bits of a type's encoding depend on the types that it is computed with.
-        get_session(elmo.model).type_cache.clear()
-        rows = dict(enumerate(texts, first_row))
-        filled = {n: text for n, text in rows.items() if not self._is_null(text, n)}
-        filled[-1] = ""
-        with bounded_strings(nlp):
-            docs = nlp.pipe(self._make_docs(nlp, filled), **settings)
-            vectors = {n: self._pool(doc) for doc, n in zip(docs, filled)}
-        return [vectors.get(n) for n in rows], vectors[-1]
+    def _embed(self, texts: Iterable[Any]) -> tuple[list[numpy.ndarray], list[bool]]:
+        """RETURNS (tuple): The vectors of each row and of an empty text (so that the type is known
+        if there are no rows), and which are null."""
+        rows = [(vectors, is_null) for _, vectors, is_null in self.stream([*texts, ""])]
+        return [vectors for vectors, _ in rows], [is_null for _, is_null in rows]
+
+    def stream(
+        self, texts: Iterable[Any], *, first_row: int = 1
+    ) -> Generator[tuple[Doc, numpy.ndarray, bool], None, None]:
+        """Embed rows. Other threads wait until all are read.
+
+        first_row (int): The number of the first row, for messages.
+        YIELDS (tuple): The processed doc, which must not be used after the iteration, the vectors,
+            and whether the text is null. Such a row has the vectors of an empty text.
+        """
+        with one_thread():
+            nlp, elmo = self.load()
+            settings = pipe_settings(nlp, elmo, keep_layers=self.layers != "mix")
+            # The last bits of a type's encoding depend on the types that it is computed with.
+            get_session(elmo.model).type_cache.clear()
+            rows = list(texts)
+            nulls = [self._is_null(text, n) for n, text in enumerate(rows, first_row)]
+            with bounded_strings(nlp):
+                docs = nlp.pipe(self._make_docs(nlp, rows, nulls, first_row), **settings)
+                for doc, is_null in zip(docs, nulls):
+                    yield doc, self._choose(doc), is_null
 
     @one_thread()
     def load(self) -> tuple[Language, Elmo]:
@@ -197,11 +213,9 @@ class Embed:
                 f"{self.pipeline} is stateful: the vectors of a row depend on all rows before; "
                 "choose a pipeline with stateful = false"
             )
-        if self.layer is not None and not -session.n_layers <= self.layer < session.n_layers:
-            raise ValueError(
-                f"layer must be from {-session.n_layers} to {session.n_layers - 1}, found "
-                f"{self.layer}"
-            )
+        n = session.n_layers
+        if isinstance(self.layers, int) and not -n <= self.layers < n:
+            raise ValueError(f"layers must be from {-n} to {n - 1}, found {self.layers}")
 
     def _is_null(self, text: Any, number: int) -> bool:
         """RETURNS (bool): Whether a text is None, or what pandas makes of it.
@@ -215,33 +229,30 @@ class Embed:
             )
         return is_null
 
-    def _make_docs(self, nlp: Language, texts: Mapping[int, Any]) -> Iterator[Doc]:
-        for number, text in texts.items():
-            if isinstance(text, str):
-                # Not `nlp.make_doc`: it refuses long texts, because of parsers.
-                yield nlp.tokenizer(replace_surrogates(text))
-                continue
-            words: list[Any] = (
-                list(text) if isinstance(text, (list, tuple, numpy.ndarray)) else [None]
+    def _make_docs(
+        self, nlp: Language, texts: list[Any], nulls: list[bool], first_row: int
+    ) -> Iterator[Doc]:
+        for number, (text, is_null) in enumerate(zip(texts, nulls), first_row):
+            if isinstance(text, numpy.ndarray):
+                text = text.tolist()
+            is_tokens = isinstance(text, (list, tuple)) and all(
+                isinstance(word, str) and word for word in text
             )
-            if not all(isinstance(word, str) and word for word in words):
+            if not (is_null or is_tokens or isinstance(text, (str, Doc))):
                 raise ValueError(
                     f"row {number} of the column {self.text!r} is neither a string nor a list of "
                     f"tokens: {text!r:.80}"
                 )
-            words = list(map(replace_surrogates, words))
-            yield Doc(nlp.vocab, words=words, sent_starts=[i == 0 for i in range(len(words))])
+            yield make_doc(nlp, "" if is_null else text)
 
-    def _pool(self, doc: Doc) -> numpy.ndarray:
-        """RETURNS (ndarray): The row of a processed doc."""
-        if self.pool == "layers":
-            vectors = to_numpy(doc._.elmo_layers)
-        elif self.layer is not None:
-            vectors = to_numpy(doc._.elmo_layers[self.layer])
+    def _choose(self, doc: Doc) -> numpy.ndarray:
+        """RETURNS (ndarray): The vectors of a processed doc."""
+        if isinstance(self.layers, int):
+            vectors = to_numpy(doc._.elmo_layers[self.layers])
         else:
-            vectors = to_numpy(doc._.elmo_tokens)
+            vectors = to_numpy(LAYERS[self.layers](doc))
         if self.pool == "mean":
-            vectors = vectors.sum(axis=0) / max(sum(not token.is_space for token in doc), 1)
+            vectors = vectors.sum(axis=-2) / max(sum(not token.is_space for token in doc), 1)
         try:
             with numpy.errstate(over="raise"):
                 return vectors.astype(self.dtype)
@@ -272,6 +283,6 @@ def _check_columns(columns: Mapping[str, Any], text: str) -> None:
 
 @one_thread()
 @lru_cache(maxsize=4)
-def _unpickle(kind: type[Embed], *settings: tuple[str, Any]) -> Embed:
-    """Engines unpickle an `Embed` for every task. In a process, all are the same one."""
+def _unpickle(kind: type[EmbedColumns], *settings: tuple[str, Any]) -> EmbedColumns:
+    """Engines unpickle an object for every task. In a process, all are the same one."""
     return kind(**dict(settings))

@@ -1,4 +1,4 @@
-"""Write the shards of a `ParquetJob` on Ray (the extra `ray`).
+"""Write the shards of a `Job` on Ray (the extra `ray`).
 
 The shards are the rows of a Ray dataset. Its actors read their input and write their parts
 themselves, so that nothing but numbers of shards goes through Ray. Nothing else in the dataset
@@ -7,6 +7,7 @@ needs a CPU: actors may hold all of them.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ..files import exclusive_lock, remove_folder
-from .parquet_writer import ParquetJob
+from .job import Job
 from .rows import is_stream
 
 # More than there are actors, so that all end at about the same time.
@@ -28,12 +29,12 @@ _OBJECT_STORE = 100 << 20
 
 
 def run_on_ray(
-    job: ParquetJob, n_actors: Optional[int] = None, *, gpu: bool = False
+    job: Job, n_actors: Optional[int] = None, *, gpu: bool = False
 ) -> Iterator[tuple[int, int, int]]:
     """Write all shards of a job. Ray is that of RAY_ADDRESS, or is started for the time of the run;
     its files are then in the output's folder ".ray", or where RAY_TMPDIR says.
 
-    job (ParquetJob): The job, prepared. An actor takes as many CPUs as its `embed` has threads (1).
+    job (Job): The job, prepared. An actor takes as many CPUs as its `embed` has threads (1).
     n_actors (Optional[int]): How many; None for as many as there are CPUs (or GPUs) for.
     gpu (bool): Whether each actor takes a GPU.
     YIELDS (tuple): The rows of each shard that is complete, how many of them are null, and how many
@@ -46,14 +47,10 @@ def run_on_ray(
     threads = job.embed.threads or 1
     embed = replace(job.embed, threads=threads, gpu_id=0 if gpu else -1)
     job = replace(job, out=job.out.absolute(), embed=embed)
-    with exclusive_lock(job.out / ".ray.lock", f"another run with Ray is writing {job.out}"):
-        yield from _run(job, n_actors, gpu)
-
-
-def _run(job: ParquetJob, n_actors: Optional[int], gpu: bool) -> Iterator[tuple[int, int, int]]:
-    threads = job.embed.threads or 1
-    ray = _start(job.out / ".ray")
-    try:
+    with (
+        exclusive_lock(job.folder / ".ray.lock", f"another run with Ray is writing {job.out}"),
+        _started(job.folder / ".ray") as ray,
+    ):
         needed = {"CPU": threads, **({"GPU": 1} if gpu else {})}
         resources = ray.cluster_resources()
         n_possible = min(int(resources.get(kind, 0) // n) for kind, n in needed.items())
@@ -78,22 +75,18 @@ def _run(job: ParquetJob, n_actors: Optional[int], gpu: bool) -> Iterator[tuple[
                 raise ValueError(row["error"])
             job.reader.n_bad += row["bad"]
             yield row["rows"], row["nulls"], row["new"]
-    except ray.exceptions.RayError as error:
-        raise ValueError(f"Ray: {error}") from error
-    finally:
-        ray.shutdown()
-        remove_folder(job.out / ".ray")
+        job.finish(n_shards)
 
 
 class _Writer:
     """What an actor does. Ray makes another one if it dies, which does the shard again.
 
-    job (ParquetJob): The job.
+    job (Job): The job.
     n_shards (int): How many shards.
     folder (str): The working directory of the command.
     """
 
-    def __init__(self, job: ParquetJob, n_shards: int, folder: str) -> None:
+    def __init__(self, job: Job, n_shards: int, folder: str) -> None:
         os.chdir(folder)
         self.job = job
         self.n_shards = n_shards
@@ -112,8 +105,9 @@ class _Writer:
         return {**counts, "error": [problem]}
 
 
-def _start(folder: Path) -> Any:
-    """RETURNS (module): ray, connected. RAISES (ValueError): If it is not, or cannot be."""
+@contextlib.contextmanager
+def _started(folder: Path) -> Iterator[Any]:
+    """YIELDS (module): ray, connected. RAISES (ValueError): If it is not, or cannot be."""
     is_local = not os.environ.get("RAY_ADDRESS")
     if is_local:  # Ray reads these when it is imported.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -133,14 +127,19 @@ def _start(folder: Path) -> Any:
             folder.mkdir()
             settings["_temp_dir"] = str(folder)
     try:
-        ray.init(**settings)
-    except Exception as error:  # Ray has no common error for this.
+        try:
+            ray.init(**settings)
+        except Exception as error:  # Ray has no common error for this.
+            raise ValueError(
+                f"Ray does not start: {error}. If the path {folder} is too long for sockets, name "
+                "a folder with a shorter one in RAY_TMPDIR"
+            ) from error
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = context.print_on_execution_start = False
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        yield ray
+    except ray.exceptions.RayError as error:
+        raise ValueError(f"Ray: {error}") from error
+    finally:
+        ray.shutdown()
         remove_folder(folder)
-        raise ValueError(
-            f"Ray does not start: {error}. If the path {folder} is too long for sockets, name a "
-            "folder with a shorter one in RAY_TMPDIR"
-        ) from error
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    return ray

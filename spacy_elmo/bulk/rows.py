@@ -1,9 +1,5 @@
-"""Read rows of texts for bulk embedding, as Arrow tables of a fixed number of rows.
-
-Columns of .parquet keep their types, those of other files become strings (see `kinds`). A source
-is a path, or the URL of a file (s3://, gs://, ...): .parquet is read by pyarrow, others by
-`smart_open`. pyarrow lists folders.
-"""
+"""Read rows of texts in blocks of a fixed number. A source is a path, or the URL of a file (s3://,
+gs://, ...): .parquet is read by pyarrow, others by `smart_open`. pyarrow lists folders."""
 
 from __future__ import annotations
 
@@ -12,10 +8,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count, islice
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NamedTuple
 
-from ..tools.kinds import KINDS, PARQUET, SUFFIXES, Source, check_kind, kind_of
-from ..tools.records import Reader
+from ..tools.records import (
+    KINDS,
+    PARQUET,
+    SUFFIXES,
+    Reader,
+    Source,
+    Text,
+    check_kind,
+    kind_of,
+)
 from ..tools.texts import find_files
 from .arrow import import_arrow
 
@@ -37,7 +41,8 @@ def find_sources(inputs: Sequence[str], out: Path, *, columns: bool = False) -> 
             sources += urls
             continue
         paths = find_files([name], columns=columns, parquet=True)
-        sources += (path for path in paths if out.resolve() not in path.resolve().parents)
+        target = out.resolve()
+        sources += (x for x in paths if target not in (x.resolve(), *x.resolve().parents))
     if not sources:
         raise ValueError(f"no text in {', '.join(inputs)} besides the output")
     counts = Counter(x if isinstance(x, str) else str(x.resolve()) for x in sources)
@@ -72,42 +77,64 @@ def _list_folder(url: str) -> list[str]:
     return [url.rstrip("/") + "/" + name for name in names]
 
 
+class Block(NamedTuple):
+    """Rows of a file.
+
+    number (int): Its number in the file, from 0.
+    texts (list): Texts, lists of tokens, docs, or None for null.
+    ids (dict): The columns that are carried through: lists, or columns of Arrow.
+    """
+
+    number: int
+    texts: list[Text]
+    ids: dict[str, Any]
+
+
 def read_blocks(
     source: Source,
     text: str,
     ids: Sequence[str],
     n_rows: int,
-    is_wanted: Callable[[int], bool] = lambda block: True,
-    reader: Optional[Reader] = None,
-) -> Iterator[tuple[int, Any]]:
+    is_wanted: Callable[[int], bool],
+    reader: Reader,
+) -> Iterator[Block]:
     """Read a file in blocks.
 
     source (Union[Path, str]): A file or a URL.
-    text (str): The column of texts, or of lists of tokens.
+    text (str): The column of texts, of Parquet.
     ids (Sequence[str]): Other columns to read. Without one, there is a column "id" that names file
         and row, such as "a.txt:1".
     n_rows (int): Rows of each block but the last.
-    is_wanted (Callable): Whether to yield a block of this number.
-    reader (Optional[Reader]): How to read what is not Parquet.
-    YIELDS (tuple): The number of a block, from 0, and its columns `ids` and `text`, an Arrow table.
+    is_wanted (Callable): Whether to yield the block of a number.
+    reader (Reader): How to read what is not Parquet.
     RAISES (ValueError): If something cannot be read, or there is no such column.
     """
-    if kind_of(source) != PARQUET:
-        yield from _read_records(source, text, ids, n_rows, is_wanted, reader or Reader())
+    if kind_of(source) == PARQUET:
+        for number, table in enumerate(_read_tables(source, [*ids, text], n_rows)):
+            if is_wanted(number):
+                first = number * n_rows + 1
+                names = [f"{source}:{row}" for row in range(first, first + len(table))]
+                columns = {name: table.column(name) for name in ids} or {"id": names}
+                yield Block(number, table.column(text).to_pylist(), columns)
         return
-    names = list(dict.fromkeys([*ids, text]))
-    for block, table in _read_parquet(source, names, n_rows, is_wanted):
-        if not ids:
-            first = block * n_rows + 1
-            column = [f"{source}:{row}" for row in range(first, first + len(table))]
-            table = table.add_column(0, "id", import_arrow().array(column))
-        yield block, table
+    records = reader.read(source, ids)
+    for number in count():
+        n_bad = reader.n_bad
+        block = list(islice(records, n_rows))
+        if not block:
+            return
+        if not is_wanted(number):
+            reader.n_bad = n_bad  # Whoever wants the block counts them.
+            continue
+        columns = {name: [record.ids[i] for record in block] for i, name in enumerate(ids)}
+        names = [f"{source}:{record.number}" for record in block]
+        yield Block(number, [record.text for record in block], columns or {"id": names})
 
 
-def _read_parquet(
-    source: Source, names: list[str], n_rows: int, is_wanted: Callable[[int], bool]
-) -> Iterator[tuple[int, Any]]:
+def _read_tables(source: Source, names: list[str], n_rows: int) -> Iterator[Any]:
+    """YIELDS (Table): Columns of a Parquet file, so many rows at a time."""
     arrow = import_arrow()
+    names = list(dict.fromkeys(names))
     try:
         file_system, path = None, str(source)
         if isinstance(source, str):
@@ -119,62 +146,13 @@ def _read_parquet(
             if missing:
                 raise ValueError(f"no column {missing[0]!r}, only {file.schema_arrow.names}")
             rest = file.schema_arrow.empty_table().select(names)
-            block = 0
             for batch in file.iter_batches(batch_size=n_rows, columns=names):
                 batch = arrow.Table.from_batches([batch]).select(names)
                 rest = arrow.concat_tables([rest, batch])
                 while len(rest) >= n_rows:
-                    if is_wanted(block):
-                        yield block, rest[:n_rows]
-                    rest, block = rest[n_rows:], block + 1
-            if len(rest) and is_wanted(block):
-                yield block, rest
+                    yield rest[:n_rows]
+                    rest = rest[n_rows:]
+            if len(rest):
+                yield rest
     except (ValueError, OSError, LookupError, arrow.ArrowException) as error:
         raise ValueError(f"{source}: {error}") from error
-
-
-def _read_records(
-    source: Source,
-    text: str,
-    ids: Sequence[str],
-    n_rows: int,
-    is_wanted: Callable[[int], bool],
-    reader: Reader,
-) -> Iterator[tuple[int, Any]]:
-    arrow = import_arrow()
-    others = [name for name in ids if name != text]
-    records = reader.read(source, others)
-    for block in count():
-        n_bad = reader.n_bad
-        few = list(islice(records, n_rows))
-        if not few:
-            return
-        if not is_wanted(block):
-            reader.n_bad = n_bad  # Whoever wants the block counts them.
-            continue
-        columns: dict[str, Any] = {
-            name: arrow.array([record.ids[i] for record in few], arrow.string())
-            for i, name in enumerate(others)
-        }
-        columns[text] = _text_column([record.text for record in few])
-        if not ids:
-            columns["id"] = [f"{source}:{record.number}" for record in few]
-        if text in ids and arrow.types.is_union(columns[text].type):
-            raise ValueError(
-                f"{source}: the column {text!r} has texts and lists of tokens, and so cannot be "
-                "written: leave out its --id"
-            )
-        yield block, arrow.table(columns).select([*dict.fromkeys([*(ids or ["id"]), text])])
-
-
-def _text_column(texts: list[Any]) -> Any:
-    """RETURNS (Array): Strings, lists of tokens, or a union of both."""
-    arrow = import_arrow()
-    kinds = [int(isinstance(text, list)) for text in texts]
-    has_kinds = {kind for text, kind in zip(texts, kinds) if text is not None}
-    if len(has_kinds) <= 1:  # If all are null, the type is that of strings.
-        return arrow.array(texts, None if 1 in has_kinds else arrow.string())
-    children = [[x if y == kind else None for x, y in zip(texts, kinds)] for kind in (0, 1)]
-    return arrow.UnionArray.from_sparse(
-        arrow.array(kinds, arrow.int8()), list(map(arrow.array, children))
-    )

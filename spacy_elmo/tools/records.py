@@ -1,17 +1,16 @@
-"""Read the records of a file: lines, JSON lines, rows of a table, docs.
-
-Lines end at line feeds only. All files may be compressed with what `smart_open` reads.
-"""
+"""Read the records of a file: lines, JSON lines, rows of a table, docs. All files may be compressed
+with what `smart_open` reads."""
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
@@ -21,26 +20,97 @@ from smart_open.compression import compression_wrapper
 from spacy.tokens import Doc, DocBin
 from spacy.vocab import Vocab
 
-from .kinds import DOCS, LINES, STDIN, TABLE, Source, kind_of, path_of, suffix_of
-
+Source = Union[Path, str]
+Text = Union[str, list[str], Doc, None]
 Progress = Optional[Callable[[int], object]]
-
-ERRORS = ("strict", "replace", "ignore")
-_MAX_FIELD = 2**31 - 1  # Characters of a field of a table. The default of `csv` is 131,072.
 # A number, the line where it begins, and the fields, what is wrong, or None for an empty line.
-_Fields = tuple[int, int, Union[dict[str, Any], ValueError, None]]
+_Fields = tuple[int, int, Union[dict[str, Any], str, None]]
+
+STDIN = Path("-")
+ERRORS = ("strict", "replace", "ignore")
+LINES, JSON, TABLE, DOCS, PARQUET = "lines", "json", "table", "docs", "parquet"
+# What a suffix means. A name has the meaning of its last suffix that is here, whatever follows,
+# such as .gz or .part1; without one, it has lines.
+KINDS = {
+    ".txt": LINES,
+    ".jsonl": JSON,
+    ".ndjson": JSON,
+    ".csv": TABLE,
+    ".tsv": TABLE,
+    ".spacy": DOCS,
+    ".parquet": PARQUET,
+}
+# Known formats that are not read, and what to do with them.
+_ADVICE = {
+    ".json .geojson": "name it .jsonl if it has an object per line, or else write it so",
+    ".conllu .conllubio .conll .conllx .iob .iob2 .ner": "`python -m spacy convert FILE "
+    "FOLDER` makes a .spacy file of it",
+    ".html .htm .xhtml .xml .pdf .doc .docx .odt .rtf .epub": "write its text to a .txt file, "
+    "a text per line",
+    ".xlsx .xls .ods": "save it as .csv",
+    ".arrow .feather .orc .avro .db .sqlite .sqlite3 .pkl .pickle": "write it as .parquet, .csv or "
+    ".jsonl",
+    ".npy .npz .hdf5 .h5 .safetensors": "it has arrays, not text",
+    ".zip .tar .tgz .tbz2 .txz .7z .rar": "unpack it",
+}
+_REFUSED = {suffix: advice for suffixes, advice in _ADVICE.items() for suffix in suffixes.split()}
+# The suffixes of the files that are read in a folder.
+_COMPRESSIONS = ("", ".gz", ".zst", ".bz2", ".xz")
+SUFFIXES = tuple(x + end for x in KINDS if KINDS[x] != PARQUET for end in _COMPRESSIONS)
+_MAX_FIELD = 2**31 - 1  # Characters of a field of a table. The default of `csv` is 131,072.
+
+# Bytes that cannot be decoded become this surrogate, which no encoding has.
+_BAD = "\udfff"
+codecs.register_error("spacy-elmo", lambda error: (_BAD, error.end))  # type: ignore[attr-defined]
+
+
+def path_of(source: Source) -> str:
+    """RETURNS (str): A path, or a URL without its query, such as a signature."""
+    return str(source) if isinstance(source, Path) else source.partition("?")[0]
+
+
+def suffix_of(source: Source) -> str:
+    """RETURNS (str): The suffix that says of what kind a source is; empty if none does."""
+    suffixes = [f".{x}" for x in os.path.basename(path_of(source)).lower().split(".")[1:]]
+    return next((x for x in reversed(suffixes) if x in KINDS or x in _REFUSED), "")
+
+
+def kind_of(source: Source) -> str:
+    """RETURNS (str): How a source is read."""
+    return KINDS.get(suffix_of(source), LINES)
+
+
+def check_kind(source: Source, *, columns: bool, parquet: bool) -> None:
+    """Check that a source is of a kind that is read.
+
+    columns (bool): Whether the user has named columns.
+    parquet (bool): Whether Parquet is read.
+    RAISES (ValueError): If it is not, or if it has no columns.
+    """
+    suffix, kind = suffix_of(source), kind_of(source)
+    if suffix in _REFUSED:
+        raise ValueError(f"{source}: {suffix} is not read: {_REFUSED[suffix]}")
+    if kind == PARQUET and not parquet:
+        raise ValueError(
+            f"{source}: only `spacy elmo embed` reads .parquet: write it as .csv or .jsonl"
+        )
+    if columns and kind in (LINES, DOCS):
+        raise ValueError(
+            f"{source}: its {kind} have no columns: leave out --text and --id, or give .csv, .tsv, "
+            ".jsonl or .parquet"
+        )
 
 
 class Record(NamedTuple):
     """A line, a row or a doc.
 
     number (int): Its number in the file, from 1. The header and empty lines of a table have none.
-    text (Union[str, list[str], None]): The text or the tokens; None for null.
+    text (Union[str, list[str], Doc, None]): The text, the tokens or the doc; None for null.
     ids (list[Optional[str]]): The values of other columns.
     """
 
     number: int
-    text: Union[str, list[str], None]
+    text: Text
     ids: Sequence[Optional[str]]
 
 
@@ -55,7 +125,6 @@ class Reader:
         for NUL; an empty text for a record without a text. "ignore": both are left out.
     nulls (str): Whether a text that is null is an "error", or "empty".
     n_bad (int): Lines and rows so far that were not read as they are.
-    n_nulls (int): Texts so far that are null.
     RAISES (ValueError): If a value is impossible.
     """
 
@@ -64,7 +133,6 @@ class Reader:
     errors: str = "strict"
     nulls: str = "error"
     n_bad: int = 0
-    n_nulls: int = 0
 
     def __post_init__(self) -> None:
         try:
@@ -88,37 +156,42 @@ class Reader:
             there are `ids`.
         RAISES (ValueError): If something cannot be read. The message names file and line.
         """
-        kind, self._last_bad = kind_of(source), 0
-        if kind == DOCS:
-            for number, doc in enumerate(read_docbin(source, Vocab(), progress), start=1):
-                words = [token.text for token in doc if not token.is_space]
-                yield Record(number, " ".join(words), [])
-            return
-        lines = self._read_lines(source, progress)
-        if kind == LINES:
-            for number, text in enumerate(lines, start=1):
-                yield Record(number, text.rstrip("\r\n"), [])
-            return
-        is_table = kind == TABLE
-        objects = self._read_table(lines, source, ids) if is_table else _parse_lines(lines)
-        for number, line, fields in objects:
-            value: Union[str, list[str], None] = ""
+        self._last_bad = 0
+        is_table = kind_of(source) == TABLE
+        for number, line, fields in self._parse(source, ids, progress):
+            text: Text = ""
             values: list[Optional[str]] = [""] * len(ids)
+            if fields is None and {*ids} - {self.text or "text"}:
+                continue
             try:
-                if isinstance(fields, ValueError):
-                    raise fields
+                if isinstance(fields, str):
+                    raise ValueError(fields)
                 if fields is not None:
                     values = [_get_id(fields, name) for name in ids]
-                    value = self._get_text(fields)
-                elif ids:
-                    continue
+                    text = self._get_text(fields)
             except ValueError as error:
                 where = f"row {number} (line {line})" if is_table else f"line {line}"
                 self._report(source, line, f"{where}: {error}")
                 if self.errors == "ignore":
                     continue
-            self.n_nulls += value is None
-            yield Record(number, value, values)
+            yield Record(number, text, values)
+
+    def _parse(self, source: Source, ids: Sequence[str], progress: Progress) -> Iterator[_Fields]:
+        kind = kind_of(source)
+        if kind == DOCS:
+            for number, doc in enumerate(_read_docbin(source, progress), start=1):
+                yield number, number, {"text": doc}
+            return
+        # Lines end at line feeds only. Python's `csv` wants the line ends of a table as they are.
+        lines = self._read_lines(source, "" if kind == TABLE else "\n", progress)
+        if kind == TABLE:
+            yield from self._parse_table(lines, source, ids)
+        for number, line in enumerate(lines, start=1):
+            yield (
+                number,
+                number,
+                _parse_json(line) if kind == JSON else {"text": line.rstrip("\r\n")},
+            )
 
     def _report(self, source: Source, line: int, problem: str) -> None:
         """Count a line that is wrong. RAISES (ValueError): If the user wants an error."""
@@ -129,11 +202,12 @@ class Reader:
             self.n_bad += 1
             self._last_bad = line
 
-    def _get_text(self, fields: dict[str, Any]) -> Union[str, list[str], None]:
-        """RETURNS (Union[str, list, None]): The text or the tokens of an object.
-        RAISES (ValueError): If it has none."""
+    def _get_text(self, fields: dict[str, Any]) -> Text:
+        """RAISES (ValueError): If an object has no text."""
         name = self.text or ("tokens" if isinstance(fields.get("tokens"), list) else "text")
         value = fields.get(name)
+        if isinstance(value, Doc):
+            return value
         if isinstance(value, str):
             return replace_surrogates(value)
         if isinstance(value, list) and all(isinstance(x, str) for x in value):
@@ -146,30 +220,24 @@ class Reader:
             return None
         raise ValueError(_misfit("a string or a list of strings", name, fields))
 
-    def _read_lines(self, source: Source, progress: Progress) -> Iterator[str]:
+    def _read_lines(self, source: Source, newline: str, progress: Progress) -> Iterator[str]:
         """YIELDS (str): Lines with their ends, decoded."""
-        raw = _read_raw(source, self.encoding, self.errors, progress)
+        raw = _read_raw(source, self.encoding, newline, progress)
         for number, line in enumerate(raw, start=1):
-            text, problem = self._decode(line)
-            if "\0" in text:
-                problem = problem or "holds NUL characters: is it text?"
-                text = text.replace("\0", "\ufffd")
-            if problem:
+            line = line.removeprefix("\ufeff") if number == 1 else line
+            if _BAD in line or "\0" in line:
+                problem = (
+                    f"not {self.encoding} text: give the right --encoding or --errors replace, "
+                    "where the command has them, or convert it"
+                    if _BAD in line
+                    else "holds NUL characters: is it text?"
+                )
                 self._report(source, number, f"line {number}: {problem}")
-                text = text.replace("\ufffd", "") if self.errors == "ignore" else text
-            yield text.removeprefix("\ufeff") if number == 1 else text
+                mark = "" if self.errors == "ignore" else "\ufffd"
+                line = line.replace(_BAD, mark).replace("\0", mark)
+            yield line
 
-    def _decode(self, line: Union[str, bytes]) -> tuple[str, str]:
-        """RETURNS (tuple): The line, with U+FFFD for what is wrong, and what is wrong."""
-        if isinstance(line, str):
-            is_bad = self.errors != "strict" and "\ufffd" in line
-            return line, f"not {self.encoding}" if is_bad else ""
-        try:
-            return line.decode(self.encoding), ""
-        except UnicodeDecodeError as error:
-            return line.decode(self.encoding, "replace"), _undecodable(error, self.encoding)
-
-    def _read_table(
+    def _parse_table(
         self, lines: Iterator[str], source: Source, ids: Sequence[str]
     ) -> Iterator[_Fields]:
         """Read rows, as Python's `csv` does. Empty lines are no rows.
@@ -180,8 +248,7 @@ class Reader:
 
         def feed() -> Iterator[str]:
             nonlocal is_over
-            for line in lines:
-                yield from io.StringIO(line, newline="")  # A line feed is not the only line end.
+            yield from lines
             is_over = True
 
         csv.field_size_limit(_MAX_FIELD)
@@ -194,18 +261,14 @@ class Reader:
                 raise ValueError(
                     f"{_name(source)}: a quote in the row that begins in line {start} is not closed"
                 )
-            if not row:
-                continue
-            if not header:
+            if row and not header:
                 header = row
                 self._check_header(header, source, ids)
-                continue
-            number += 1
-            if len(row) == len(header):
-                yield number, start, dict(zip(header, row))
-            else:
+            elif row:
+                number += 1
                 problem = f"has {len(row)} fields, but the header {len(header)}"
-                yield number, start, ValueError(problem)
+                is_right = len(row) == len(header)
+                yield number, start, dict(zip(header, row)) if is_right else problem
         if not header:
             raise ValueError(f"{_name(source)}: it is empty, but must have a header of columns")
 
@@ -218,22 +281,17 @@ class Reader:
                 raise ValueError(f"{_name(source)}: {number} {column!r}, only {header}{advice}")
 
 
-def _parse_lines(lines: Iterable[str]) -> Iterator[_Fields]:
-    """YIELDS (tuple): JSON lines."""
-    for number, line in enumerate(lines, start=1):
-        fields: Union[dict[str, Any], ValueError, None] = None
-        if line.strip():
-            try:
-                value = json.loads(line)
-                is_object = isinstance(value, dict)
-                fields = (
-                    value if is_object else ValueError(f"must be an object, found {value!r:.80}")
-                )
-            except RecursionError:
-                fields = ValueError("brackets are nested too deep to be read")
-            except ValueError as error:
-                fields = ValueError(f"not JSON: {error}")
-        yield number, number, fields
+def _parse_json(line: str) -> Union[dict[str, Any], str, None]:
+    """RETURNS (Union[dict, str, None]): The object, what is wrong, or None for an empty line."""
+    if not line.strip():
+        return None
+    try:
+        value = json.loads(line)
+    except RecursionError:
+        return "brackets are nested too deep to be read"
+    except ValueError as error:
+        return f"not JSON: {error}"
+    return value if isinstance(value, dict) else f"must be an object, found {value!r:.80}"
 
 
 def _get_id(fields: dict[str, Any], name: str) -> Optional[str]:
@@ -242,8 +300,8 @@ def _get_id(fields: dict[str, Any], name: str) -> Optional[str]:
     value = fields.get(name)
     if value is None and name in fields:
         return None
-    if isinstance(value, str):
-        return replace_surrogates(value)
+    if isinstance(value, (str, Doc)):
+        return replace_surrogates(str(value))
     if isinstance(value, (int, float)):
         return json.dumps(value)
     raise ValueError(_misfit("a string or a number", name, fields))
@@ -253,52 +311,39 @@ def _misfit(kind: str, name: str, fields: dict[str, Any]) -> str:
     return f"must have {kind} {name!r}, found {fields.get(name)!r:.80} in {list(fields)}"
 
 
-def _undecodable(error: UnicodeDecodeError, encoding: str) -> str:
-    return (
-        f"not {encoding} ({error.reason} at byte {error.start}): give the right --encoding "
-        "or --errors replace, where the command has them, or convert it"
-    )
-
-
 def replace_surrogates(text: str) -> str:
     """Halves of surrogate pairs, valid in JSON but not in UTF-8, become question marks."""
     return text.encode("utf8", "replace").decode("utf8")
 
 
-def read_docbin(source: Source, vocab: Vocab, progress: Progress = None) -> Iterator[Doc]:
+def _read_docbin(source: Source, progress: Progress) -> Iterator[Doc]:
     """RAISES (ValueError): If it is not a complete .spacy file."""
     try:
         with _open(source) as (_, stream):
             docs = DocBin().from_bytes(stream.read())
-        yield from docs.get_docs(vocab)
+        yield from docs.get_docs(Vocab())
     except Exception as error:  # A damaged file raises many kinds of errors.
         raise ValueError(f"{source}: not a complete .spacy file ({error})") from error
     if progress is not None and isinstance(source, Path):
         progress(source.stat().st_size)
 
 
-def _read_raw(
-    source: Source, encoding: str, errors: str, progress: Progress
-) -> Iterator[Union[str, bytes]]:
-    """YIELDS (Union[str, bytes]): Lines with their ends; decoded, if a line feed in this encoding
-    is not a single byte. Else each is decoded by itself, so that an error names the right one."""
+def _read_raw(source: Source, encoding: str, newline: str, progress: Progress) -> Iterator[str]:
     number = position = 0
     has_size = isinstance(source, Path) and source.is_file()
     try:
         with _open(source) as (file, stream):
-            if "\n".encode(encoding) != b"\n":
-                errors = "strict" if errors == "strict" else "replace"
-                stream = io.TextIOWrapper(stream, encoding, errors, newline="\n")
-            for line in stream:
-                number += 1
-                if progress is not None and has_size and (end := file.tell()) > position:
-                    progress(end - position)
-                    position = end
-                yield line
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{_name(source)}, after line {number}: {_undecodable(error, encoding)}"
-        ) from error
+            text = io.TextIOWrapper(stream, encoding, "spacy-elmo", newline)
+            try:
+                for line in text:
+                    number += 1
+                    if progress is not None and has_size and (end := file.tell()) > position:
+                        progress(end - position)
+                        position = end
+                    yield line
+            finally:
+                with contextlib.suppress(ValueError):  # It is closed.
+                    text.detach()  # Else stdin would be.
     except ImportError as error:
         raise ValueError(
             f"{source}: to read {os.path.splitext(path_of(source))[1]}, install what it needs: "

@@ -1,8 +1,6 @@
-"""Find texts, and read them as strings for `prepare` and `perplexity`, as docs for `embed` and
-`neighbors`. What each suffix means is in `kinds`.
+"""Find files of texts, and read them as strings or as docs. What each suffix means is in `records`.
 
-Empty lines: `read_docs` yields an empty doc for each, because `embed` names vectors by the number
-of their line. `read_texts` skips them.
+Empty lines: `read_docs` yields an empty doc for each, `read_texts` skips them.
 """
 
 from __future__ import annotations
@@ -16,8 +14,7 @@ from typing import NoReturn, Optional, Union
 from spacy.language import Language
 from spacy.tokens import Doc
 
-from .kinds import DOCS, KINDS, STDIN, SUFFIXES, check_kind, kind_of
-from .records import Progress, Reader, read_docbin
+from .records import KINDS, STDIN, SUFFIXES, Progress, Reader, Text, check_kind, replace_surrogates
 
 # Names and patterns of files that identify the folders that spacy-elmo writes: not texts.
 _WRITTEN = (
@@ -131,12 +128,13 @@ def read_texts(
 
     reader (Optional[Reader]): How; by default the column "text", in UTF-8.
     progress (Optional[Callable]): Called with the number of bytes read since the last call.
-    YIELDS (str): The texts.
     RAISES (ValueError): If something cannot be read. The message names file and line.
     """
     reader = reader or Reader()
     for path in files:
         for _, text, _ in reader.read(path, progress=progress):
+            if isinstance(text, Doc):
+                text = [token.text for token in text if not token.is_space]
             text = text if isinstance(text, str) else " ".join(text or ())
             if text := text.replace("\n", " ").strip():
                 yield text
@@ -147,33 +145,33 @@ def read_docs(
     files: Iterable[Path],
     reader: Optional[Reader] = None,
     *,
-    whitespace: bool = False,
     max_characters: Optional[int] = None,
-    progress: Progress = None,
 ) -> Iterator[Doc]:
     """Read one doc per line, record or doc, tokenised but not processed.
 
     nlp (Language): The pipeline whose tokenizer and vocabulary are used.
-    reader, progress: See `read_texts`.
-    whitespace (bool): Texts are tokens separated by spaces.
+    reader (Optional[Reader]): See `read_texts`.
     max_characters (Optional[int]): Cut longer texts at spaces before they are tokenised.
-    YIELDS (Doc): The docs. A list of tokens is one sentence, as in bilm-tf and AllenNLP.
     RAISES (ValueError): If something cannot be read. The message names file and line.
     """
     reader = reader or Reader()
     for path in files:
-        if kind_of(path) == DOCS:
-            yield from read_docbin(path, nlp.vocab, progress)
-            continue
-        for _, text, _ in reader.read(path, progress=progress):
-            text = "" if text is None else text
-            if isinstance(text, str) and not whitespace:
-                # Not `nlp.make_doc`: it refuses long texts, because of parsers.
-                yield from map(nlp.tokenizer, _cut(text, max_characters))
-                continue
-            words = text.split() if isinstance(text, str) else text
-            starts: list[Union[bool, int, None]] = [i == 0 for i in range(len(words))]
-            yield Doc(nlp.vocab, words=words, sent_starts=starts)
+        for _, text, _ in reader.read(path):
+            parts = _cut(text, max_characters) if isinstance(text, str) else [text or ""]
+            yield from (make_doc(nlp, part) for part in parts)
+
+
+def make_doc(nlp: Language, text: Text) -> Doc:
+    """RETURNS (Doc): A text, tokenised; a list of tokens as one sentence, as in bilm-tf and
+    AllenNLP; or a copy of a doc with the vocabulary of the pipeline."""
+    if isinstance(text, Doc):
+        return Doc(nlp.vocab).from_bytes(text.to_bytes())
+    if isinstance(text, str):
+        # Not `nlp.make_doc`: it refuses long texts, because of parsers.
+        return nlp.tokenizer(replace_surrogates(text))
+    words = list(map(replace_surrogates, text or ()))
+    starts: list[Union[bool, int, None]] = [i == 0 for i in range(len(words))]
+    return Doc(nlp.vocab, words=words, sent_starts=starts)
 
 
 def _cut(text: str, max_characters: Optional[int]) -> Iterator[str]:

@@ -17,10 +17,11 @@ import spacy
 import torch
 from packaging.version import Version
 
-from spacy_elmo import Embed
+from spacy_elmo import EmbedColumns
 
 from ..conftest import elmo_pipeline, max_difference
 
+CHOICES = [("mix", "mean"), ("all", "mean"), ("mix", "none"), ("all", "none")]
 TEXTS = ["The bank flows. Money flows!", "", " \n", "é 銀行", "the bank of the river"]
 
 
@@ -40,11 +41,11 @@ def docs(pipeline: Path) -> list:
 
 def test_mean(pipeline: Path, docs: list):
     columns = {"id": numpy.arange(5), "text": TEXTS}
-    embedded = Embed(pipeline)(columns)
+    embedded = EmbedColumns(pipeline)(columns)
     assert list(embedded) == ["id", "text", "vector"] and embedded["id"] is columns["id"]
     assert list(columns) == ["id", "text"]
     assert embedded["vector"].dtype == numpy.float16 and embedded["vector"].shape == (5, 12)
-    exact = Embed(pipeline, dtype="float32").embed(TEXTS)
+    exact = EmbedColumns(pipeline, dtype="float32").embed(TEXTS)
     assert max_difference(exact, numpy.stack([doc._.elmo for doc in docs])) <= 1e-6
     assert not exact[1].any() and not exact[2].any()
     assert numpy.array_equal(exact.astype("float16"), embedded["vector"])
@@ -52,16 +53,16 @@ def test_mean(pipeline: Path, docs: list):
 
 @pytest.mark.parametrize("layer", [0, 2, -1])
 def test_a_layer(layer: int, pipeline: Path, docs: list):
-    tokens = Embed(pipeline, pool="tokens", layer=layer, dtype="float32").embed(TEXTS)
+    tokens = EmbedColumns(pipeline, pool="none", layers=layer, dtype="float32").embed(TEXTS)
     for row, doc in zip(tokens, docs):
         assert max_difference(row, doc._.elmo_layers[layer]) <= 1e-6
-    mean = Embed(pipeline, layer=layer, dtype="float32").embed(TEXTS)
+    mean = EmbedColumns(pipeline, layers=layer, dtype="float32").embed(TEXTS)
     assert max_difference(mean[0], tokens[0].mean(0)) <= 1e-6
 
 
 def test_tokens_and_layers(pipeline: Path, docs: list):
-    tokens = Embed(pipeline, pool="tokens", dtype="float32").embed(TEXTS)
-    layers = Embed(pipeline, pool="layers", dtype="float32").embed(TEXTS)
+    tokens = EmbedColumns(pipeline, pool="none", dtype="float32").embed(TEXTS)
+    layers = EmbedColumns(pipeline, layers="all", pool="none", dtype="float32").embed(TEXTS)
     for doc, row, all_layers in zip(docs, tokens, layers):
         assert max_difference(row, doc._.elmo_tokens) <= 1e-6
         assert max_difference(all_layers, doc._.elmo_layers) <= 1e-6
@@ -69,26 +70,26 @@ def test_tokens_and_layers(pipeline: Path, docs: list):
 
 def test_lists_of_tokens(pipeline: Path):
     columns = {"words": [["Money", "flows", "."], []], "other": [1, 2]}
-    vectors = Embed(pipeline, text="words", output="words")(columns)["words"]
-    assert numpy.array_equal(vectors[0], Embed(pipeline).embed(["Money flows ."])[0])
+    vectors = EmbedColumns(pipeline, text="words", output="words")(columns)["words"]
+    assert numpy.array_equal(vectors[0], EmbedColumns(pipeline).embed(["Money flows ."])[0])
     assert not vectors[1].any()
 
 
 def test_halves_of_surrogate_pairs_are_question_marks(pipeline: Path):
-    vectors = Embed(pipeline).embed(["a \ud800", ["a", "\ud800"], "a ?"])
+    vectors = EmbedColumns(pipeline).embed(["a \ud800", ["a", "\ud800"], "a ?"])
     assert numpy.array_equal(vectors[0], vectors[2]) and numpy.array_equal(vectors[1], vectors[2])
 
 
 def test_no_rows(pipeline: Path):
-    assert Embed(pipeline)({"text": []})["vector"].shape == (0, 12)
-    assert Embed(pipeline, pool="tokens")({"text": []})["vector"] == []
+    assert EmbedColumns(pipeline)({"text": []})["vector"].shape == (0, 12)
+    assert EmbedColumns(pipeline, pool="none")({"text": []})["vector"] == []
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
 def test_the_rows_of_a_batch_change_nothing(precision: str, pipeline: Path):
     texts = [" ".join(f"w{i * k % 7}" for i in range(k % 23)) for k in range(60)]
     try:
-        embed = Embed(pipeline, dtype="float32", precision=precision)
+        embed = EmbedColumns(pipeline, dtype="float32", precision=precision)
         together = embed.embed(texts)
     except ValueError as error:
         pytest.skip(str(error))
@@ -101,15 +102,17 @@ def test_the_rows_of_a_batch_change_nothing(precision: str, pipeline: Path):
 
 
 def test_the_same_batch_has_the_same_bits(pipeline: Path):
-    used = Embed(pipeline, pool="layers", dtype="float32")
+    used = EmbedColumns(pipeline, layers="all", pool="none", dtype="float32")
     used.embed(["other words that fill the cache of types", *TEXTS[::-1]])
-    fresh = Embed(pipeline, pool="layers", dtype="float32").embed(TEXTS)
+    fresh = EmbedColumns(pipeline, layers="all", pool="none", dtype="float32").embed(TEXTS)
     assert all(map(numpy.array_equal, used.embed(TEXTS), fresh))
 
 
-@pytest.mark.parametrize("pool", ["mean", "layers"])
-def test_the_vocabulary_does_not_grow_without_end(pool: str, pipeline: Path, monkeypatch):
-    embed = Embed(pipeline, pool=pool)
+@pytest.mark.parametrize("layers, pool", CHOICES[::3])
+def test_the_vocabulary_does_not_grow_without_end(
+    layers: str, pool: str, pipeline: Path, monkeypatch
+):
+    embed = EmbedColumns(pipeline, layers=layers, pool=pool)
     before = embed.embed(TEXTS)
     nlp, _ = embed.load()
     monkeypatch.setattr("spacy_elmo.strings.MAX_STRINGS", len(nlp.vocab.strings))
@@ -128,7 +131,7 @@ def rows_of_new_words(number: int) -> list[str]:
 
 @pytest.mark.parametrize("zone", ["own", "caller's"])
 def test_threads_share_a_full_vocabulary(zone: str, pipeline: Path, monkeypatch):
-    embed = Embed(pipeline, pool="tokens")
+    embed = EmbedColumns(pipeline, pool="none")
     monkeypatch.setattr("spacy_elmo.strings.MAX_STRINGS", 0)
     expected = [embed.embed(rows_of_new_words(i)) for i in range(8)]
     nlp, _ = embed.load()
@@ -137,7 +140,7 @@ def test_threads_share_a_full_vocabulary(zone: str, pipeline: Path, monkeypatch)
     monkeypatch.setattr(
         "spacy_elmo.bulk.columns.load_pipeline", lambda path: spacy.load(path, vocab=nlp.vocab)
     )
-    same = pickle.dumps(Embed(pipeline.parent / "other", pool="tokens"))
+    same = pickle.dumps(EmbedColumns(pipeline.parent / "other", pool="none"))
 
     def is_right(call: int) -> bool:
         number = call % 8
@@ -150,7 +153,7 @@ def test_threads_share_a_full_vocabulary(zone: str, pipeline: Path, monkeypatch)
 
 
 def test_a_zone_of_the_caller_ends_when_it_says(pipeline: Path, monkeypatch):
-    embed = Embed(pipeline)
+    embed = EmbedColumns(pipeline)
     expected = embed.embed(TEXTS)
     nlp, _ = embed.load()
     monkeypatch.setattr("spacy_elmo.strings.MAX_STRINGS", 0)
@@ -171,7 +174,7 @@ def test_threads_load_one_pipeline(pipeline: Path, monkeypatch):
         return spacy.load(path)
 
     monkeypatch.setattr("spacy_elmo.bulk.columns.load_pipeline", load)
-    pickled = pickle.dumps(Embed(pipeline, layer=0))
+    pickled = pickle.dumps(EmbedColumns(pipeline, layers=0))
     with ThreadPoolExecutor(4) as threads:
         copies = set(threads.map(lambda _: id(pickle.loads(pickled).load()[0]), range(8)))
     assert len(copies) == len(loaded) == 1
@@ -180,7 +183,7 @@ def test_threads_load_one_pipeline(pipeline: Path, monkeypatch):
 def test_the_device_is_that_of_each_thread(pipeline: Path, monkeypatch):
     calls = []
     monkeypatch.setattr(spacy, "require_gpu", lambda gpu: calls.append((gpu, get_ident())))
-    embed = Embed(pipeline, gpu_id=1)
+    embed = EmbedColumns(pipeline, gpu_id=1)
     embed.embed(["a"])
     with ThreadPoolExecutor(1) as threads:
         threads.submit(embed.embed, ["b"]).result()
@@ -189,7 +192,7 @@ def test_the_device_is_that_of_each_thread(pipeline: Path, monkeypatch):
 
 def test_it_pickles_as_its_settings(pipeline: Path, monkeypatch):
     monkeypatch.chdir(pipeline.parent)
-    embed = Embed(pipeline.name, layer=1)
+    embed = EmbedColumns(pipeline.name, layers=1)
     before = pickle.dumps(embed)
     vectors = embed.embed(TEXTS)
     assert pickle.dumps(embed) == before and len(before) < 1000
@@ -198,55 +201,58 @@ def test_it_pickles_as_its_settings(pipeline: Path, monkeypatch):
     copy = pickle.loads(before)
     assert numpy.array_equal(copy.embed(TEXTS), vectors)
     assert pickle.loads(before) is copy is not embed
-    assert pickle.loads(pickle.dumps(Embed(copy.pipeline, layer=2))) is not copy
+    assert pickle.loads(pickle.dumps(EmbedColumns(copy.pipeline, layers=2))) is not copy
 
 
 @pytest.mark.parametrize(
     "settings, problem",
     [
-        ({"pool": "max"}, "pool must be one of mean, tokens, layers, found 'max'"),
+        ({"pool": "max"}, "pool must be one of none, mean, found 'max'"),
         ({"dtype": "int8"}, "dtype must be one of float16, float32, found 'int8'"),
-        ({"pool": "layers", "layer": 1}, "not layer 1: leave layer out"),
+        ({"layers": "last"}, "layers must be one of all, top, mix, mean, or the number"),
         ({"threads": 0}, "threads must be 1 or more, found 0"),
         ({"nulls": "zeros"}, "nulls must be one of error, empty, found 'zeros'"),
     ],
 )
 def test_impossible_settings(settings: dict, problem: str, pipeline: Path):
     with pytest.raises(ValueError, match=problem):
-        Embed(pipeline, **settings)
+        EmbedColumns(pipeline, **settings)
 
 
 def test_a_pipeline_itself(weights_folder: Path):
     with pytest.raises(ValueError, match="found English: save it"):
-        Embed(elmo_pipeline(weights_folder))
+        EmbedColumns(elmo_pipeline(weights_folder))
 
 
 @pytest.mark.parametrize("layer", [3, -4])
 def test_no_such_layer(layer: int, pipeline: Path):
-    with pytest.raises(ValueError, match=f"layer must be from -3 to 2, found {layer}"):
-        Embed(pipeline, layer=layer).embed(TEXTS)
+    with pytest.raises(ValueError, match=f"layers must be from -3 to 2, found {layer}"):
+        EmbedColumns(pipeline, layers=layer).embed(TEXTS)
 
 
 def test_int8_has_to_be_asked_for(tmp_path: Path, weights_folder: Path):
     elmo_pipeline(weights_folder, model={"precision": "int8"}).to_disk(tmp_path / "int8")
     with pytest.raises(ValueError, match=r"computes in int8.*choose precision 'float32'"):
-        Embed(tmp_path / "int8").embed(TEXTS)
-    assert Embed(tmp_path / "int8", precision="int8").embed(TEXTS).shape == (5, 12)
+        EmbedColumns(tmp_path / "int8").embed(TEXTS)
+    assert EmbedColumns(tmp_path / "int8", precision="int8").embed(TEXTS).shape == (5, 12)
     texts = TEXTS[1:]  # Of one sentence each.
-    exact = Embed(weights_folder).embed(texts)
-    assert max_difference(Embed(tmp_path / "int8", precision="float32").embed(texts), exact) < 1e-3
+    exact = EmbedColumns(weights_folder).embed(texts)
+    assert (
+        max_difference(EmbedColumns(tmp_path / "int8", precision="float32").embed(texts), exact)
+        < 1e-3
+    )
 
 
 def test_stateful(tmp_path: Path, weights_folder: Path):
     elmo_pipeline(weights_folder, model={"stateful": True}).to_disk(tmp_path / "stateful")
     with pytest.raises(ValueError, match="is stateful"):
-        Embed(tmp_path / "stateful").embed(TEXTS)
+        EmbedColumns(tmp_path / "stateful").embed(TEXTS)
 
 
 @pytest.mark.parametrize("text", [3, ["a", 1], ["a", ""]])
 def test_not_a_text(text, pipeline: Path):
     with pytest.raises(ValueError, match="row 2 of the column 'text' is neither a string nor"):
-        Embed(pipeline)({"text": ["fine", text]})
+        EmbedColumns(pipeline)({"text": ["fine", text]})
 
 
 @pytest.mark.parametrize("null", [None, float("nan"), numpy.float64("nan")])
@@ -255,16 +261,18 @@ def test_nulls_are_errors(null, n_rows: int, pipeline: Path):
     texts = [""] * (n_rows - 1) + [null]
     message = f"row {n_rows + 6} of the column 'text' is null: remove it, or choose nulls 'empty'"
     with pytest.raises(ValueError, match=message):
-        Embed(pipeline)({"text": texts}, first_row=7)
+        list(EmbedColumns(pipeline).stream(texts, first_row=7))
 
 
 @pytest.mark.parametrize("texts", [["The bank", None, "", "Money."], [None, None], [None, "a"]])
-@pytest.mark.parametrize("pool", ["mean", "tokens", "layers"])
-def test_nulls_may_be_empty(pool: str, texts: list, pipeline: Path):
+@pytest.mark.parametrize("layers, pool", CHOICES)
+def test_nulls_may_be_empty(layers: str, pool: str, texts: list, pipeline: Path):
     arrow = pytest.importorskip("pyarrow", reason="needs the extra arrow")
     pandas = pytest.importorskip("pandas")
-    embed = Embed(pipeline, pool=pool, nulls="empty")
-    expected = Embed(pipeline, pool=pool).embed([x for x in texts if x is not None])
+    embed = EmbedColumns(pipeline, layers=layers, pool=pool, nulls="empty")
+    expected = EmbedColumns(pipeline, layers=layers, pool=pool).embed(
+        [x for x in texts if x is not None]
+    )
     is_null = [x is None for x in texts]
 
     def check(column: list) -> None:
@@ -291,12 +299,12 @@ def test_nulls_may_be_empty(pool: str, texts: list, pipeline: Path):
     assert len(embed.embed(texts)) == len(texts)
 
 
-@pytest.mark.parametrize("pool", ["mean", "tokens", "layers"])
-def test_a_data_frame(pool: str, pipeline: Path):
+@pytest.mark.parametrize("layers, pool", CHOICES)
+def test_a_data_frame(layers: str, pool: str, pipeline: Path):
     """Two rows have as many tokens, which pandas must not make a matrix of."""
     pandas = pytest.importorskip("pandas")
     arrow = pytest.importorskip("pyarrow", reason="needs the extra arrow")
-    embed = Embed(pipeline, pool=pool)
+    embed = EmbedColumns(pipeline, layers=layers, pool=pool)
     for texts in ([], ["a b", "c d"], TEXTS):
         frame = pandas.DataFrame({"text": pandas.array(texts, "str"), "n": range(len(texts))})
         frame.index = [7] * len(texts)
@@ -306,7 +314,7 @@ def test_a_data_frame(pool: str, pipeline: Path):
         for row, vectors in zip(embedded["vector"], embed.embed(texts), strict=True):
             assert numpy.array_equal(numpy.array(row).reshape(vectors.shape), vectors)
         assert len(arrow.Table.from_pandas(embedded)) == len(texts)
-    replaced = Embed(pipeline, output="text", pool=pool)(frame)
+    replaced = EmbedColumns(pipeline, output="text", layers=layers, pool=pool)(frame)
     assert list(replaced) == ["text", "n"]
     with pytest.raises(ValueError, match=r"one column 'text' of texts, found \['text', 'text'\]"):
         embed(frame[["text", "text"]])
@@ -334,23 +342,23 @@ BATCHED = "give a list with an item for each row; Dataset.map does so with batch
 )
 def test_one_row_is_no_batch(columns: dict, problem: str, pipeline: Path):
     with pytest.raises(ValueError, match=f"{problem}.*: {BATCHED}"):
-        Embed(pipeline)(columns)
+        EmbedColumns(pipeline)(columns)
     if isinstance(columns["text"], str):
         with pytest.raises(ValueError, match=f"not a batch: {BATCHED}"):
-            Embed(pipeline).embed(columns["text"])
+            EmbedColumns(pipeline).embed(columns["text"])
 
 
 @pytest.mark.parametrize("format", [None, "numpy", "torch", "arrow", "pandas"])
 def test_hugging_face_datasets(format: str | None, pipeline: Path):
     """Without `batched=True`, there are tables of one row, or errors."""
     datasets = pytest.importorskip("datasets", reason="needs Hugging Face datasets")
-    embed = Embed(pipeline)
+    embed = EmbedColumns(pipeline)
     texts = ["The bank of the river.", "Money."]
     dataset = datasets.Dataset.from_dict({"text": texts, "words": [["a", "b"], ["c", "d"]]})
     dataset = dataset.with_format(format)
     embedded = dataset.map(embed, batched=True).with_format("numpy")
     assert numpy.array_equal(numpy.stack(list(embedded["vector"])), embed.embed(texts))
-    for column, of_words in (("text", embed), ("words", Embed(pipeline, text="words"))):
+    for column, of_words in (("text", embed), ("words", EmbedColumns(pipeline, text="words"))):
         few = dataset.select_columns([column])
         if format in ("arrow", "pandas"):
             assert len(few.map(of_words)) == 2
@@ -361,9 +369,9 @@ def test_hugging_face_datasets(format: str | None, pipeline: Path):
 
 def test_no_such_column(pipeline: Path):
     with pytest.raises(ValueError, match=r"one column 'text' of texts, found \['body'\]"):
-        Embed(pipeline)({"body": []})
+        EmbedColumns(pipeline)({"body": []})
     with pytest.raises(ValueError, match=r"cannot read columns of builtins\.list: give a dict"):
-        Embed(pipeline)(["text"])
+        EmbedColumns(pipeline)(["text"])
 
 
 def test_several_components(tmp_path: Path, weights_folder: Path):
@@ -373,15 +381,17 @@ def test_several_components(tmp_path: Path, weights_folder: Path):
     nlp.add_pipe("elmo", name="other", config={"model": model, "mix": mix})
     nlp.to_disk(tmp_path / "two")
     with pytest.raises(ValueError, match="several elmo components"):
-        Embed(tmp_path / "two").embed(TEXTS)
-    by_name = Embed(tmp_path / "two", name="other").embed(TEXTS)
-    assert numpy.array_equal(by_name, Embed(tmp_path / "two", name="elmo", layer=0).embed(TEXTS))
+        EmbedColumns(tmp_path / "two").embed(TEXTS)
+    by_name = EmbedColumns(tmp_path / "two", name="other").embed(TEXTS)
+    assert numpy.array_equal(
+        by_name, EmbedColumns(tmp_path / "two", name="elmo", layers=0).embed(TEXTS)
+    )
 
 
 def test_threads(pipeline: Path):
     before = torch.get_num_threads()
     try:
-        Embed(pipeline, threads=2).embed(["a"])
+        EmbedColumns(pipeline, threads=2).embed(["a"])
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -391,15 +401,15 @@ def test_too_large_for_float16(pipeline: Path):
     doc = spacy.blank("en")("huge")
     doc._.elmo_tokens = numpy.full((1, 12), 70_000.0, dtype="float32")
     with pytest.raises(ValueError, match="'huge' does not fit into float16: choose dtype"):
-        Embed(pipeline)._pool(doc)
+        EmbedColumns(pipeline)._choose(doc)
 
 
-@pytest.mark.parametrize("pool", ["mean", "tokens", "layers"])
+@pytest.mark.parametrize("layers, pool", CHOICES)
 @pytest.mark.parametrize("rows", [0, 5])
-def test_arrow(pool: str, rows: int, pipeline: Path):
+def test_arrow(layers: str, pool: str, rows: int, pipeline: Path):
     arrow = pytest.importorskip("pyarrow", reason="needs the extra arrow")
     table = arrow.table({"id": range(rows), "text": arrow.array(TEXTS[:rows], arrow.string())})
-    embed = Embed(pipeline, pool=pool)
+    embed = EmbedColumns(pipeline, layers=layers, pool=pool)
     expected = embed.embed(TEXTS[:rows])
     for columns in (table, *table.to_batches()):
         embedded = embed(columns)
@@ -408,14 +418,14 @@ def test_arrow(pool: str, rows: int, pipeline: Path):
         for actual, row in zip(embedded.column("vector").to_pylist(), expected, strict=True):
             actual = numpy.array(actual, dtype="float16")
             assert numpy.array_equal(actual.reshape(row.shape), row)
-    replaced = Embed(pipeline, output="text", pool=pool)(table)
+    replaced = EmbedColumns(pipeline, output="text", layers=layers, pool=pool)(table)
     assert replaced.column("text").equals(embed(table).column("vector"))
 
 
 def test_no_engine_is_imported(pipeline: Path):
     program = (
         "import sys, spacy_elmo; "
-        f"spacy_elmo.Embed({str(pipeline)!r})({{'text': ['The bank']}}); "
+        f"spacy_elmo.EmbedColumns({str(pipeline)!r})({{'text': ['The bank']}}); "
         "print({'ray', 'datasets', 'dask', 'pyspark', 'pyarrow', 'pandas'} & set(sys.modules))"
     )
     done = subprocess.run(

@@ -18,7 +18,7 @@ import pytest
 import spacy
 from spacy.tokens import Doc, DocBin
 
-from spacy_elmo import Embed
+from spacy_elmo import EmbedColumns
 from spacy_elmo.files import exclusive_lock
 
 from ..kills import kill_repeatedly, small_disk
@@ -78,7 +78,7 @@ def test_lines(text: Path, pipeline: Path, tmp_path: Path):
     assert "5 rows" in " ".join(embed(text, out, "-m", pipeline, "--rows", 2).split())
     table = parquet.read_table(out)
     assert table.schema.field("vector").type == arrow.list_(arrow.float16(), 12)
-    vectors = Embed(pipeline).embed(LINES)
+    vectors = EmbedColumns(pipeline).embed(LINES)
     for number, vector in enumerate(vectors, start=1):
         assert numpy.array_equal(read(out)[f"{text}:{number}"], vector)
     parts = [f"part-00000-00000{block}.parquet" for block in range(3)]
@@ -87,20 +87,16 @@ def test_lines(text: Path, pipeline: Path, tmp_path: Path):
     assert not list(tmp_path.glob(".*"))
 
 
-@pytest.mark.parametrize("pool", ["tokens", "layers"])
-def test_pools(pool: str, text: Path, pipeline: Path, tmp_path: Path):
+@pytest.mark.parametrize("layers", ["mix", "all", 1])
+@pytest.mark.parametrize("pool", ["none", "mean"])
+def test_layers_and_pools(layers: str, pool: str, text: Path, pipeline: Path, tmp_path: Path):
     out = tmp_path / "out.parquet"
-    embed(text, out, "-m", pipeline, "--pool", pool, "--dtype", "float32")
-    expected = Embed(pipeline, pool=pool, dtype="float32").embed(LINES)
+    options = ("--layers", layers, "--pool", pool, "--dtype", "float32", "--precision", "int8")
+    embed(text, out, "-m", pipeline, *options, "--threads", 1)
+    settings = {"layers": layers, "pool": pool, "dtype": "float32", "precision": "int8"}
+    expected = EmbedColumns(pipeline, **settings).embed(LINES)
     for row, vectors in zip(read(out).values(), expected):
         assert numpy.array_equal(row.reshape(vectors.shape).astype("float32"), vectors)
-
-
-def test_layer_and_precision(text: Path, pipeline: Path, tmp_path: Path):
-    out = tmp_path / "out.parquet"
-    embed(text, out, "-m", pipeline, "--layer", 1, "--precision", "int8", "--threads", 1)
-    expected = Embed(pipeline, layer=1, precision="int8").embed(LINES)
-    assert numpy.array_equal(numpy.stack(list(read(out).values())), expected)
 
 
 def write_inputs(folder: Path) -> list[Path]:
@@ -125,7 +121,7 @@ def test_named_columns(number: int, pipeline: Path, tmp_path: Path):
     labels = [*range(5)] if number == 2 else ["0", "1", "2", "3", "4"]
     assert table.column("label").to_pylist() == labels
     assert [len(x) for x in map(parquet.read_table, sorted(out.glob("part-*")))] == [3, 2]
-    expected = Embed(pipeline).embed(LINES)
+    expected = EmbedColumns(pipeline).embed(LINES)
     assert numpy.array_equal(numpy.stack([*read(out).values()]), expected)
     assert list(read(out)) == [f"n{i}" for i in range(5)]
 
@@ -155,7 +151,7 @@ def test_tables_are_what_pandas_reads(pipeline: Path, tmp_path: Path):
         assert [row["id"] for row in rows] == expected["id"].to_list()
         assert [row["text"] for row in rows] == expected["text"].to_list() == texts
         vectors = numpy.array([row["vector"] for row in rows])
-        assert numpy.array_equal(vectors, Embed(pipeline).embed(texts))
+        assert numpy.array_equal(vectors, EmbedColumns(pipeline).embed(texts))
 
 
 def test_a_url(pipeline: Path, tmp_path: Path):
@@ -172,18 +168,6 @@ def test_a_url(pipeline: Path, tmp_path: Path):
     for url, problem in (("empty/", "no text in"), ("none/", "cannot list it: name its files")):
         message = fail("embed", f"file://{tmp_path}/{url}", out, "-m", pipeline)
         assert problem in message and url in message
-
-
-def test_docs_and_tokens(pipeline: Path, tmp_path: Path):
-    nlp = spacy.blank("en")
-    words = ["The", "bank", "\n", "of", "money"]
-    DocBin(docs=[Doc(nlp.vocab, words=words), Doc(nlp.vocab)]).to_disk(tmp_path / "in.spacy")
-    rows = [{"words": [x for x in words if x != "\n"]}, {"words": []}]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    embed(tmp_path / "in.spacy", tmp_path / "a.parquet", "-m", pipeline)
-    embed(tmp_path / "in.jsonl", tmp_path / "b.parquet", "-m", pipeline, "--text", "words")
-    docs, tokens = (list(read(tmp_path / f"{name}.parquet").values()) for name in "ab")
-    assert len(docs) == 2 and all(map(numpy.array_equal, docs, tokens))
 
 
 @pytest.mark.parametrize("n_files", [1, 5])
@@ -223,61 +207,6 @@ def test_a_restart_computes_nothing_again(text: Path, pipeline: Path, tmp_path: 
     check_manifest(out)
 
 
-def test_other_rows_than_before(text: Path, pipeline: Path, tmp_path: Path):
-    """Also of a run that was complete, and of as many bytes."""
-    out = tmp_path / "out.parquet"
-    command = ("embed", text, out, "-m", pipeline, "--rows", 2)
-    succeed(*command, "-q")
-    times = {path: path.stat().st_mtime_ns for path in out.glob("part-*")}
-    text.touch()
-    assert "5 of them by an earlier run" in " ".join(succeed(*command, "-q").split())
-    assert all(path.stat().st_mtime_ns == times[path] for path in times)
-    content = text.read_text(encoding="utf8")
-    text.write_text(content.replace("money", "honey"), encoding="utf8")
-    assert "rows 3 to 4: the rows differ from those that" in fail(*command)
-    stdin = ("embed", "-", tmp_path / "b.parquet", "-m", pipeline, "--rows", 1)
-    succeed(*stdin, "-q", stdin="a\nb\n")
-    assert "rows 2 to 2: the rows differ" in fail(*stdin, stdin="a\nc\n")
-    assert "parts of rows that are no longer there, such as part-" in fail(*stdin, stdin="a\n")
-
-
-def test_force_while_another_process_writes(text: Path, pipeline: Path, tmp_path: Path):
-    out = tmp_path / "out.parquet"
-    command = ("embed", text, out, "-m", pipeline)
-    embed(*command[1:], "--shard", "1/2")
-    with exclusive_lock(out / ".shard-2-of-2.lock", ""):
-        assert "is writing shard 2/2" in fail(*command, "--shard", "2/2")
-        assert "another process is writing" in fail(*command, "--force")
-        assert "--force would remove what other shards" in fail(*command, "-F", "--shard", "1/2")
-    assert len(read(out)) == 5
-    embed(*command[1:], "--force")
-
-
-def test_an_interrupted_run_of_other_rows(text: Path, pipeline: Path, tmp_path: Path):
-    out = tmp_path / "out.parquet"
-    command = ("embed", text, out, "-m", pipeline, "--rows", 2)
-    succeed(*command, "-q")
-    (out / "_manifest-1-of-1.json").unlink()
-    content = text.read_text(encoding="utf8")
-    text.write_text(content.replace("money", "honey"), encoding="utf8")
-    assert "rows 3 to 4: the rows differ from those that" in fail(*command)
-    text.write_text(content + "more", encoding="utf8")
-    assert "is of a run that differs in inputs: choose" in fail(*command)
-    text.write_text(content, encoding="utf8")
-    for options, name in (
-        (("--layer", 1), "layer"),
-        (("--dtype", "float32"), "dtype"),
-        (("--precision", "int8"), "precision"),
-        (("--errors", "ignore"), "errors"),
-        (("--encoding", "latin1"), "encoding"),
-    ):
-        assert f"is of a run that differs in {name}: choose" in fail(*command, *options)
-    succeed(*command, "--force", "--layer", 1, "-q")
-    for damaged in ("{", "[1]"):
-        (out / "_settings.json").write_text(damaged)
-        assert "_settings.json is damaged" in fail(*command)
-
-
 def test_a_url_with_a_query(pipeline: Path, tmp_path: Path):
     """Such as a signature. The compression is that of the file."""
     paths = write_inputs(tmp_path / "in")
@@ -291,16 +220,6 @@ def test_a_url_with_a_query(pipeline: Path, tmp_path: Path):
     assert rows.column("id").to_pylist() == [f"n{i}" for i in range(5)] * 2
 
 
-def test_a_url_of_docs(pipeline: Path, tmp_path: Path):
-    (tmp_path / "in").mkdir()
-    nlp = spacy.blank("en")
-    DocBin(docs=map(nlp, LINES)).to_disk(tmp_path / "in" / "a.spacy")
-    for name, source in (("a", tmp_path / "in"), ("b", f"file://{tmp_path}/in/")):
-        embed(source, tmp_path / f"{name}.parquet", "-m", pipeline)
-    first, second = (read(tmp_path / f"{name}.parquet").values() for name in "ab")
-    assert len(first) == 5 and all(map(numpy.array_equal, first, second))
-
-
 def test_empty_lines_between_objects(pipeline: Path, tmp_path: Path):
     """They have no IDs. Where the text is all that is read, they are empty texts."""
     path = tmp_path / "a.jsonl"
@@ -309,50 +228,6 @@ def test_empty_lines_between_objects(pipeline: Path, tmp_path: Path):
     assert list(read(tmp_path / "ids.parquet")) == ["1", "2"]
     embed(path, tmp_path / "lines.parquet", "-m", pipeline)
     assert list(read(tmp_path / "lines.parquet")) == [f"{path}:{n}" for n in (1, 2, 3, 4)]
-
-
-def test_another_shard_makes_the_folder(text: Path, pipeline: Path, tmp_path: Path, monkeypatch):
-    """In the moment after this one has found none."""
-    out, is_dir = tmp_path / "out.parquet", Path.is_dir
-
-    def is_dir_then_make(path: Path) -> bool:
-        found = is_dir(path)
-        if path == out:
-            os.makedirs(path, exist_ok=True)
-        return found
-
-    monkeypatch.setattr(Path, "is_dir", is_dir_then_make)
-    embed(text, out, "-m", pipeline)
-    assert len(read(out)) == 5
-
-
-def test_bad_arguments(text: Path, pipeline: Path, tmp_path: Path):
-    out = tmp_path / "out.parquet"
-    command = ("embed", text, out, "-m", pipeline)
-    problems = {
-        ("--shard", "3/2"): "--shard must be I/N, with I from 1 to N, found '3/2'",
-        ("--shard", "x"): "--shard must be I/N",
-        ("--shard", "1/2", "--force"): "--force would remove what other shards have written",
-        ("--layers", "top"): "--layers is for .hdf5, .npz, .spacy only",
-        ("--pool", "layers", "--layer", 1): "leave layer out",
-        ("--layer", 9): "layer must be from -3 to 2, found 9",
-        ("--precision", "float99"): "unknown precision",
-    }
-    for options, problem in problems.items():
-        assert problem in fail(*command, *options)
-        assert not out.exists()
-    (tmp_path / "a.jsonl").touch()
-    message = fail("embed", tmp_path / "a.jsonl", out, "-m", pipeline, "--id", "vector")
-    assert "are not distinct: rename one" in message
-    # Given is given, even if it is the default.
-    for value in ("mean", "tokens"):
-        message = fail("embed", text, tmp_path / "out.npz", "-m", pipeline, "--pool", value)
-        assert "--pool is for .parquet only" in message
-    assert "give inputs and an output" in fail("embed", out, "-m", pipeline)
-    assert "text.txt is given 2 times" in fail("embed", text, tmp_path, out, "-m", pipeline)
-    assert "is a URL: write to this machine" in fail(
-        "embed", text, "s3://x/o.parquet", "-m", pipeline
-    )
 
 
 def test_bad_inputs(pipeline: Path, tmp_path: Path):
@@ -407,44 +282,13 @@ def test_nulls(rows_with_nulls: Path, pipeline: Path, tmp_path: Path):
         output = " ".join(succeed(*command, "-q", "--nulls", "empty").split())
         assert "2 of the texts are null, with null vectors" in output
         assert ("5 of them by an earlier run" in output) == earlier
-    vectors = Embed(pipeline).embed(["the bank", "money", ""])
+    vectors = EmbedColumns(pipeline).embed(["the bank", "money", ""])
     table = parquet.read_table(out)
     assert table.column("n").to_pylist() == ["n0", "n1", "n2", None, "n4"]
     assert table.column("vector").is_valid().to_pylist() == [False, True, False, True, True]
     filled = table.column("vector").drop_null().to_pylist()
     assert numpy.array_equal(numpy.array(filled, "float16"), vectors)
     assert [x["nulls"] for x in check_manifest(out)["parts"].values()] == [1, 0, 1, 0, 0]
-
-
-@pytest.mark.parametrize("pool", ["tokens", "layers"])
-def test_nulls_of_other_pools(pool: str, rows_with_nulls: Path, pipeline: Path, tmp_path: Path):
-    out = tmp_path / "out.parquet"
-    embed(rows_with_nulls, out, "-m", pipeline, "--pool", pool, "--nulls", "empty")
-    column = parquet.read_table(out).column("vector")
-    assert column.is_valid().to_pylist() == [False, True, False, True, True]
-    expected = Embed(pipeline, pool=pool).embed(["the bank"])[0]
-    assert numpy.array_equal(numpy.array(column[1].as_py(), "float16"), expected)
-
-
-def test_rows_are_counted_from_the_start_of_the_file(pipeline: Path, tmp_path: Path):
-    texts = ["money"] * 9
-    texts[7] = None
-    parquet.write_table(arrow.table({"text": texts}), tmp_path / "in.parquet")
-    message = fail(
-        "embed", tmp_path / "in.parquet", tmp_path / "out.parquet", "-m", pipeline, "--rows", 3
-    )
-    assert "in.parquet, rows 7 to 9: row 8 of the column 'text' is null" in message
-
-
-def test_a_folder_of_something_else(text: Path, pipeline: Path, tmp_path: Path):
-    out = tmp_path / "out.parquet"
-    out.mkdir()
-    (out / "mine.txt").write_text("mine")
-    for options in ((), ("--force",)):
-        assert "was not written by this command" in fail(
-            "embed", text, out, "-m", pipeline, *options
-        )
-    assert names(out) == ["mine.txt"]
 
 
 def test_without_arrow(text: Path, pipeline: Path, tmp_path: Path, monkeypatch):
@@ -461,42 +305,3 @@ def make_lines(path: Path, n: int) -> None:
     path.write_text("\n".join(lines))
 
 
-@pytest.mark.parametrize("times", [2, pytest.param(15, marks=pytest.mark.slow)])
-def test_killed_at_random_moments(times: int, pipeline: Path, tmp_path: Path):
-    text, out = tmp_path / "text.txt", tmp_path / "out.parquet"
-    make_lines(text, 300 * times)
-    command = (sys.executable, "-m", "spacy", "elmo", "embed", text, out, "-m", pipeline, "-q")
-    times_seen: dict[Path, int] = {}
-
-    def check() -> None:
-        """No part that was there has been written again."""
-        for path in out.glob("part-*.parquet"):
-            assert times_seen.setdefault(path, path.stat().st_mtime_ns) == path.stat().st_mtime_ns
-
-    kill_repeatedly(
-        [*command, "--rows", 10],
-        times=times,
-        seed=0,
-        progress=lambda: len(list(out.glob("part-*.parquet"))),
-        spread=8,
-        after_kill=check,
-    )
-    check()
-    assert not list(out.glob(".*"))
-    embed(text, tmp_path / "undisturbed.parquet", "-m", pipeline, "--rows", 10)
-    assert check_manifest(out)["n_rows"] == 300 * times
-    assert same(out, tmp_path / "undisturbed.parquet")
-
-
-def test_a_full_disk(pipeline: Path, tmp_path: Path):
-    text = tmp_path / "text.txt"
-    make_lines(text, 2000)
-    with small_disk(40 << 10) as disk:
-        out = disk / "out.parquet"
-        options = ("-m", pipeline, "--rows", 100)
-        assert "No space left" in fail("embed", text, out, *options)
-        embed(text, tmp_path / "whole.parquet", *options)
-        whole = read(tmp_path / "whole.parquet")
-        written = read(out)
-        assert 0 < len(written) < 2000
-        assert all(numpy.array_equal(whole[key], row) for key, row in written.items())

@@ -13,7 +13,7 @@ import torch
 from spacy.language import Language
 from spacy.tokens import Doc, DocBin
 
-from spacy_elmo import Embedder
+from spacy_elmo import EmbedTokens
 from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
 from spacy_elmo.formats import fits_half, fits_int8
 from spacy_elmo.layers.encoder import get_shim, set_bilm
@@ -116,8 +116,8 @@ def test_other_uses_of_int8_weights(quantized: Path, tmp_path: Path):
     assert not is_int8(exact) and exact.get_pipe("elmo").checksum == checksum
     [expected] = bilm.embed([["Yes"]])
     assert max_difference(exact("Yes")._.elmo_layers, expected) <= 1e-6
-    assert max_difference(Embedder(quantized).embed_sentence(["Yes"]), expected) <= 1e-6
-    low = Embedder(quantized, precision="int8").embed_sentence(["Yes"])
+    assert max_difference(EmbedTokens(quantized).embed_sentence(["Yes"]), expected) <= 1e-6
+    low = EmbedTokens(quantized, precision="int8").embed_sentence(["Yes"])
     assert max_difference(low, nlp("Yes")._.elmo_layers) <= 1e-6
     for options in ((), ("--safetensors",)):
         out = tmp_path / f"out{len(options)}"

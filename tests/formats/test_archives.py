@@ -14,7 +14,7 @@ import numpy
 import pytest
 import spacy
 
-from spacy_elmo import Embedder
+from spacy_elmo import EmbedTokens
 from spacy_elmo.formats import load, safetensors_format
 from spacy_elmo.pretraining.head import find_head
 from spacy_elmo.weights import load_bilm, source_language
@@ -218,7 +218,7 @@ def test_every_place_takes_an_archive(model, tmp_path):
     path, _ = model
     expected = quiet_load(path).embed([TEXT])[0]
     assert max_difference(load_bilm(path).embed([TEXT])[0], expected) == 0
-    assert max_difference(Embedder(path).embed_sentence(TEXT), expected) <= 1e-6
+    assert max_difference(EmbedTokens(path).embed_sentence(TEXT), expected) <= 1e-6
     report = json.loads(succeed("info", path, "--json"))[str(path)]
     assert report["format"] == "allennlp, packed"
     assert report["bytes on disk"] == path.stat().st_size

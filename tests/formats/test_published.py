@@ -8,7 +8,7 @@ import pytest
 
 from spacy_elmo.formats import load
 from spacy_elmo.inference import Session, Settings
-from spacy_elmo.tools.embedder import Embedder
+from spacy_elmo.tools.embedder import EmbedTokens
 
 from ..conftest import max_difference
 from ..reference import reference_layers
@@ -48,7 +48,7 @@ def test_top_layer_of_the_stateful_model(published, rows, top_layers):
 
 
 def test_state_matters_from_the_second_batch_on(published, rows, top_layers):
-    stateless = Embedder(published / "lm_weights.hdf5").embed_sentence(rows[0][1])
+    stateless = EmbedTokens(published / "lm_weights.hdf5").embed_sentence(rows[0][1])
     assert max_difference(stateless[-1], top_layers[0][1]) > 1e-3
 
 

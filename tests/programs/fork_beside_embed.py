@@ -1,4 +1,4 @@
-"""A thread is in the middle of `Embed.embed` while another one forks. The child embeds, too.
+"""A thread is in the middle of `EmbedColumns.embed` while another one forks. The child embeds, too.
 
 fork_beside_embed.py PIPELINE
 """
@@ -10,12 +10,12 @@ import signal
 import sys
 import threading
 
-from spacy_elmo import Embed
+from spacy_elmo import EmbedColumns
 
 if hasattr(signal, "SIGUSR1"):
     faulthandler.register(signal.SIGUSR1)  # The signal shows where a hang is.
 
-embed = Embed(sys.argv[1])
+embed = EmbedColumns(sys.argv[1])
 inside, forked = threading.Event(), threading.Event()
 
 

@@ -9,7 +9,7 @@ import spacy
 import torch
 
 from spacy_elmo.formats import safetensors_format
-from spacy_elmo.tools.embedder import Embedder
+from spacy_elmo.tools.embedder import EmbedTokens
 
 from ..conftest import TINY_WORDS, max_difference, random_bilm
 from ..reference import reference_layers
@@ -19,7 +19,7 @@ SENTENCES = [["The", "bank", "of", "the", "river"], ["money"], [], ["é", "<S>"]
 
 @pytest.fixture
 def embedder(weights_folder):
-    return Embedder(weights_folder)
+    return EmbedTokens(weights_folder)
 
 
 def test_embed_batch(embedder, bilm):
@@ -85,10 +85,10 @@ def test_a_token_is_a_string(embedder, token):
 @pytest.mark.parametrize("device", ["gpu", "cuda:99"])
 def test_no_such_device(weights_folder, device):
     with pytest.raises(ValueError, match=f"device '{device}': .*give 'cpu'"):
-        Embedder(weights_folder, device=device)
+        EmbedTokens(weights_folder, device=device)
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match=r"device 'cuda': .*; give 'cpu'$"):
-            Embedder(weights_folder, device="cuda")
+            EmbedTokens(weights_folder, device="cuda")
 
 
 @pytest.mark.parametrize("batch", ["The bank", b"The bank", None, 3])
@@ -179,15 +179,15 @@ def test_options_file_and_weight_file(hdf5_folder, embedder, tmp_path):
         "options_file": tmp_path / "options.json" / "file",
         "weight_file": str(tmp_path / "weights.hdf5" / "file"),
     }
-    actual = Embedder(**files).embed_sentence(SENTENCES[0])
+    actual = EmbedTokens(**files).embed_sentence(SENTENCES[0])
     assert max_difference(actual, embedder.embed_sentence(SENTENCES[0])) <= 1e-6
     for name, file in files.items():
         with pytest.raises(ValueError, match="together"):
-            Embedder(**{name: file})
+            EmbedTokens(**{name: file})
 
 
 def test_weights_have_a_default():
-    assert Embedder().embed_sentence(["The", "bank"]).shape == (3, 2, 512)
+    assert EmbedTokens().embed_sentence(["The", "bank"]).shape == (3, 2, 512)
 
 
 # What the TF Hub module returns.
@@ -275,7 +275,7 @@ def test_outputs_of_nothing(embedder):
 def test_word_input(tmp_path):
     bilm = random_bilm(TINY_WORDS)
     safetensors_format.write(bilm, tmp_path / "words")
-    layers = Embedder(tmp_path / "words").embed_sentence(["the", "unheard-of"])
+    layers = EmbedTokens(tmp_path / "words").embed_sentence(["the", "unheard-of"])
     assert max_difference(layers, reference_layers(bilm, ["the", "unheard-of"]).layers) <= 1e-5
 
 
@@ -285,7 +285,7 @@ def test_the_default_is_stateless(embedder):
 
 
 def test_stateful(weights_folder, bilm):
-    embedder = Embedder(weights_folder, stateful=True)
+    embedder = EmbedTokens(weights_folder, stateful=True)
     embedder.embed_batch([["The", "bank"], ["x"]])
     second = embedder.embed_batch([["money"], ["y"]])[0]
     reference = reference_layers(bilm, ["money"], before=[["The", "bank"]])
@@ -294,7 +294,7 @@ def test_stateful(weights_folder, bilm):
 
 def test_precision(weights_folder, embedder):
     exact = embedder.embed_sentence(SENTENCES[0])
-    other = Embedder(weights_folder, precision="float16").embed_sentence(SENTENCES[0])
+    other = EmbedTokens(weights_folder, precision="float16").embed_sentence(SENTENCES[0])
     assert 0 < max_difference(exact, other) <= 1e-2
 
 
@@ -304,4 +304,4 @@ def test_precision(weights_folder, embedder):
 )
 def test_wrong_precision(weights_folder, precision, message):
     with pytest.raises(ValueError, match=message):
-        Embedder(weights_folder, precision=precision)
+        EmbedTokens(weights_folder, precision=precision)

@@ -1,0 +1,40 @@
+"""A .spacy file: docs with their vectors in `doc._.elmo_layers` (if all layers are written) and
+`doc._.elmo_tokens`. It is put together in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy
+from spacy.tokens import DocBin
+from thinc.api import to_numpy
+
+from .arrays import PART, read_arrays, read_part, write_arrays
+
+__all__ = ["DEFAULTS", "PART", "REFUSED", "join", "read_part", "write_part"]
+
+DEFAULTS = {"layers": "all", "pool": "none", "dtype": "float32"}
+REFUSED = ("ids", "shard", "pool", "dtype")
+
+
+def write_part(path: Path, block: Any, rows: Iterable[tuple], checksum: str) -> None:
+    """Write the docs of a block, as bytes."""
+    docs = DocBin(store_user_data=True)
+    for doc, vectors, _ in rows:
+        if vectors.ndim == 3:
+            doc._.elmo_layers, doc._.elmo_tokens = vectors, to_numpy(doc._.elmo_tokens)
+        else:
+            doc._.elmo_layers, doc._.elmo_tokens = None, vectors
+        docs.add(doc)
+    write_arrays(path, {"0": numpy.frombuffer(docs.to_bytes(), "B"), "checksum": checksum}.items())
+
+
+def join(parts: Sequence[Path], out: Path) -> None:
+    """Write the output from all parts."""
+    docs = DocBin(store_user_data=True)
+    for array in chain.from_iterable(map(read_arrays, parts)):
+        docs.merge(DocBin(store_user_data=True).from_bytes(array.tobytes()))
+    docs.to_disk(out)

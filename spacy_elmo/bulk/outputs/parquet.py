@@ -1,0 +1,42 @@
+"""A folder of Parquet files (the extra `arrow`): a row of IDs and vectors for each row of the
+input. Parquet's readers skip the other files, whose names begin with an underscore or a dot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Optional
+
+from ..arrow import import_arrow, vectors_to_arrow
+
+DEFAULTS = {"layers": "mix", "pool": "mean", "dtype": "float16"}
+REFUSED: tuple[str, ...] = ()
+PART = ".parquet"
+# In the footer of a part.
+_CHECKSUM = b"spacy-elmo.input"
+join = None
+
+
+def write_part(path: Path, block: Any, rows: Iterable[tuple], checksum: str) -> None:
+    """Write the vectors of a block as one row group."""
+    arrow = import_arrow()
+    _, vectors, is_null = zip(*rows)
+    table = arrow.table({**block.ids, "vector": vectors_to_arrow(vectors, is_null)})
+    table = table.replace_schema_metadata({_CHECKSUM: checksum.encode()})
+    arrow.parquet.write_table(
+        table,
+        path,
+        row_group_size=len(table),
+        compression="zstd",
+        use_dictionary=list(block.ids),  # Vectors do not repeat.
+        write_statistics=list(block.ids),
+        write_page_checksum=True,
+    )
+
+
+def read_part(path: Path) -> Optional[str]:
+    """RETURNS (Optional[str]): The checksum of a part; None if it is missing or damaged."""
+    try:
+        return import_arrow().parquet.read_metadata(path).metadata[_CHECKSUM].decode()
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
