@@ -31,7 +31,7 @@ import spacy
 import texts
 from common import BUNDLED, describe, print_header, print_row
 
-from spacy_elmo.bulk.parquet_writer import DEFAULT_ROWS
+from spacy_elmo.bulk.job import default_rows
 from spacy_elmo.inference.settings import CPU_PRECISIONS
 
 ENGINES = ("local", "ray")
@@ -188,7 +188,7 @@ def main() -> int:
     )
     parser.add_argument("--precision", default="int8", choices=CPU_PRECISIONS, help="int8")
     parser.add_argument("--sentences", type=int, default=200_000, help="lines (200,000)")
-    parser.add_argument("--rows", type=int, default=DEFAULT_ROWS["mean"], help="of a part")
+    parser.add_argument("--rows", type=int, default=default_rows("mean"), help="of a part")
     args = parser.parse_args()
     if find_spec("ray") is None and any(engine == "ray" for engine, _ in args.runs):
         parser.error('no Ray: pip install "spacy-elmo[ray]", or choose --runs')

@@ -28,9 +28,9 @@ def main() -> None:
     print(f"core-hours     {core_hours:12,.1f}")
     print(f"hours          {core_hours / args.cores:12,.1f}")
     print(f"written per s  {size(mean / core_hours / 3600 * args.cores):>12}")
-    print(f"--pool mean    {size(mean):>12}")
-    print(f"--pool tokens  {size(mean * args.tokens):>12}")
-    print(f"--pool layers  {size(mean * args.tokens * args.layers):>12}")
+    print(f"pooled         {size(mean):>12}")
+    print(f"tokens         {size(mean * args.tokens):>12}")
+    print(f"all layers     {size(mean * args.tokens * args.layers):>12}")
 
 
 def size(n_bytes: float) -> str:

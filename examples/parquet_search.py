@@ -68,8 +68,8 @@ def build(vectors: Path, index: Path, pipeline: str, n_sample: int) -> tuple[int
     if index.exists() and not (index / "graph.usearch").is_file():
         raise ValueError(f"{index} exists, and is not an index: choose another path")
     settings = srsly.read_json(vectors / "_settings.json")
-    if settings["pool"] != "mean":
-        raise ValueError(f"{vectors} has vectors of {settings['pool']}: embed with --pool mean")
+    if settings["pool"] != "mean" or settings["layers"] == "all":
+        raise ValueError(f"{vectors} is not of one vector per row: embed with --pool mean")
     data = pyarrow.dataset.dataset(vectors, format="parquet")
     n_rows = data.count_rows()
     manifest = vectors / "_manifest.json"
@@ -97,7 +97,7 @@ def build(vectors: Path, index: Path, pipeline: str, n_sample: int) -> tuple[int
         with pyarrow.parquet.ParquetWriter(new / "rows.parquet", schema) as writer:
             for batch in data.to_batches(columns=names):
                 writer.write_batch(batch)
-        made = {"pipeline": str(absolute_source(pipeline)), "layer": settings["layer"]}
+        made = {"pipeline": str(absolute_source(pipeline)), "layers": settings["layers"]}
         srsly.write_json(new / "manifest.json", {**made, "precision": settings["precision"]})
     return n_rows, recall
 
@@ -136,7 +136,7 @@ def search(index: Path, query: str, n: int) -> list[tuple[float, dict]]:
         raise ValueError(f"-n must be 1 or more, found {n}")
     made = srsly.read_json(index / "manifest.json")
     embed = EmbedColumns(
-        made["pipeline"], layer=made["layer"], dtype="float32", precision=made["precision"]
+        made["pipeline"], layers=made["layers"], dtype="float32", precision=made["precision"]
     )
     graph: Any = Index.restore(str(index / "graph.usearch"), view=True)  # Mapped, not read.
     vector = normalised(embed.embed([query])[0] - numpy.load(index / "mean.npy"))

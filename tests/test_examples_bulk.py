@@ -126,14 +126,14 @@ def test_an_array_of_jobs(pipeline: Path, texts: Path, tmp_path: Path):
 def test_the_size_of_a_job():
     output = run_script(EXAMPLES / "bulk_size.py", "--sentences", "1e9", "--rate", 1000)
     assert re.search(r"core-hours +5,555.6\n", output)
-    assert re.search(r"--pool mean +1.0 TB\n--pool tokens +20.5 TB\n--pool layers +61.4 TB", output)
+    assert re.search(r"pooled +1.0 TB\ntokens +20.5 TB\nall layers +61.4 TB", output)
 
 
 def test_parquet_search(pipeline: Path, texts: Path, tmp_path: Path, monkeypatch):
     pytest.importorskip("usearch.index", reason="needs the extra search")
     pytest.importorskip("pyarrow", reason="needs the extra arrow")
     monkeypatch.chdir(tmp_path)
-    for options in (("--pool", "mean", "--id", "text"), ("--pool", "tokens")):
+    for options in (("--pool", "mean", "--id", "text"), ("--pool", "none")):
         out = f"{options[1]}.parquet"
         result = run_spacy("elmo", "embed", texts, out, "-m", pipeline, *options, "--rows", 9)
         assert result.exit_code == 0, result.output
@@ -158,7 +158,12 @@ def test_parquet_search(pipeline: Path, texts: Path, tmp_path: Path, monkeypatch
         assert text == LINES[number] and float(similarity) == pytest.approx(1, abs=2e-3)
         assert float(second.split()[0]) < float(similarity)
     problems = {
-        ("index", "tokens.parquet", "other", *options): "vectors of tokens: embed with --pool mean",
+        (
+            "index",
+            "none.parquet",
+            "other",
+            *options,
+        ): "is not of one vector per row: embed with --pool",
         ("index", "nowhere.parquet", "other", *options): "nowhere.parquet",
         ("index", "mean.parquet", texts, *options): "is not an index",
         ("search", "nowhere", "query"): "manifest.json",

@@ -128,18 +128,18 @@ class Job:
         names = [*(self.ids or ["id"]), *([] if self.ids else [self.embed.text]), "vector"]
         if len({*names}) < len(names):
             raise ValueError(f"the names of the columns {names} are not distinct: rename one")
-        if self.folder == self.out.resolve() or not self.out.exists():
+        if self.output.join is None:
             return
-        if self.out.is_dir():
-            raise ValueError(f"{self.out} is a folder, not a file to write: choose another path")
-        with contextlib.suppress(FileNotFoundError):
-            # A run was killed when it had completed the output.
-            if _time(self.folder / MANIFEST) <= _time(self.out):
-                remove_folder(self.folder)
-        if not force:
-            raise ValueError(
-                f"{self.out} exists already: choose another path, or overwrite it with --force"
-            )
+        with locked_output(self.out):
+            if self.out.is_dir():
+                raise ValueError(f"{self.out} is a folder, not a file to write: choose another")
+            manifest = self.folder / MANIFEST
+            if self.out.exists() and manifest.exists() and _time(manifest) <= _time(self.out):
+                remove_folder(self.folder)  # A run was killed when it had made the output.
+            if self.out.exists() and not force:
+                raise ValueError(
+                    f"{self.out} exists already: choose another path, or overwrite it with --force"
+                )
 
     def run(
         self, shard: int = 0, n_shards: int = 1, *, patience: float = 0

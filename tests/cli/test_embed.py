@@ -61,44 +61,49 @@ def test_hdf5_has_the_layout_of_bilm_tf(text: Path, pipeline: Path, expected: li
     assert numbers == {line: str(number) for number, line in enumerate(LINES)}
 
 
-@pytest.mark.parametrize("layers", ["top", "mix", "mean", "1"])
-def test_choice_of_layers(layers: str, text: Path, pipeline: Path, expected: list, tmp_path: Path):
-    choose = {"top": lambda x: x[-1], "mix": lambda x: x.mean(0)}
-    choose |= {"mean": choose["mix"], "1": lambda x: x[1]}
-    for suffix in ("hdf5", "npz", "spacy"):
-        out = tmp_path / f"out.{suffix}"
-        succeed("embed", text, out, "-m", pipeline, "--whitespace", "--layers", layers)
-        if suffix == "hdf5":
-            actual = read(out)
-        elif suffix == "npz":
-            npz = numpy.load(out)
-            actual = [npz[str(number)] for number in range(len(LINES))]
-            # The same bytes in every run.
-            assert {file.date_time[0] for file in npz.zip.infolist()} == {1980}
-        else:
-            docs = list(DocBin().from_disk(out).get_docs(spacy.blank("en").vocab))
-            assert all(doc._.elmo_layers is None for doc in docs)
-            actual = [doc._.elmo_tokens for doc in docs]
-        assert max(map(max_difference, actual, map(choose[layers], expected))) <= 1e-6
+JOINED = ("hdf5", "npz", "spacy")
 
 
-@pytest.mark.parametrize("suffix", ["hdf5", "npz", "spacy"])
+def arrays_of(out: Path) -> list[numpy.ndarray]:
+    """What an output has for each row."""
+    if out.suffix == ".hdf5":
+        return read(out)
+    if out.suffix == ".npz":
+        npz = numpy.load(out)
+        # The same bytes in every run.
+        assert {file.date_time[0] for file in npz.zip.infolist()} == {1980}
+        return [npz[str(number)] for number in range(len(npz.files))]
+    docs = DocBin().from_disk(out).get_docs(spacy.blank("en").vocab)
+    return [x._.elmo_tokens if x._.elmo_layers is None else x._.elmo_layers for x in docs]
+
+
+@pytest.mark.parametrize("layers", ["all", "top", "mix", "mean", "1"])
+@pytest.mark.parametrize("suffix", JOINED)
+def test_choice_of_layers(suffix, layers, text: Path, pipeline: Path, expected: list, tmp_path):
+    choose = {"all": lambda x: x, "top": lambda x: x[-1], "1": lambda x: x[1]}
+    choose |= dict.fromkeys(("mix", "mean"), lambda x: x.mean(0))
+    out = tmp_path / f"out.{suffix}"
+    succeed("embed", text, out, "-m", pipeline, "--whitespace", "--layers", layers)
+    actual = arrays_of(out)
+    assert max(map(max_difference, actual, map(choose[layers], expected))) <= 1e-6
+    if suffix != "spacy":
+        options = ("--layers", layers, "--pool", "mean", "--dtype", "float16", "--force", "-w")
+        succeed("embed", text, out, "-m", pipeline, *options)
+        for pooled, array in zip(arrays_of(out), actual, strict=True):
+            assert pooled.dtype == "float16"
+            assert max_difference(pooled, array.sum(-2) / max(array.shape[-2], 1)) <= 1e-3
+
+
+@pytest.mark.parametrize("suffix", JOINED)
 def test_nulls(suffix: str, pipeline: Path, tmp_path: Path):
     """They are like empty lines, but counted. An object without a text is an error."""
     path, out = tmp_path / "in.jsonl", tmp_path / f"out.{suffix}"
     path.write_text('{"text": "a b"}\n\n{"text": null}\n{"text": null}\n{"text": "c"}\n')
     command = ("embed", path, out, "-m", pipeline)
     assert "line 3: 'text' is null: remove it, or choose nulls 'empty'" in fail(*command)
-    output = " ".join(succeed(*command, "-q", "--nulls", "empty").split())
+    output = unwrapped(*command, "-q", "--nulls", "empty")
     assert "2 of the texts are null, with no tokens" in output
-    if suffix == "hdf5":
-        arrays = read(out)
-    elif suffix == "npz":
-        arrays = [numpy.load(out)[str(number)] for number in range(5)]
-    else:
-        docs = DocBin().from_disk(out).get_docs(spacy.blank("en").vocab)
-        arrays = [doc._.elmo_layers for doc in docs]
-    assert [array.shape for array in arrays] == [(3, n, 12) for n in (2, 0, 0, 0, 1)]
+    assert [array.shape for array in arrays_of(out)] == [(3, n, 12) for n in (2, 0, 0, 0, 1)]
     path.write_text('{"text": "a b"}\n{"body": "c"}\n')
     command = (*command, "--force", "--nulls", "empty")
     assert "line 2: must have a string or a list of strings 'text'" in fail(*command)

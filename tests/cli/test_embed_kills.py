@@ -23,8 +23,8 @@ from .conftest import fail, succeed
 COMMAND = (sys.executable, "-m", "spacy", "elmo", "embed")
 
 
-def make_input(weights: Path, folder: Path, *, lines: int, batch_size: int) -> tuple[Path, Path]:
-    """Lines of text, a pipeline that writes a part for so many of them."""
+def make_input(weights: Path, folder: Path, *, lines: int) -> tuple[Path, Path]:
+    """Lines of text, and a pipeline."""
     chance = random.Random(0)
     words = ["the", "bank", "river", "money", "of"]
     with (folder / "text.txt").open("w") as file:
@@ -33,7 +33,7 @@ def make_input(weights: Path, folder: Path, *, lines: int, batch_size: int) -> t
                 chance.choice(words) + chance.choice("abc") for _ in range(chance.randint(0, 40))
             ]
             file.write(" ".join(tokens) + "\n")
-    nlp = elmo_pipeline(weights, batch_size=batch_size)
+    nlp = elmo_pipeline(weights)
     nlp.add_pipe("sentencizer", first=True)
     nlp.to_disk(folder / "pipeline")
     return folder / "text.txt", folder / "pipeline"
@@ -57,25 +57,45 @@ def same(first: Path, second: Path) -> bool:
     )
 
 
-@pytest.mark.parametrize("times", [2, pytest.param(20, marks=pytest.mark.slow)])
-def test_killed_at_random_moments(times: int, weights_folder: Path, tmp_path: Path):
+@pytest.mark.parametrize(
+    "name, times",
+    [
+        ("out.hdf5", 2),
+        pytest.param("out.parquet", 2, marks=pytest.mark.slow),
+        pytest.param("out.hdf5", 20, marks=pytest.mark.slow),
+    ],
+)
+def test_killed_at_random_moments(name: str, times: int, weights_folder: Path, tmp_path: Path):
+    """No part that was there is written again."""
     lines = 200 + 400 * times
-    text, pipeline = make_input(weights_folder, tmp_path, lines=lines, batch_size=20)
+    text, pipeline = make_input(weights_folder, tmp_path, lines=lines)
     folder = tmp_path / "killed"
     folder.mkdir()
-    out, parts = folder / "out.hdf5", folder / ".out.hdf5.partial"
+    out = folder / name
+    parts = out if name == "out.parquet" else folder / f".{name}.partial"
+    seen: dict[Path, int] = {}
+
+    def check() -> None:
+        for path in parts.glob("part-*"):
+            assert seen.setdefault(path, path.stat().st_mtime_ns) == path.stat().st_mtime_ns
+
     done = kill_repeatedly(
-        [*COMMAND, text, out, "-m", pipeline, "-q"],
+        [*COMMAND, text, out, "-m", pipeline, "-q", "--rows", 10],
         times=times,
         seed=0,
-        progress=lambda: sum(file.stat().st_size for file in parts.glob("*.zip")),
-        spread=400_000,
+        progress=lambda: len(list(parts.glob("part-*"))),
+        spread=20,
+        after_kill=check,
     )
-    assert "an earlier run wrote" in done.stdout
-    assert list(folder.iterdir()) == [out]
-    succeed("embed", text, tmp_path / "undisturbed.hdf5", "-m", pipeline, "-q")
-    assert len(read(out)) == lines + 1  # And `sentence_to_index`.
-    assert same(out, tmp_path / "undisturbed.hdf5")
+    assert "by an earlier run" in " ".join(done.stdout.split())
+    assert list(folder.iterdir()) == [out] and not list(out.glob(".*"))
+    succeed("embed", text, tmp_path / name, "-m", pipeline, "-q", "--rows", 10)
+    if name == "out.hdf5":
+        assert len(read(out)) == lines + 1  # And `sentence_to_index`.
+        assert same(out, tmp_path / name)
+        return
+    tables = [pytest.importorskip("pyarrow.parquet").read_table(x) for x in (out, tmp_path / name)]
+    assert len(tables[0]) == lines and tables[0].equals(tables[1])
 
 
 def run_and_die(moment: str, out: Path, arguments: tuple) -> None:
@@ -97,11 +117,11 @@ def run_and_die(moment: str, out: Path, arguments: tuple) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_killed_when_the_output_is_put_in_place(moment: str, weights_folder: Path, tmp_path: Path):
-    text, pipeline = make_input(weights_folder, tmp_path, lines=20, batch_size=5)
+    text, pipeline = make_input(weights_folder, tmp_path, lines=20)
     folder = tmp_path / "killed"
     folder.mkdir()
     out = folder / "out.npz"
-    arguments = ("embed", text, out, "-m", pipeline, "-q")
+    arguments = ("embed", text, out, "-m", pipeline, "-q", "--rows", 5)
     context = multiprocessing.get_context("fork")
     process = context.Process(target=run_and_die, args=(moment, out, arguments))
     process.start()
@@ -109,11 +129,11 @@ def test_killed_when_the_output_is_put_in_place(moment: str, weights_folder: Pat
     assert process.exitcode == -signal.SIGKILL
     assert out.exists() == (moment == "after")
     if moment == "before":
-        assert "an earlier run wrote" in succeed(*arguments)
+        assert "20 of them by an earlier run" in " ".join(succeed(*arguments).split())
     else:
         assert "exists already" in fail(*arguments)
     assert list(folder.iterdir()) == [out]
-    succeed("embed", text, tmp_path / "undisturbed.npz", "-m", pipeline, "-q")
+    succeed("embed", text, tmp_path / "undisturbed.npz", *arguments[3:])
     assert same(out, tmp_path / "undisturbed.npz")
 
 
@@ -128,16 +148,16 @@ def test_killed_when_the_output_is_put_in_place(moment: str, weights_folder: Pat
     ],
 )
 def test_full_disk(suffix: str, kilobytes: int, weights_folder: Path, tmp_path: Path):
-    text, pipeline = make_input(weights_folder, tmp_path, lines=400, batch_size=100)
+    text, pipeline = make_input(weights_folder, tmp_path, lines=400)
     with small_disk(kilobytes << 10) as disk:
         out = disk / f"out.{suffix}"
-        command = [*COMMAND, text, out, "-m", pipeline, "-q"]
+        command = [*COMMAND, text, out, "-m", pipeline, "-q", "--rows", 50]
         failed = run_to_the_end(command, code=1)
         assert "No space left" in failed.stdout and "cannot write" in failed.stdout
         assert failed.stderr == ""
         assert [path.name for path in disk.iterdir()] == [f".out.{suffix}.partial"]
         subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
-        assert "an earlier run wrote" in succeed(*command[4:])
+        assert "by an earlier run" in " ".join(succeed(*command[4:]).split())
         assert list(disk.iterdir()) == [out]
-        succeed("embed", text, tmp_path / out.name, "-m", pipeline, "-q")
+        succeed("embed", text, tmp_path / out.name, "-m", pipeline, *command[-3:])
         assert same(out, tmp_path / out.name)

@@ -58,6 +58,10 @@ def test_two_workers_give_what_one_process_gives(pipeline: Path, folder: Path, t
     succeed("embed", text, tmp_path / "local.parquet", "-m", pipeline, "--rows", 20, "-q")
     assert check_manifest(out)["n_rows"] == 500 and same(out, tmp_path / "local.parquet")
     assert "500 of them by an earlier run" in run(command, folder / "home")
+    joined = ray_command(text, folder / "out.npz", pipeline, "--rows", 20, "--workers", 2)
+    run(joined, folder / "home")
+    succeed("embed", text, tmp_path / "local.npz", "-m", pipeline, "--rows", 20, "-q")
+    assert (folder / "out.npz").read_bytes() == (tmp_path / "local.npz").read_bytes()
 
 
 def test_bad_input(pipeline: Path, folder: Path):
@@ -125,12 +129,6 @@ def test_two_commands_at_a_time(pipeline: Path, folder: Path):
     assert check_manifest(out)["n_rows"] == 500
 
 
-def test_bad_arguments(pipeline: Path, tmp_path: Path):
-    (tmp_path / "a.txt").write_text("a")
-    command = ("embed", tmp_path / "a.txt", tmp_path / "o.parquet", "-m", pipeline)
-    assert "--shard is for .parquet (local) only" in fail(
-        *command, "--engine", "ray", "--shard", "1/2"
-    )
-    stdin = ("embed", "-", *command[2:], "--engine", "ray")
+def test_stdin(pipeline: Path, tmp_path: Path):
+    stdin = ("embed", "-", tmp_path / "o.parquet", "-m", pipeline, "--engine", "ray")
     assert "- can be read only once, and by no worker" in fail(*stdin, stdin="a")
-    assert "--workers is for Ray only" in fail(*command, "--workers", 2)

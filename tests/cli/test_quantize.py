@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import pickle
-import re
 import shutil
 from pathlib import Path
 
@@ -11,30 +9,28 @@ import pytest
 import spacy
 import torch
 from spacy.language import Language
-from spacy.tokens import Doc, DocBin
+from spacy.tokens import DocBin
 
 from spacy_elmo import EmbedTokens
-from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
+from spacy_elmo.bilm import BiLM
 from spacy_elmo.formats import fits_half, fits_int8
 from spacy_elmo.layers.encoder import get_shim, set_bilm
-from spacy_elmo.tools import quantize as tool
 from spacy_elmo.weights import load_bilm
 
 from ..conftest import add_tagger, elmo_pipeline, max_difference, random_bilm, tagged
+<<<<<<< HEAD
 from ..families import allennlp_archive, manylangs
 from ..formats.test_archives import random_model
 from ..formats.test_manylangs import with_words
+=======
+from ..families import allennlp_archive
+from ..formats.test_archives import random_model
+>>>>>>> 63d0326 (Make neighbors and quantize small, and say how to add an output of embed)
 from .conftest import fail, succeed
 from .test_checkpoints import Checkpoint, measure
 
 INT8 = {"precision": "int8"}
 TEXTS = ["The bank of the river.", "Yes", "", "Money flows slowly to the bank . It does ."]
-
-
-@pytest.fixture(autouse=True)
-def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool, "_MIN_SECONDS", 0.0)
-    monkeypatch.setattr(tool, "_MIN_TOKENS", 1)
 
 
 @pytest.fixture(scope="session")
@@ -78,20 +74,6 @@ def test_int8_gives_the_vectors_of_the_precision_int8(pipeline: Path, quantized:
     assert sizes[0] < 0.7 * sizes[1]  # Embeddings and names are a large part of the tiny biLM.
 
 
-@pytest.mark.slow
-def test_the_original_shape_in_100_megabytes(tmp_path: Path):
-    filters = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
-    lstm = LSTMConfig(dim=4096, projection_dim=512)
-    config = BiLMConfig(lstm, CharCNNConfig(filters, n_highway=2))
-    nlp = spacy.blank("en")
-    elmo = nlp.add_pipe("elmo", config={"model": {"weights": None, "precision": "int8"}})
-    set_bilm(elmo.model, random_bilm(config))
-    nlp.to_disk(tmp_path / "exact")
-    succeed("quantize", tmp_path / "exact", tmp_path / "out")
-    assert (tmp_path / "out" / "elmo" / "model").stat().st_size <= 100e6
-    assert max_difference(layers(spacy.load(tmp_path / "out")), layers(nlp)) <= 1e-6
-
-
 def test_an_int8_pipeline_is_saved_as_it_is(quantized: Path, tmp_path: Path):
     nlp = spacy.load(quantized)
     before = layers(nlp)
@@ -127,29 +109,6 @@ def test_other_uses_of_int8_weights(quantized: Path, tmp_path: Path):
     assert (facts["exact in"], facts["precision"]) == ("int8", "int8")
 
 
-def test_float32_weights_that_are_made_in_inference_mode(quantized: Path):
-    nlp = spacy.load(quantized)
-    with torch.inference_mode():
-        bilm = nlp.get_pipe("elmo").bilm
-    assert not any(weight.is_inference() for weight in bilm.parameters())
-    assert all(weight.requires_grad for weight in bilm.parameters())
-
-
-def test_processes_and_copies_of_an_int8_pipeline(quantized: Path):
-    nlp = spacy.load(quantized)
-    before = layers(nlp)
-    docs = list(nlp.pipe(TEXTS, n_process=2, batch_size=2))
-    assert max_difference(numpy.concatenate([d._.elmo_layers for d in docs], axis=1), before) < 0.1
-    assert is_int8(nlp)
-    elmo = nlp.get_pipe("elmo")
-    elmo.model = elmo.model.copy()
-    assert is_int8(nlp)
-    assert elmo.layer_shape == (3, 12) and is_int8(nlp)
-    assert numpy.array_equal(layers(pickle.loads(pickle.dumps(nlp))), before)
-    elmo.model.to_cpu()
-    assert numpy.array_equal(layers(nlp), before)
-
-
 @pytest.mark.filterwarnings("ignore:precision 'tf32'")
 @pytest.mark.parametrize(
     "before, after", [("float32", "float16"), ("auto", "auto"), ("tf32", "tf32")]
@@ -159,7 +118,9 @@ def test_float16(before: str, after: str, pipeline: Path, tmp_path: Path):
     output = succeed("quantize", tmp_path / "before", tmp_path / "out", "--precision", "float16")
     if "fbgemm" not in torch.backends.quantized.supported_engines:
         after = before
-    assert precision_of(tmp_path / "out") == after and f"runs in {after}" in output
+    assert precision_of(tmp_path / "out") == after and f"runs in {after}" in " ".join(
+        output.split()
+    )
     nlp = spacy.load(tmp_path / "out")
     bilm = nlp.get_pipe("elmo").bilm
     assert fits_half(bilm)
@@ -190,7 +151,6 @@ def trained(weights_folder: Path, tmp_path: Path) -> Path:
     optimizer = nlp.initialize(lambda: tagged(nlp))
     for _ in range(30):
         nlp.update(tagged(nlp), sgd=optimizer)
-    nlp.meta["notes"] = "Trained on four sentences."
     nlp.to_disk(tmp_path / "trained")
     return tmp_path / "trained"
 
@@ -213,8 +173,6 @@ def test_a_trained_component_stays_and_works(trained: Path, tmp_path: Path):
     for first, second in zip(parameters(before), parameters(after)):
         assert numpy.array_equal(first, second)
     assert after.get_pipe("elmo").checksum != before.get_pipe("elmo").checksum
-    notes = after.meta["notes"]
-    assert notes.startswith("Trained on four sentences.\n\n") and "rounded to int8" in notes
     # Docs that were stored with the layers are read without the component, those from before not.
     stored = DocBin(store_user_data=True, docs=after.pipe(["Money flows"]))
     alone = spacy.load(tmp_path / "out", exclude=["elmo"])
@@ -246,8 +204,7 @@ def test_a_component_with_a_bilm_of_its_own(trained: Path, tmp_path: Path):
     nlp = spacy.load(trained)
     nlp.replace_listeners("elmo", "tagger", ["model.tok2vec"])
     nlp.to_disk(tmp_path / "own")
-    output = succeed("quantize", tmp_path / "own", tmp_path / "out")
-    assert "Not changed: the biLMs of tagger" in output
+    succeed("quantize", tmp_path / "own", tmp_path / "out")
     files = [path / "tagger" / "model" for path in (tmp_path / "own", tmp_path / "out")]
     assert files[0].read_bytes() == files[1].read_bytes()
 
@@ -261,8 +218,7 @@ def test_several_components(pipeline: Path, tmp_path: Path):
     assert "choose one with --name" in fail("quantize", tmp_path / "two", tmp_path / "out")
     assert "'third'" in fail("quantize", tmp_path / "two", tmp_path / "out", "--name", "third")
     assert not (tmp_path / "out").exists()
-    output = succeed("quantize", tmp_path / "two", tmp_path / "out", "--name", "second")
-    assert "Not changed: the biLMs of elmo" in output
+    succeed("quantize", tmp_path / "two", tmp_path / "out", "--name", "second")
     sources, results = (
         {x: (tmp_path / folder / x / "model").read_bytes() for x in ("elmo", "second")}
         for folder in ("two", "out")
@@ -273,28 +229,12 @@ def test_several_components(pipeline: Path, tmp_path: Path):
     assert [config[x]["model"]["precision"] for x in ("elmo", "second")] == ["float32", "int8"]
 
 
-def write_docs(path: Path) -> None:
-    nlp = spacy.blank("en")
-    DocBin(docs=map(nlp, TEXTS)).to_disk(path)
-
-
-def write_lines(path: Path) -> None:
-    path.write_text("\n".join(TEXTS))
-
-
-def write_records(path: Path) -> None:
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
-
-
-@pytest.mark.parametrize(
-    "name, write", [("a.txt", write_lines), ("a.jsonl", write_records), ("a.spacy", write_docs)]
-)
-def test_cost_on_texts_of_the_user(name: str, write, pipeline: Path, tmp_path: Path):
-    write(tmp_path / name)
+def test_cost_on_texts_of_the_user(pipeline: Path, tmp_path: Path):
+    (tmp_path / "a.txt").write_text("\n".join(TEXTS))
     nlp = spacy.load(pipeline)
     nlp.add_pipe("sentencizer", before="elmo")
     nlp.to_disk(pipeline)
-    output = succeed("quantize", pipeline, tmp_path / "out", "--text", tmp_path / name)
+    output = succeed("quantize", pipeline, tmp_path / "out", "--text", tmp_path / "a.txt")
     exact, low = layers(spacy.load(pipeline)), layers(spacy.load(tmp_path / "out"))
     cosines = torch.cosine_similarity(torch.tensor(exact), torch.tensor(low), dim=-1)
     assert f"{exact.shape[1]} tokens" in output
@@ -302,16 +242,6 @@ def test_cost_on_texts_of_the_user(name: str, write, pipeline: Path, tmp_path: P
         [line] = [x.split() for x in output.splitlines() if x.split()[:1] == [str(number)]]
         assert float(line[1]) == pytest.approx(float(row.min()), abs=2e-5)
         assert float(line[2]) == pytest.approx(float(row.mean()), abs=2e-5)
-    [sizes] = [x.split() for x in output.splitlines() if "weights on disk" in x]
-    [rates] = [x.split() for x in output.splitlines() if "tokens per second" in x]
-    assert float(sizes[-1]) < 0.7 and float(rates[-1]) > 0
-
-
-def test_a_long_text_is_cut(pipeline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tool, "MAX_TOKENS", 20)
-    (tmp_path / "a.txt").write_text("One two three .\n" * 1000)
-    output = succeed("quantize", pipeline, tmp_path / "out", "--text", tmp_path / "a.txt")
-    assert "20 tokens" in output
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -324,24 +254,7 @@ def test_weights_become_a_pipeline(packed: bool, hdf5_folder: Path, bilm: BiLM, 
     assert (nlp.lang, nlp.pipe_names) == ("xx", ["sentencizer", "elmo"])
     assert is_int8(nlp)
     before = 4 * sum(parameter.numel() for parameter in bilm.parameters())
-    assert re.search(rf"weights on disk, MB +{before / 1e6:.1f} ", output)
-
-
-@pytest.mark.parametrize("form", ["folder", "nested zip"])
-def test_models_of_elmoformanylangs(form: str, tmp_path: Path):
-    """Their projection reads words and characters."""
-    architecture, weights, sentences = with_words(0)
-    model = manylangs.write(tmp_path / "model", architecture, weights, form=form)
-    succeed("quantize", model, tmp_path / "out")
-    nlp, other = spacy.load(tmp_path / "out"), elmo_pipeline(model, model=INT8)
-    for tokens in sentences:
-        docs = [x.get_pipe("elmo")(Doc(x.vocab, tokens)) for x in (nlp, other)]
-        assert max_difference(*(doc._.elmo_layers for doc in docs)) <= 1e-6
-    assert is_int8(nlp)
-    table = "token_encoder.word_embedding.weight"
-    exact, low = load_bilm(model), load_bilm(tmp_path / "out")
-    assert torch.equal(exact.get_parameter(table), low.get_parameter(table))
-    assert fits_int8(low) and low.config == exact.config and low.vocabulary == exact.vocabulary
+    assert f"MB instead of {before / 1e6:.1f}" in " ".join(output.split())
 
 
 def test_a_trained_mix_is_kept(tmp_path: Path):
@@ -422,21 +335,3 @@ def test_bad_input(pipeline: Path, tmp_path: Path):
         message = fail("quantize", tmp_path / "large", out, "-p", precision)
         assert "convolutions.0.weight holds" in message
     assert not out.exists()
-
-
-def test_a_damaged_int8_pipeline_is_one_message(quantized: Path):
-    path = quantized / "elmo" / "model"
-    data = path.read_bytes()
-    name = b"lstm.forward_layers.0.gate_weight.scales"
-    assert name in data
-    path.write_bytes(data.replace(name, name[:-1] + b"z"))
-    with pytest.raises(ValueError, match=r"cannot load the component 'elmo'.*gate_weight\.scales"):
-        spacy.load(quantized)
-    assert "gate_weight.scales" in fail("info", quantized)
-
-
-def test_example_sentences():
-    nlp = spacy.blank("de")
-    assert any(" die " in doc.text for doc in tool.example_docs(nlp))
-    nlp.lang = "qqq"
-    assert "Apple" in tool.example_docs(nlp)[0].text

@@ -21,7 +21,12 @@ def write_part(path: Path, block: Any, rows: Iterable[tuple], checksum: str) -> 
     """Write the vectors of a block as one row group."""
     arrow = import_arrow()
     _, vectors, is_null = zip(*rows)
-    table = arrow.table({**block.ids, "vector": vectors_to_arrow(vectors, is_null)})
+    ids = {
+        # Without the type, a column of nulls would have another one in this part.
+        name: arrow.array(x, arrow.string()) if isinstance(x, list) else x
+        for name, x in block.ids.items()
+    }
+    table = arrow.table({**ids, "vector": vectors_to_arrow(vectors, is_null)})
     table = table.replace_schema_metadata({_CHECKSUM: checksum.encode()})
     arrow.parquet.write_table(
         table,
