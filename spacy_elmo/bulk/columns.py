@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from operator import length_hint
@@ -44,10 +44,10 @@ _BATCH = "give a list with an item for each row; Dataset.map does so with batche
 @dataclass
 class EmbedColumns:
     """Adds a column of vectors to the columns of a batch. It pickles as its settings alone. The
-    pipeline is loaded by the first call, and once per process for all copies that were pickled.
+    first call loads the pipeline, once per process for all copies that were pickled.
 
     The vectors of a row depend on its text alone, apart from rounding to the last bit. The same
-    batch has the same bits, whatever was computed before. Threads may share it: they take turns.
+    batch always has the same bits. Threads may share the object: they take turns.
 
     pipeline (Union[str, Path]): A pipeline or weights, by name or path.
     text (str): The column of texts. A row is a string, a list of tokens (one sentence), or a doc.
@@ -85,17 +85,12 @@ class EmbedColumns:
     )
 
     def __post_init__(self) -> None:
-        for setting, allowed in (("pool", POOLS), ("dtype", DTYPES), ("nulls", NULLS)):
+        layers = [*LAYERS, "the number of one"]
+        choices = {"layers": layers, "pool": POOLS, "dtype": DTYPES, "nulls": NULLS}
+        for setting, allowed in choices.items():
             value = getattr(self, setting)
-            if value not in allowed:
+            if value not in allowed and not (setting == "layers" and isinstance(value, int)):
                 raise ValueError(f"{setting} must be one of {', '.join(allowed)}, found {value!r}")
-        if not isinstance(self.layers, int) and self.layers not in LAYERS:
-            raise ValueError(
-                f"layers must be one of {', '.join(LAYERS)}, or the number of a layer, found "
-                f"{self.layers!r}"
-            )
-        if self.threads is not None and self.threads < 1:
-            raise ValueError(f"threads must be 1 or more, found {self.threads}")
         if not isinstance(self.pipeline, (str, Path)):
             raise ValueError(
                 f"pipeline must be a name or a path, found {type(self.pipeline).__name__}: save it "
@@ -111,13 +106,11 @@ class EmbedColumns:
     def __call__(self, columns: Any) -> Any:
         """Embed a batch.
 
-        columns (Union[Mapping, DataFrame, Table, RecordBatch]): Columns by name, those of pandas,
-            or Arrow's.
-        RETURNS (Union[dict, DataFrame, Table, RecordBatch]): All columns and the vectors. In a
-            dict, these are an array if they are pooled, else a list of arrays; in a data frame an
-            array in each cell, inside lists if it has several dimensions.
-        RAISES (ValueError): If the pipeline cannot be loaded, the columns are not those of a batch,
-            or a text is not one. The message names the row.
+        columns (Union[Mapping, DataFrame, Table, RecordBatch]): Columns by name, pandas or Arrow.
+        RETURNS (Union[dict, DataFrame, Table, RecordBatch]): All columns and the vectors: in a dict
+            an array if they are pooled, else a list of arrays; in each cell of a data frame an
+            array, inside lists if it has several dimensions.
+        RAISES (ValueError): If the columns are not those of a batch, or a text is not one.
         """
         is_frame = isinstance(columns, getattr(sys.modules.get("pandas"), "DataFrame", ()))
         is_arrow = hasattr(columns, "append_column")
@@ -163,9 +156,9 @@ class EmbedColumns:
     def stream(
         self, texts: Iterable[Any], *, first_row: int = 1
     ) -> Generator[tuple[Doc, numpy.ndarray, bool], None, None]:
-        """Embed rows. Other threads wait until all are read.
+        """Embed rows, of which the first has the number `first_row` in messages. Other threads
+        wait until all are read.
 
-        first_row (int): The number of the first row, for messages.
         YIELDS (tuple): The processed doc, which must not be used after the iteration, the vectors,
             and whether the text is null. Such a row has the vectors of an empty text.
         """
@@ -177,15 +170,15 @@ class EmbedColumns:
             rows = list(texts)
             nulls = [self._is_null(text, n) for n, text in enumerate(rows, first_row)]
             with bounded_strings(nlp):
-                docs = nlp.pipe(self._make_docs(nlp, rows, nulls, first_row), **settings)
-                for doc, is_null in zip(docs, nulls):
+                texts = ("" if is_null else text for text, is_null in zip(rows, nulls))
+                docs = (self._make_doc(nlp, text, n) for n, text in enumerate(texts, first_row))
+                for doc, is_null in zip(nlp.pipe(docs, **settings), nulls):
                     yield doc, self._choose(doc), is_null
 
     @one_thread()
     def load(self) -> tuple[Language, Elmo]:
         """RETURNS (tuple): The pipeline and its component, loaded by the first call. Nothing else
-            may use them while another thread embeds: spaCy's memory zones free docs of all threads.
-        RAISES (ValueError): If they cannot be, or do not fit the settings."""
+        may use them while another thread embeds: spaCy's memory zones free docs of all threads."""
         if self.gpu_id >= 0:  # The device is a setting of each thread.
             spacy.require_gpu(self.gpu_id)
         if self._loaded is None:
@@ -193,8 +186,8 @@ class EmbedColumns:
                 torch.set_num_threads(self.threads)
             nlp = load_pipeline(self.pipeline)
             pipes = {name: pipe for name, pipe in nlp.components if isinstance(pipe, Elmo)}
-            advice = "choose one by name"
-            name = choose_component(list(pipes), nlp.component_names, self.name, advice)
+            names = list(pipes), nlp.component_names
+            name = choose_component(*names, self.name, "choose one by name")
             self._check(pipes[name])
             self._loaded = nlp, pipes[name]
         return self._loaded
@@ -218,8 +211,7 @@ class EmbedColumns:
             raise ValueError(f"layers must be from {-n} to {n - 1}, found {self.layers}")
 
     def _is_null(self, text: Any, number: int) -> bool:
-        """RETURNS (bool): Whether a text is None, or what pandas makes of it.
-        RAISES (ValueError): If it is, and the settings do not say what then."""
+        """RETURNS (bool): Whether a text is None, or what pandas makes of it."""
         is_nan = isinstance(text, float) and math.isnan(text)
         is_null = text is None or is_nan or type(text).__name__ == "NAType"
         if is_null and self.nulls == "error":
@@ -229,21 +221,17 @@ class EmbedColumns:
             )
         return is_null
 
-    def _make_docs(
-        self, nlp: Language, texts: list[Any], nulls: list[bool], first_row: int
-    ) -> Iterator[Doc]:
-        for number, (text, is_null) in enumerate(zip(texts, nulls), first_row):
-            if isinstance(text, numpy.ndarray):
-                text = text.tolist()
-            is_tokens = isinstance(text, (list, tuple)) and all(
-                isinstance(word, str) and word for word in text
+    def _make_doc(self, nlp: Language, text: Any, number: int) -> Doc:
+        is_list = isinstance(text, (list, tuple, numpy.ndarray))
+        words = list(text) if is_list else [text]
+        if not all(isinstance(x, str) and (x or not is_list) for x in words) and not isinstance(
+            text, Doc
+        ):
+            raise ValueError(
+                f"row {number} of the column {self.text!r} is neither a string nor a list of "
+                f"tokens: {text!r:.80}"
             )
-            if not (is_null or is_tokens or isinstance(text, (str, Doc))):
-                raise ValueError(
-                    f"row {number} of the column {self.text!r} is neither a string nor a list of "
-                    f"tokens: {text!r:.80}"
-                )
-            yield make_doc(nlp, "" if is_null else text)
+        return make_doc(nlp, words if is_list else text)
 
     def _choose(self, doc: Doc) -> numpy.ndarray:
         """RETURNS (ndarray): The vectors of a processed doc."""
@@ -270,7 +258,7 @@ def _nested_lists(vectors: numpy.ndarray) -> Any:
 
 def _check_columns(columns: Mapping[str, Any], text: str) -> None:
     """RAISES (ValueError): If the columns of a dict are one row, or of different lengths."""
-    if type(columns).__name__ == "LazyRow":
+    if type(columns).__name__ == "LazyRow":  # Of Hugging Face datasets.
         raise ValueError(f"found one row of a dataset, not a batch: {_BATCH}")
     n_rows = length_hint(columns[text], -1)
     for name in (text, *columns):

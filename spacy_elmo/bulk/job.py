@@ -17,10 +17,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Optional
@@ -88,12 +86,9 @@ class Job:
         return out if self.output.join is None else out.with_name(f".{out.name}.partial")
 
     def prepare(self, *, force: bool = False) -> None:
-        """Make the folder, or check that it is of a run with the same settings.
-
-        force (bool): Remove what an earlier run has written.
-        RAISES (ValueError): If it is of another run, or of something else, or if the settings are
-            impossible.
-        """
+        """Make the folder, or check that it is of a run with the same settings. `force` removes
+        what an earlier run has written.
+        RAISES (ValueError): If it is of another run, or the settings are impossible."""
         self._check_output(force)
         folder, path, settings = self.folder, self.folder / SETTINGS, self._settings()
         clear_temporary(folder.parent, folder.name)
@@ -141,28 +136,25 @@ class Job:
                     f"{self.out} exists already: choose another path, or overwrite it with --force"
                 )
 
-    def run(
-        self, shard: int = 0, n_shards: int = 1, *, patience: float = 0
-    ) -> Iterator[tuple[int, int, bool]]:
+    def run(self, shard: int = 0, n_shards: int = 1) -> Iterator[tuple[int, int, int]]:
         """Write the parts of a shard that are not there yet, and its manifest. Shards take whole
         files if there are as many, else every n-th block.
 
         shard, n_shards (int): The number of the shard, from 0, and how many there are.
-        patience (float): Seconds to wait for another process that is writing the shard.
-        YIELDS (tuple): For each part, its number of rows, how many of them are null, and whether it
-            was computed now.
+        YIELDS (tuple): For each part, its number of rows, how many of them are null, and how many
+            were computed now.
         RAISES (ValueError): If something cannot be read, or differs from what an earlier run read.
         """
         parts: dict[str, Any] = {}
         manifest = self._manifest(shard, n_shards)
-        with self._locked(shard, n_shards, patience):
+        lock = self.folder / f".shard-{shard + 1}-of-{n_shards}.lock"
+        with exclusive_lock(lock, f"another run is writing {self.out}: wait for it"):
             try:
                 for path, source, block in self._blocks(shard, n_shards):
                     is_new = self._write_part(path, source, block)
                     n, n_nulls = len(block.texts), block.texts.count(None)
-                    counts = {"rows": n, "nulls": n_nulls, "bytes": path.stat().st_size}
-                    parts[path.name] = {**counts, "sha256": sha256(path)}
-                    yield n, n_nulls, is_new
+                    parts[path.name] = {"rows": n, "nulls": n_nulls, "sha256": sha256(path)}
+                    yield n, n_nulls, n * is_new
                 self._write_manifest(manifest, parts)
             except Exception:
                 # A run that fails at once does not bind the next one to its settings.
@@ -176,7 +168,10 @@ class Job:
         if not all(path.is_file() for path in paths):
             return
         parts = {name: part for x in paths for name, part in srsly.read_json(x)["parts"].items()}
-        if others := sorted({x.name for x in self.folder.glob("part-*")} - {*parts}):
+        there = {path.name for path in self.folder.glob("part-*")}
+        if not there >= {*parts}:  # Another shard has to be written again.
+            return
+        if others := sorted(there - {*parts}):
             raise ValueError(
                 f"{self.folder} has parts of rows that are no longer there, such as {others[0]}: "
                 f"{_AFRESH}"
@@ -194,22 +189,6 @@ class Job:
 
     def _manifest(self, shard: int, n_shards: int) -> Path:
         return self.folder / f"_manifest-{shard + 1}-of-{n_shards}.json"
-
-    @contextlib.contextmanager
-    def _locked(self, shard: int, n_shards: int, patience: float) -> Iterator[None]:
-        path = self.folder / f".shard-{shard + 1}-of-{n_shards}.lock"
-        message = f"another run is writing shard {shard + 1}/{n_shards} of {self.out}"
-        end = time.monotonic() + patience
-        with contextlib.ExitStack() as stack:
-            while True:
-                try:
-                    stack.enter_context(exclusive_lock(path, message))
-                    break
-                except ValueError:
-                    if time.monotonic() >= end:
-                        raise
-                    time.sleep(0.2)
-            yield
 
     @contextlib.contextmanager
     def _resumable(self, path: Path) -> Iterator[None]:
@@ -240,21 +219,13 @@ class Job:
 
     def _blocks(self, shard: int, n_shards: int) -> Iterator[tuple[Path, Source, Block]]:
         """YIELDS (tuple): The path, the source and the rows of each part of a shard."""
-
-        def is_wanted(block: int, file: int) -> bool:
-            return (file if by_file else file + block) % n_shards == shard
-
         by_file = len(self.sources) >= n_shards
+        text, ids, n_rows = self.embed.text, self.ids, self.n_rows
         for file, source in enumerate(self.sources):
-            if by_file and not is_wanted(0, file):
+            if by_file and file % n_shards != shard:
                 continue
-            text, ids, n, mine = (
-                self.embed.text,
-                self.ids,
-                self.n_rows,
-                partial(is_wanted, file=file),
-            )
-            for block in read_blocks(source, text, ids, n, mine, self.reader):
+            every, first = (1, 0) if by_file else (n_shards, (shard - file) % n_shards)
+            for block in read_blocks(source, text, ids, n_rows, self.reader, first, every):
                 name = f"part-{file:05}-{block.number:06}{self.output.PART}"
                 yield self.folder / name, source, block
 

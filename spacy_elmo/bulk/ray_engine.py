@@ -1,8 +1,7 @@
 """Write the shards of a `Job` on Ray (the extra `ray`).
 
-The shards are the rows of a Ray dataset. Its actors read their input and write their parts
-themselves, so that nothing but numbers of shards goes through Ray. Nothing else in the dataset
-needs a CPU: actors may hold all of them.
+The shards are the rows of a Ray dataset. Its actors read their input and write their parts, so that
+nothing but numbers of shards goes through Ray, and actors may hold all CPUs.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ from .rows import is_stream
 
 # More than there are actors, so that all end at about the same time.
 _SHARDS_PER_ACTOR = 8
-# Seconds to wait for a process of a killed run, which may have a lock until it notices.
-_PATIENCE = 60
 # Bytes that Ray reserves for objects. There are none to speak of.
 _OBJECT_STORE = 100 << 20
 
@@ -37,8 +34,7 @@ def run_on_ray(
     job (Job): The job, prepared. An actor takes as many CPUs as its `embed` has threads (1).
     n_actors (Optional[int]): How many; None for as many as there are CPUs (or GPUs) for.
     gpu (bool): Whether each actor takes a GPU.
-    YIELDS (tuple): The rows of each shard that is complete, how many of them are null, and how many
-        were computed now.
+    YIELDS (tuple): For each shard that is complete, what `Job.run` yields for a part.
     RAISES (ValueError): If Ray is not installed or cannot start, if another run with Ray writes the
         output, or if a shard cannot be written.
     """
@@ -79,30 +75,22 @@ def run_on_ray(
 
 
 class _Writer:
-    """What an actor does. Ray makes another one if it dies, which does the shard again.
-
-    job (Job): The job.
-    n_shards (int): How many shards.
-    folder (str): The working directory of the command.
-    """
+    """What an actor does. Ray makes another one if it dies, which does the shard again."""
 
     def __init__(self, job: Job, n_shards: int, folder: str) -> None:
-        os.chdir(folder)
+        os.chdir(folder)  # Of the command.
         self.job = job
         self.n_shards = n_shards
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
-        n_rows = n_nulls = n_new = 0
+        counts = [(0, 0, 0)]
         problem, n_bad = "", self.job.reader.n_bad
         try:
-            for shard in batch["shard"].tolist():
-                for n, nulls, is_new in self.job.run(shard, self.n_shards, patience=_PATIENCE):
-                    n_rows, n_nulls, n_new = n_rows + n, n_nulls + nulls, n_new + n * is_new
+            counts += self.job.run(int(batch["shard"][0]), self.n_shards)
         except (ValueError, OSError) as error:  # Ray would hide the message in its own.
             problem = str(error)
-        n_bad = self.job.reader.n_bad - n_bad
-        counts = {"rows": [n_rows], "nulls": [n_nulls], "new": [n_new], "bad": [n_bad]}
-        return {**counts, "error": [problem]}
+        sums = {x: [sum(y)] for x, y in zip(("rows", "nulls", "new"), zip(*counts))}
+        return {**sums, "bad": [self.job.reader.n_bad - n_bad], "error": [problem]}
 
 
 @contextlib.contextmanager

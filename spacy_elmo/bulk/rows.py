@@ -1,31 +1,21 @@
 """Read rows of texts in blocks of a fixed number. A source is a path, or the URL of a file (s3://,
-gs://, ...): .parquet is read by pyarrow, others by `smart_open`. pyarrow lists folders."""
+gs://, ...): .parquet is read by pyarrow, others by `smart_open`."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..tools.records import (
-    KINDS,
-    PARQUET,
-    SUFFIXES,
-    Reader,
-    Source,
-    Text,
-    check_kind,
-    kind_of,
-)
+from ..tools.records import PARQUET, Reader, Source, Text, check_kind, kind_of
 from ..tools.texts import find_files
 from .arrow import import_arrow
 
 
 def find_sources(inputs: Sequence[str], out: Path, *, columns: bool = False) -> list[Source]:
-    """Expand files, folders and patterns (see `find_files`), and URLs of folders, which end in "/".
+    """Expand files, folders and patterns (see `find_files`). URLs stay as they are.
 
     out (Path): The output. What it already has is not read.
     columns (bool): Whether the user has named columns.
@@ -33,15 +23,13 @@ def find_sources(inputs: Sequence[str], out: Path, *, columns: bool = False) -> 
         twice.
     """
     sources: list[Source] = []
+    target = out.resolve()
     for name in inputs:
         if "://" in name:
-            urls = _list_folder(name) if name.endswith("/") else [name]
-            for url in urls:
-                check_kind(url, columns=columns, parquet=True)
-            sources += urls
+            check_kind(name, columns=columns, parquet=True)
+            sources.append(name)
             continue
         paths = find_files([name], columns=columns, parquet=True)
-        target = out.resolve()
         sources += (x for x in paths if target not in (x.resolve(), *x.resolve().parents))
     if not sources:
         raise ValueError(f"no text in {', '.join(inputs)} besides the output")
@@ -55,26 +43,6 @@ def find_sources(inputs: Sequence[str], out: Path, *, columns: bool = False) -> 
 def is_stream(source: Source) -> bool:
     """RETURNS (bool): Whether it can be read only once, as stdin and named pipes."""
     return isinstance(source, Path) and not source.is_file()
-
-
-def _list_folder(url: str) -> list[str]:
-    """RETURNS (list): The URLs of the files below a folder, sorted, without hidden ones."""
-    arrow = import_arrow()
-    from pyarrow.fs import FileSelector, FileSystem
-
-    try:
-        file_system, folder = FileSystem.from_uri(url)
-        infos = file_system.get_file_info(FileSelector(folder, recursive=True))
-    except (ValueError, OSError, arrow.ArrowException) as error:
-        raise ValueError(f"{url}: cannot list it: name its files instead ({error})") from error
-    names = sorted(x.path[len(folder.rstrip("/")) + 1 :] for x in infos if x.is_file)
-    hidden = re.compile(r"(^|/)[._]")
-    names = [
-        x for x in names if x.lower().endswith((*SUFFIXES, ".parquet")) and not hidden.search(x)
-    ]
-    if not names:
-        raise ValueError(f"no text in {url}: give files of {', '.join(KINDS)}")
-    return [url.rstrip("/") + "/" + name for name in names]
 
 
 class Block(NamedTuple):
@@ -95,25 +63,24 @@ def read_blocks(
     text: str,
     ids: Sequence[str],
     n_rows: int,
-    is_wanted: Callable[[int], bool],
     reader: Reader,
+    first: int = 0,
+    every: int = 1,
 ) -> Iterator[Block]:
-    """Read a file in blocks.
+    """Read a file in blocks of `n_rows`.
 
-    source (Union[Path, str]): A file or a URL.
     text (str): The column of texts, of Parquet.
     ids (Sequence[str]): Other columns to read. Without one, there is a column "id" that names file
         and row, such as "a.txt:1".
-    n_rows (int): Rows of each block but the last.
-    is_wanted (Callable): Whether to yield the block of a number.
     reader (Reader): How to read what is not Parquet.
+    first, every (int): Yield the blocks `first`, `first + every`, ...
     RAISES (ValueError): If something cannot be read, or there is no such column.
     """
     if kind_of(source) == PARQUET:
         for number, table in enumerate(_read_tables(source, [*ids, text], n_rows)):
-            if is_wanted(number):
-                first = number * n_rows + 1
-                names = [f"{source}:{row}" for row in range(first, first + len(table))]
+            if number % every == first:
+                start = number * n_rows + 1
+                names = [f"{source}:{row}" for row in range(start, start + len(table))]
                 columns = {name: table.column(name) for name in ids} or {"id": names}
                 yield Block(number, table.column(text).to_pylist(), columns)
         return
@@ -123,7 +90,7 @@ def read_blocks(
         block = list(islice(records, n_rows))
         if not block:
             return
-        if not is_wanted(number):
+        if number % every != first:
             reader.n_bad = n_bad  # Whoever wants the block counts them.
             continue
         columns = {name: [record.ids[i] for record in block] for i, name in enumerate(ids)}

@@ -75,25 +75,22 @@ def embed_cli(
     ),
 ) -> None:
     """
-    Write the vectors of texts to a file.
+    Write the vectors of texts to a file. If it is interrupted, the same command continues.
 
-    If it is interrupted, the same command continues from there.
-
-    HDF5 has one dataset per line number, of shape (layers, tokens, width), as bilm-tf's
+    HDF5 has a dataset per line number, of shape (layers, tokens, width), as bilm-tf's
     dump_bilm_embeddings writes them; .npz has arrays of the same names. An empty line has an empty
     array. Several files count as one, in the order of their names.
 
-    Parquet is a folder of parts, with one row of IDs and vectors for each row of the input. Shards
+    Parquet is a folder of parts, with a row of IDs and vectors for each row of the input. Shards
     may run at the same time, on several machines.
     """
     with exit_on_error():
         if len(inputs) < 2:
             raise ValueError("give inputs and an output: spacy elmo embed IN... OUT")
-        if "://" in inputs[-1]:
-            raise ValueError(f"{inputs[-1]} is a URL: write to this machine, and copy that")
         out = Path(inputs[-1])
-        if out.suffix not in OUTPUTS:
-            raise ValueError(f"{out}: the output must end in one of {', '.join(OUTPUTS)}")
+        if out.suffix not in OUTPUTS or "://" in inputs[-1]:
+            suffixes = ", ".join(OUTPUTS)
+            raise ValueError(f"{inputs[-1]}: the output must be a path that ends in {suffixes}")
         output = OUTPUTS[out.suffix]
         refused = {out.suffix: output.REFUSED, f"--engine {engine.value}": _REFUSED[engine.value]}
         _check_options(ctx, refused)
@@ -101,9 +98,8 @@ def embed_cli(
         require_gpu(gpu_id)
         given = {"pool": pool and pool.value, "dtype": dtype and dtype.value}
         given["layers"] = int(layers) if layers and re.fullmatch(r"-?\d+", layers) else layers
-        settings: dict[str, Any] = {
-            **output.DEFAULTS,
-            **{x: y for x, y in given.items() if y is not None},
+        settings: dict[str, Any] = output.DEFAULTS | {
+            x: y for x, y in given.items() if y is not None
         }
         settings |= {"threads": threads, "precision": precision, "name": name, "gpu_id": gpu_id}
         embed = EmbedColumns(model, text or "text", nulls=nulls.value, **settings)
@@ -140,17 +136,18 @@ def _run(
         raise ValueError(f"--force would remove what other shards have written: remove {job.out}")
     job.prepare(force=force)
     n_rows = n_nulls = n_new = 0
-    with tqdm(unit=" rows", disable=quiet, file=sys.stderr) as bar:
-        if engine == "ray":
-            from ..bulk.ray_engine import run_on_ray as run
+    if engine == "ray":
+        from ..bulk.ray_engine import run_on_ray
 
-            parts = run(job, workers, gpu=job.embed.gpu_id >= 0)
-        else:
-            parts = ((n, nulls, n * new) for n, nulls, new in job.run(number - 1, n_shards))
+        parts = run_on_ray(job, workers, gpu=job.embed.gpu_id >= 0)
+    else:
+        parts = job.run(number - 1, n_shards)
+    with tqdm(unit=" rows", disable=quiet, file=sys.stderr) as bar:
         for n, nulls, n_computed in parts:
             n_rows, n_nulls, n_new = n_rows + n, n_nulls + nulls, n_new + n_computed
             bar.update(n)
-    job.finish(n_shards)
+    if engine == "local":
+        job.finish(n_shards)
     warn_of_errors(job.reader)
     of_shard = f" of shard {shard}" if n_shards > 1 else ""
     earlier = f", {n_rows - n_new:,} of them by an earlier run" if n_new < n_rows else ""

@@ -65,10 +65,9 @@ class EmbedTokens:
         return self.embed_batch([tokens])[0]
 
     def embed_batch(self, sentences: Iterable[Iterable[str]]) -> list[numpy.ndarray]:
-        """Embed sentences together.
+        """Embed lists of tokens without padding. As in AllenNLP, a token "" or "<pad>" is a word
+        like any other.
 
-        sentences (Iterable[Iterable[str]]): Lists of tokens without padding; may be empty. A token
-            "" or "<pad>" is a word like any other, as in AllenNLP. There is a warning of "".
         RETURNS (list): All layers of each sentence, shape (L+1, tokens, 2P). No two share memory.
         RAISES (ValueError): If a sentence is a string, or a token is not one.
         """

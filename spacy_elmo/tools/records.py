@@ -81,12 +81,8 @@ def kind_of(source: Source) -> str:
 
 
 def check_kind(source: Source, *, columns: bool, parquet: bool) -> None:
-    """Check that a source is of a kind that is read.
-
-    columns (bool): Whether the user has named columns.
-    parquet (bool): Whether Parquet is read.
-    RAISES (ValueError): If it is not, or if it has no columns.
-    """
+    """RAISES (ValueError): If a source is of a kind that is not read (Parquet is, if the caller
+    reads it), or has no columns although the user has named some."""
     suffix, kind = suffix_of(source), kind_of(source)
     if suffix in _REFUSED:
         raise ValueError(f"{source}: {suffix} is not read: {_REFUSED[suffix]}")
@@ -102,12 +98,8 @@ def check_kind(source: Source, *, columns: bool, parquet: bool) -> None:
 
 
 class Record(NamedTuple):
-    """A line, a row or a doc.
-
-    number (int): Its number in the file, from 1. The header and empty lines of a table have none.
-    text (Union[str, list[str], Doc, None]): The text, the tokens or the doc; None for null.
-    ids (list[Optional[str]]): The values of other columns.
-    """
+    """A line, a row or a doc: its number in the file, from 1 (the header and empty lines of a table
+    have none), its text, and the values of other columns."""
 
     number: int
     text: Text
@@ -147,13 +139,11 @@ class Reader:
     def read(
         self, source: Source, ids: Sequence[str] = (), progress: Progress = None
     ) -> Iterator[Record]:
-        """Read a file.
+        """Read a file, or a URL that `smart_open` reads. An empty line of JSON lines is an empty
+        text, or no record if there are `ids`.
 
-        source (Union[Path, str]): A path, or a URL that `smart_open` reads.
         ids (Sequence[str]): Other columns to read, as strings.
         progress (Optional[Callable]): Called with the number of bytes read since the last call.
-        YIELDS (Record): All records. An empty line of JSON lines is an empty text, or nothing if
-            there are `ids`.
         RAISES (ValueError): If something cannot be read. The message names file and line.
         """
         self._last_bad = 0
@@ -240,10 +230,7 @@ class Reader:
     def _parse_table(
         self, lines: Iterator[str], source: Source, ids: Sequence[str]
     ) -> Iterator[_Fields]:
-        """Read rows, as Python's `csv` does. Empty lines are no rows.
-
-        RAISES (ValueError): If the header has not the columns, or a quote is not closed.
-        """
+        """Read rows, as Python's `csv` does. Empty lines are no rows."""
         is_over = False
 
         def feed() -> Iterator[str]:
@@ -263,7 +250,13 @@ class Reader:
                 )
             if row and not header:
                 header = row
-                self._check_header(header, source, ids)
+                for column in (*ids, self.text or "text"):
+                    if header.count(column) != 1:
+                        problem = "several columns" if column in header else "no column"
+                        raise ValueError(
+                            f"{_name(source)}: {problem} {column!r}, only {header}: name the one "
+                            "of the texts with --text"
+                        )
             elif row:
                 number += 1
                 problem = f"has {len(row)} fields, but the header {len(header)}"
@@ -271,14 +264,6 @@ class Reader:
                 yield number, start, dict(zip(header, row)) if is_right else problem
         if not header:
             raise ValueError(f"{_name(source)}: it is empty, but must have a header of columns")
-
-    def _check_header(self, header: list[str], source: Source, ids: Sequence[str]) -> None:
-        for column in (*ids, self.text or "text"):
-            if header.count(column) != 1:
-                number = "no column" if column not in header else "several columns"
-                is_default = self.text is None and column not in ids
-                advice = ": name that of the texts with --text" if is_default else ""
-                raise ValueError(f"{_name(source)}: {number} {column!r}, only {header}{advice}")
 
 
 def _parse_json(line: str) -> Union[dict[str, Any], str, None]:

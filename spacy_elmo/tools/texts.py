@@ -97,16 +97,14 @@ def _match(
     """YIELDS (Path): What matches, sorted, without what is in folders that spacy-elmo has written,
     except for the folder that is named and those above it. As in a shell, hidden files match only
     a pattern with their dot, and `**` follows links to folders."""
-    is_skipped: dict[Path, bool] = dict.fromkeys((named, *named.parents), False)
+    written: dict[Path, bool] = dict.fromkeys((named, *named.parents), False)
     for path in sorted(map(Path, glob(str(pattern), recursive=True))):
         for folder in reversed(path.parents):
-            if folder not in is_skipped:
-                is_skipped[folder] = _is_written(folder)
-                if is_skipped[folder] and on_skip is not None:
+            if folder not in written and not any(written.get(x) for x in folder.parents):
+                written[folder] = _is_written(folder)
+                if written[folder] and on_skip is not None:
                     on_skip(folder)
-            if is_skipped[folder]:
-                break
-        else:
+        if not any(written.get(folder) for folder in path.parents):
             yield path
 
 
@@ -147,13 +145,8 @@ def read_docs(
     *,
     max_characters: Optional[int] = None,
 ) -> Iterator[Doc]:
-    """Read one doc per line, record or doc, tokenised but not processed.
-
-    nlp (Language): The pipeline whose tokenizer and vocabulary are used.
-    reader (Optional[Reader]): See `read_texts`.
-    max_characters (Optional[int]): Cut longer texts at spaces before they are tokenised.
-    RAISES (ValueError): If something cannot be read. The message names file and line.
-    """
+    """Read one doc per record, tokenised but not processed. Texts of more than `max_characters`
+    are cut at spaces. See `read_texts`."""
     reader = reader or Reader()
     for path in files:
         for _, text, _ in reader.read(path):

@@ -209,8 +209,10 @@ def test_it_pickles_as_its_settings(pipeline: Path, monkeypatch):
     [
         ({"pool": "max"}, "pool must be one of none, mean, found 'max'"),
         ({"dtype": "int8"}, "dtype must be one of float16, float32, found 'int8'"),
-        ({"layers": "last"}, "layers must be one of all, top, mix, mean, or the number"),
-        ({"threads": 0}, "threads must be 1 or more, found 0"),
+        (
+            {"layers": "last"},
+            "layers must be one of all, top, mix, mean, the number of one, found 'last'",
+        ),
         ({"nulls": "zeros"}, "nulls must be one of error, empty, found 'zeros'"),
     ],
 )

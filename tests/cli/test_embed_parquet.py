@@ -155,14 +155,6 @@ def test_a_url(pipeline: Path, tmp_path: Path):
     urls = [f"file://{path}" for path in paths]
     embed(*urls, out, "-m", pipeline, "--text", "body")
     assert list(read(out)) == [f"{url}:{row}" for url in urls for row in range(1, 6)]
-    (tmp_path / "in" / "_hidden.txt").touch()
-    (tmp_path / "in" / "other.dat").touch()
-    embed(f"file://{tmp_path}/in/", tmp_path / "all.parquet", "-m", pipeline, "--text", "body")
-    assert same(tmp_path / "all.parquet", out)
-    (tmp_path / "empty").mkdir()
-    for url, problem in (("empty/", "no text in"), ("none/", "cannot list it: name its files")):
-        message = fail("embed", f"file://{tmp_path}/{url}", out, "-m", pipeline)
-        assert problem in message and url in message
 
 
 @pytest.mark.parametrize("n_files", [1, 5])
