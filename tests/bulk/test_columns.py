@@ -152,20 +152,6 @@ def test_threads_share_a_full_vocabulary(zone: str, pipeline: Path, monkeypatch)
         assert all(threads.map(is_right, range(100)))
 
 
-def test_a_zone_of_the_caller_ends_when_it_says(pipeline: Path, monkeypatch):
-    embed = EmbedColumns(pipeline)
-    expected = embed.embed(TEXTS)
-    nlp, _ = embed.load()
-    monkeypatch.setattr("spacy_elmo.strings.MAX_STRINGS", 0)
-    n_strings = len(nlp.vocab.strings)
-    with nlp.memory_zone():
-        doc = nlp("zzyzx qwerty")
-        embed.embed(["hello zzyzx"])
-        assert [token.text for token in doc] == ["zzyzx", "qwerty"]
-        assert numpy.array_equal(embed.embed(TEXTS), expected)
-    assert len(nlp.vocab.strings) == n_strings
-
-
 def test_threads_load_one_pipeline(pipeline: Path, monkeypatch):
     loaded = []
 
@@ -219,17 +205,6 @@ def test_it_pickles_as_its_settings(pipeline: Path, monkeypatch):
 def test_impossible_settings(settings: dict, problem: str, pipeline: Path):
     with pytest.raises(ValueError, match=problem):
         EmbedColumns(pipeline, **settings)
-
-
-def test_a_pipeline_itself(weights_folder: Path):
-    with pytest.raises(ValueError, match="found English: save it"):
-        EmbedColumns(elmo_pipeline(weights_folder))
-
-
-@pytest.mark.parametrize("layer", [3, -4])
-def test_no_such_layer(layer: int, pipeline: Path):
-    with pytest.raises(ValueError, match=f"layers must be from -3 to 2, found {layer}"):
-        EmbedColumns(pipeline, layers=layer).embed(TEXTS)
 
 
 def test_int8_has_to_be_asked_for(tmp_path: Path, weights_folder: Path):
@@ -374,29 +349,6 @@ def test_no_such_column(pipeline: Path):
         EmbedColumns(pipeline)({"body": []})
     with pytest.raises(ValueError, match=r"cannot read columns of builtins\.list: give a dict"):
         EmbedColumns(pipeline)(["text"])
-
-
-def test_several_components(tmp_path: Path, weights_folder: Path):
-    nlp = elmo_pipeline(weights_folder)
-    model = {"weights": str(weights_folder)}
-    mix = {"@layers": "spacy-elmo.SingleLayer.v1", "layer": 0}
-    nlp.add_pipe("elmo", name="other", config={"model": model, "mix": mix})
-    nlp.to_disk(tmp_path / "two")
-    with pytest.raises(ValueError, match="several elmo components"):
-        EmbedColumns(tmp_path / "two").embed(TEXTS)
-    by_name = EmbedColumns(tmp_path / "two", name="other").embed(TEXTS)
-    assert numpy.array_equal(
-        by_name, EmbedColumns(tmp_path / "two", name="elmo", layers=0).embed(TEXTS)
-    )
-
-
-def test_threads(pipeline: Path):
-    before = torch.get_num_threads()
-    try:
-        EmbedColumns(pipeline, threads=2).embed(["a"])
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_too_large_for_float16(pipeline: Path):

@@ -121,18 +121,6 @@ def test_jsonl_spacy_and_stdin_agree(pipeline: Path, text: Path, expected: list,
         assert max(map(max_difference, read(tmp_path / name), expected)) <= 1e-6
 
 
-def test_lines_of_tokens_are_sentences(bilm: BiLM, hdf5_folder: Path, tmp_path: Path):
-    """As in bilm-tf and AllenNLP, also where a sentencizer would end them earlier."""
-    tokens = ["money", ".", "the", "river", "bank", "."]
-    expected = bilm.embed([tokens])[0]
-    (tmp_path / "in.txt").write_text(" ".join(tokens) + "\n")
-    (tmp_path / "in.jsonl").write_text(json.dumps({"tokens": tokens}) + "\n")
-    for name, options in (("in.txt", ["--whitespace"]), ("in.jsonl", [])):
-        out = tmp_path / f"{name}.hdf5"
-        succeed("embed", tmp_path / name, out, "-m", hdf5_folder, *options)
-        assert max_difference(read(out)[0], expected) <= 1e-6
-
-
 # How many docs the component below accepts before it fails.
 passing = {"docs": math.inf}
 
@@ -431,61 +419,6 @@ def test_the_same_rows_whatever_the_output(options: tuple, pipeline: Path, tmp_p
     assert max_difference(numpy.array([row["vector"] for row in rows]), numpy.stack(means)) < 0.01
 
 
-def test_named_columns_of_a_table(pipeline: Path, tmp_path: Path):
-    table, lines = tmp_path / "a.tsv", tmp_path / "lines.jsonl"
-    table.write_text('text\tbody\nx\t"the\tbank"\ny\t\nz\tmoney\n')
-    lines.write_text('{"text": "the\\tbank"}\n\n{"text": "money"}\n')
-    succeed("embed", table, tmp_path / "a.hdf5", "-m", pipeline, "--text", "body")
-    succeed("embed", lines, tmp_path / "b.hdf5", "-m", pipeline)
-    assert same(tmp_path / "a.hdf5", tmp_path / "b.hdf5")
-    message = fail("embed", table, tmp_path / "c.hdf5", "-m", pipeline, "--text", "txt")
-    assert "a.tsv: no column 'txt', only ['text', 'body']" in message
-    assert not (tmp_path / "c.hdf5").exists()
-
-
-@pytest.mark.parametrize("out", ["out.npz", "out.parquet"])
-def test_what_is_no_table_is_not_read_as_one(out: str, text: Path, pipeline: Path, tmp_path: Path):
-    for options in (("--text", "text"), ("--id", "id")):
-        if out == "out.npz" and options[0] == "--id":
-            continue
-        message = fail("embed", text, tmp_path / out, "-m", pipeline, *options)
-        assert "its lines have no columns: leave out --text" in message
-    text.rename(tmp_path / "text.json")
-    message = fail("embed", tmp_path / "text.json", tmp_path / out, "-m", pipeline)
-    assert ".json is not read: name it .jsonl if" in message
-    assert "no such file: missing.csv" in fail("embed", "missing.csv", tmp_path / out, "-m", "x")
-
-
-@pytest.mark.parametrize("errors", ["strict", "replace", "ignore"])
-def test_errors(errors: str, pipeline: Path, tmp_path: Path):
-    """For each output. How many lines were affected is said at the end."""
-    parquet = pytest.importorskip("pyarrow.parquet")
-    path, right = tmp_path / "a.csv", tmp_path / "right.txt"
-    path.write_bytes(b"text,id\nthe bank,1\nmoney\nr\xe4iver,3\nbank,4\n")
-    for out in ("out.hdf5", "out.parquet"):
-        command = ("embed", path, tmp_path / out, "-m", pipeline, "--errors", errors, "-q")
-        if errors == "strict":
-            message = fail(*command)
-            assert "a.csv, row 2 (line 3): has 1 fields, but the header 2" in message
-            continue
-        what = "replaced" if errors == "replace" else "left out"
-        output = " ".join(succeed(*command).split())
-        problem = f"Of 2 bad line(s) or row(s), what cannot be read was {what}"
-        assert f"{problem} (--errors {errors})" in output
-    if errors == "strict":
-        return
-    texts = {
-        "replace": ["the bank", "", "r\ufffdiver", "bank"],
-        "ignore": ["the bank", "river", "bank"],
-    }
-    right.write_text("".join(f"{x}\n" for x in texts[errors]), encoding="utf8")
-    assert "bad line" not in succeed("embed", right, tmp_path / "right.hdf5", "-m", pipeline)
-    assert same(tmp_path / "out.hdf5", tmp_path / "right.hdf5")
-    ids = parquet.read_table(tmp_path / "out.parquet").column("id").to_pylist()
-    numbers = [1, 2, 3, 4] if errors == "replace" else [1, 3, 4]
-    assert ids == [f"{path}:{number}" for number in numbers]
-
-
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are POSIX only")
 def test_a_named_pipe_is_read_like_stdin(pipeline: Path, tmp_path: Path):
     """Such as `embed <(command) vectors.hdf5` makes."""
@@ -499,7 +432,23 @@ def test_a_named_pipe_is_read_like_stdin(pipeline: Path, tmp_path: Path):
     assert same(tmp_path / "pipe.hdf5", tmp_path / "stdin.hdf5")
 
 
+@pytest.mark.slow
 def test_spacy_finds_the_commands():
     command = [sys.executable, "-m", "spacy", "elmo", "--help"]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert all(name in output for name in ("convert", "embed", "export", "info"))
+
+
+def test_bad_lines_are_counted(pipeline: Path, tmp_path: Path):
+    """And columns of what has none are refused."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"body,id\nthe bank,1\nmoney\nr\xe4iver,3\nbank,4\n")
+    command = ("embed", path, tmp_path / "a.npz", "-m", pipeline, "--text", "body", "-q")
+    assert "a.csv, row 2 (line 3): has 1 fields, but the header 2" in fail(*command)
+    for errors, n, what in (("replace", 4, "replaced"), ("ignore", 3, "left out")):
+        output = unwrapped(*command, "--errors", errors, "--force")
+        assert f"Of 2 bad line(s) or row(s), what cannot be read was {what}" in output
+        assert len(arrays_of(tmp_path / "a.npz")) == n
+    (tmp_path / "a.txt").touch()
+    command = ("embed", tmp_path / "a.txt", *command[2:])
+    assert "its lines have no columns: leave out --text" in fail(*command, "--force")

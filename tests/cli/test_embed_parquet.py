@@ -132,23 +132,6 @@ def test_texts_can_be_carried_through(text: Path, pipeline: Path, tmp_path: Path
     assert "line 2: must have a string or a number 'text', found ['a', 'b']" in message
 
 
-def test_tables_are_what_pandas_reads(pipeline: Path, tmp_path: Path):
-    pandas = pytest.importorskip("pandas")
-    texts = ['Great, "really"', "Two\nlines, in one field", "", " a,b ", '"', "\r\n", "bank"]
-    frame = pandas.DataFrame({"id": [f"n{i}" for i in range(7)], "n": range(7), "text": texts})
-    for name in ("reviews.csv", "reviews.csv.gz", "reviews.tsv"):
-        path, out = tmp_path / name, tmp_path / f"{name}.parquet"
-        separator = "\t" if name.endswith("tsv") else ","
-        frame.to_csv(path, index=False, sep=separator, encoding="utf-8-sig")
-        embed(path, out, "-m", pipeline, "--text", "text", "--id", "id", "--id", "text")
-        expected = pandas.read_csv(path, sep=separator, keep_default_na=False, lineterminator=None)
-        rows = parquet.read_table(out).to_pylist()
-        assert [row["id"] for row in rows] == expected["id"].to_list()
-        assert [row["text"] for row in rows] == expected["text"].to_list() == texts
-        vectors = numpy.array([row["vector"] for row in rows])
-        assert numpy.array_equal(vectors, EmbedColumns(pipeline).embed(texts))
-
-
 def test_a_url(pipeline: Path, tmp_path: Path):
     paths = write_inputs(tmp_path / "in")
     out = tmp_path / "out.parquet"
@@ -205,45 +188,6 @@ def test_a_url_with_a_query(pipeline: Path, tmp_path: Path):
         server.shutdown()
     rows = parquet.read_table(tmp_path / "out.parquet")
     assert rows.column("id").to_pylist() == [f"n{i}" for i in range(5)] * 2
-
-
-def test_empty_lines_between_objects(pipeline: Path, tmp_path: Path):
-    """They have no IDs. Where the text is all that is read, they are empty texts."""
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"id": 1, "text": "a"}\n\n{"id": 2, "text": "b"}\n\n')
-    embed(path, tmp_path / "ids.parquet", "-m", pipeline, "--id", "id")
-    assert list(read(tmp_path / "ids.parquet")) == ["1", "2"]
-    embed(path, tmp_path / "lines.parquet", "-m", pipeline)
-    assert list(read(tmp_path / "lines.parquet")) == [f"{path}:{n}" for n in (1, 2, 3, 4)]
-
-
-def test_bad_inputs(pipeline: Path, tmp_path: Path):
-    out = tmp_path / "out.parquet"
-    rows = {
-        "a.jsonl": b'{"text": "fine"}\n{"body": "x"}\n',
-        "c.jsonl": b'{"text": 3}\n',
-        "d.jsonl": b"[1]\n",
-        "e.parquet": b"PAR1 not really",
-        "f.txt": b"caf\xe9\n",
-        "g.txt.gz": b"not gzip",
-    }
-    problems = {
-        "a.jsonl": "line 2: must have a string or a list of strings 'text', found None in ['body']",
-        "c.jsonl": "line 1: must have a string or a list of strings 'text', found 3",
-        "d.jsonl": "line 1: must be an object, found [1]",
-        "e.parquet": "Parquet",
-        "f.txt": "line 1: not utf8",
-        "g.txt.gz": "after line 0",
-    }
-    for name, problem in problems.items():
-        (tmp_path / name).write_bytes(rows[name])
-        message = fail("embed", tmp_path / name, out, "-m", pipeline, "--force")
-        assert problem in message and name in message
-    parquet.write_table(arrow.table({"text": ["a", None], "n": [1, 2]}), tmp_path / "null.parquet")
-    message = fail("embed", tmp_path / "null.parquet", out, "-m", pipeline, "--force")
-    assert "null.parquet, rows 1 to 2: row 2 of the column 'text' is null: remove it" in message
-    message = fail("embed", tmp_path / "null.parquet", out, "-m", pipeline, "-F", "--id", "x")
-    assert "no column 'x', only ['text', 'n']" in message
 
 
 @pytest.fixture(params=["a.parquet", "a.jsonl"])

@@ -113,22 +113,6 @@ def test_killed(pipeline: Path, folder: Path, tmp_path: Path):
     assert same(out, tmp_path / "local.parquet")
 
 
-def test_two_commands_at_a_time(pipeline: Path, folder: Path):
-    """The second one leaves the files of the first one's Ray alone."""
-    text, out = folder / "text.txt", folder / "out.parquet"
-    make_lines(text, 500)
-    command = ray_command(text, out, pipeline, "--rows", 20, "--workers", 1)
-    (folder / "home").mkdir()
-    with started(command, env={"HOME": str(folder / "home")}) as (process, read):
-        end = time.monotonic() + 300
-        while not (out / ".ray").exists():
-            assert process.poll() is None and time.monotonic() < end, read()
-            time.sleep(0.05)
-        assert "another run with Ray is writing" in run(command, folder / "home", code=1)
-        assert process.wait(300) == 0, read()
-    assert check_manifest(out)["n_rows"] == 500
-
-
 def test_stdin(pipeline: Path, tmp_path: Path):
     stdin = ("embed", "-", tmp_path / "o.parquet", "-m", pipeline, "--engine", "ray")
     assert "- can be read only once, and by no worker" in fail(*stdin, stdin="a")

@@ -105,24 +105,6 @@ def test_same_word(nlp: Language):
     assert sorted(neighbor.token for neighbor in nearest) == ["BANK", "bank", "bank"]
 
 
-def test_of_several_components_the_named_one(nlp: Language, weights_folder: Path, tmp_path: Path):
-    """When both have run, the doc has the vectors of the other one."""
-    config = {"model": {"weights": str(weights_folder)}}
-    mix = {"@layers": "spacy-elmo.SingleLayer.v1", "layer": -1}
-    nlp.add_pipe("elmo", name="top", config={**config, "mix": mix})
-    top, mean = [
-        find_neighbors(nlp, nlp.get_pipe(name), QUERIES, with_source(nlp))
-        for name in ("top", "elmo")
-    ]
-    assert top != mean
-    assert top == find_neighbors(nlp, nlp.get_pipe("top"), QUERIES, with_source(nlp), layer=-1)
-    nlp.to_disk(tmp_path / "both")
-    (tmp_path / "a.txt").write_text("bank")
-    arguments = ("neighbors", tmp_path / "both", tmp_path / "a.txt", "-q", "[bank]")
-    assert "--name" in fail(*arguments)
-    assert "[bank]" in succeed(*arguments, "--name", "top")
-
-
 def test_literal_brackets(nlp: Language):
     span = query_span(nlp, r"a \[sic\] and [ river bank ] \[1\]")
     assert span.text == "river bank" and span.doc.text == "a [sic] and  river bank  [1]"

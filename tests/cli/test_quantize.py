@@ -74,18 +74,6 @@ def test_int8_gives_the_vectors_of_the_precision_int8(pipeline: Path, quantized:
     assert sizes[0] < 0.7 * sizes[1]  # Embeddings and names are a large part of the tiny biLM.
 
 
-def test_an_int8_pipeline_is_saved_as_it_is(quantized: Path, tmp_path: Path):
-    nlp = spacy.load(quantized)
-    before = layers(nlp)
-    nlp.to_disk(tmp_path / "again")
-    assert is_int8(nlp)
-    files = [path / "elmo" / "model" for path in (quantized, tmp_path / "again")]
-    assert files[0].read_bytes() == files[1].read_bytes()
-    assert numpy.array_equal(layers(spacy.load(tmp_path / "again")), before)
-    again = spacy.load(quantized).from_bytes(nlp.to_bytes())
-    assert numpy.array_equal(layers(again), before) and is_int8(again)
-
-
 def test_other_uses_of_int8_weights(quantized: Path, tmp_path: Path):
     """They are made float32, the same for all."""
     nlp = spacy.load(quantized)
@@ -200,15 +188,6 @@ def test_an_int8_pipeline_is_trained_further(frozen: bool, trained: Path, tmp_pa
     assert tags(again) == tags(nlp)
 
 
-def test_a_component_with_a_bilm_of_its_own(trained: Path, tmp_path: Path):
-    nlp = spacy.load(trained)
-    nlp.replace_listeners("elmo", "tagger", ["model.tok2vec"])
-    nlp.to_disk(tmp_path / "own")
-    succeed("quantize", tmp_path / "own", tmp_path / "out")
-    files = [path / "tagger" / "model" for path in (tmp_path / "own", tmp_path / "out")]
-    assert files[0].read_bytes() == files[1].read_bytes()
-
-
 def test_several_components(pipeline: Path, tmp_path: Path):
     """One biLM that two components share in memory: the other keeps its weights."""
     nlp = spacy.load(pipeline)
@@ -284,21 +263,6 @@ def test_an_output_layer_is_copied(pipeline: Path, tmp_path: Path):
     succeed("quantize", pipeline, out, "--force")
     assert not out.with_name("out1.head").exists()
     assert "no output layer" in fail("perplexity", out, checkpoint.text)
-
-
-def test_other_files_of_the_pipeline_are_kept(pipeline: Path, tmp_path: Path):
-    (pipeline / "README.md").write_text("Read me")
-    (pipeline / "link").symlink_to(pipeline / "README.md")
-    before = {path: path.read_bytes() for path in pipeline.rglob("*") if path.is_file()}
-    out = tmp_path / "out"
-    succeed("quantize", pipeline, out)
-    assert (out / "README.md").read_text() == "Read me"
-    assert before == {path: path.read_bytes() for path in pipeline.rglob("*") if path.is_file()}
-    assert "--force" in fail("quantize", pipeline, out)
-    succeed("quantize", pipeline, out, "--force", "--precision", "float16")
-    (out / "thesis.txt").write_text("mine")
-    assert "thesis.txt" in fail("quantize", pipeline, out, "--force")
-    assert (out / "thesis.txt").exists()
 
 
 def test_a_folder_inside_the_other(pipeline: Path, tmp_path: Path, monkeypatch):
