@@ -187,7 +187,7 @@ class EmbedColumns:
             nlp = load_pipeline(self.pipeline)
             pipes = {name: pipe for name, pipe in nlp.components if isinstance(pipe, Elmo)}
             names = list(pipes), nlp.component_names
-            name = choose_component(*names, self.name, "choose one by name")
+            name = choose_component(*names, self.name, "choose one with --name, or name=...")
             self._check(pipes[name])
             self._loaded = nlp, pipes[name]
         return self._loaded
