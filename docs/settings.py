@@ -15,7 +15,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from spacy_elmo.architectures import ElmoListener, PretrainedBiLM
 from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
-from spacy_elmo.component import DEFAULT_CONFIG, Elmo, make_elmo
+from spacy_elmo.component import DEFAULT_CONFIG, Elmo
+from spacy_elmo.inference import Settings
 from spacy_elmo.pretraining import config
 from spacy_elmo.segmenters import Segmenter
 
@@ -60,7 +61,9 @@ def kind_of(hint: Any) -> str:
 
 def section(title: str, thing: Any, defaults: Mapping[str, Any] = {}, hidden: str = "") -> str:
     """RETURNS (str): A heading and the table of the parameters of a function or a dataclass."""
-    common = described(Elmo, LSTMConfig, CharCNNConfig, ElmoListener, PretrainedBiLM, Segmenter)
+    common = described(
+        Settings, Elmo, LSTMConfig, CharCNNConfig, ElmoListener, PretrainedBiLM, Segmenter
+    )
     texts, rows = described(thing), []
     for name, parameter in inspect.signature(thing).parameters.items():
         if name in hidden.split():
@@ -94,7 +97,7 @@ def page() -> str:
         section("[pretraining.loss]", config.LossConfig),
         section("[pretraining.optimizer]", config.OptimizerConfig),
         "## Pipelines\n",
-        section("[components.elmo]", make_elmo, DEFAULT_CONFIG["elmo"], BLOCKS),
+        section("[components.elmo]", Elmo, DEFAULT_CONFIG["elmo"], BLOCKS),
         "The blocks `model`, `mix` and `activation_cache` (or null) are below.\n",
     ]
     for group in GROUPS:

@@ -18,7 +18,7 @@ import torch
 from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 
-from spacy_elmo.formats import safetensors_format, round_to_half
+from spacy_elmo.formats import round_to_half, safetensors_format
 from spacy_elmo.layers.encoder import get_bilm, get_session
 
 from .conftest import elmo_pipeline, listener, max_difference, random_bilm

@@ -18,14 +18,8 @@ from spacy_elmo.layers.encoder import get_shim, set_bilm
 from spacy_elmo.weights import load_bilm
 
 from ..conftest import add_tagger, elmo_pipeline, max_difference, random_bilm, tagged
-<<<<<<< HEAD
-from ..families import allennlp_archive, manylangs
-from ..formats.test_archives import random_model
-from ..formats.test_manylangs import with_words
-=======
 from ..families import allennlp_archive
 from ..formats.test_archives import random_model
->>>>>>> 63d0326 (Make neighbors and quantize small, and say how to add an output of embed)
 from .conftest import fail, succeed
 from .test_checkpoints import Checkpoint, measure
 

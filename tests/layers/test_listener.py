@@ -738,7 +738,9 @@ def test_no_mix_at_all(weights_folder):
 
 def test_upstream_of_another_shape(tmp_path, weights_folder):
     nlp = initialized(weights_folder)
-    safetensors_format.write(random_bilm(BiLMConfig(LSTMConfig(12, 8), TINY.char_cnn)), tmp_path / "other")
+    safetensors_format.write(
+        random_bilm(BiLMConfig(LSTMConfig(12, 8), TINY.char_cnn)), tmp_path / "other"
+    )
     nlp.get_pipe("elmo").load_weights(tmp_path / "other")
     for use in (lambda: nlp("The bank"), lambda: nlp.update(tagged(nlp))):
         with pytest.raises(ValueError, match="width 12, but its upstream's biLM gives 16"):
