@@ -10,7 +10,6 @@ import time
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,7 +20,7 @@ import torch
 from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
 from spacy_elmo.bilm.config import DICTIONARY_SPECIALS
 from spacy_elmo.bilm.token_encoder import UNKNOWN
-from spacy_elmo.inference.linear import inference
+from spacy_elmo.inference.session import inference
 from spacy_elmo.weights import load_bilm
 
 FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
@@ -109,9 +108,8 @@ def peak_mb(device: str) -> float:
 
 
 def counted_kernel(kernel: str) -> str:
-    """RETURNS (str): What to count on meta tensors for a setting `kernel`: "auto" takes Triton's on
-    a GPU, if it is installed."""
-    return "triton" if kernel == "auto" and find_spec("triton") else kernel.replace("auto", "torch")
+    """RETURNS (str): What to count on meta tensors for a setting `kernel`."""
+    return "torch" if kernel == "auto" else kernel
 
 
 def in_own_process(script: str, measure: str, args: Namespace, **settings: object) -> Any:

@@ -12,7 +12,7 @@ from spacy.tokens import Doc
 from thinc.api import Model
 
 from spacy_elmo.formats import safetensors_format
-from spacy_elmo.inference import Session, Settings
+from spacy_elmo.inference import Session, Settings, current_session
 
 from .conftest import TINY, elmo_pipeline, max_difference, random_bilm
 
@@ -137,7 +137,7 @@ def test_a_long_doc_has_the_values_of_its_windows(long_run):
     middle = slice(OVERLAP, WINDOW - OVERLAP)
     for start in (0, step, 10 * step):
         window = words[start : start + WINDOW]
-        [layers] = bilm.embed([[doc[i].text for i in window.tolist()]])
+        [layers] = current_session(bilm).embed([[doc[i].text for i in window.tolist()]])
         expected = layers.mean(dim=0).numpy()
         assert max_difference(doc._.elmo_tokens[window[middle]], expected[middle]) < 1e-5
 

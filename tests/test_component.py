@@ -12,6 +12,7 @@ from spacy.tokens import Doc, DocBin
 from spacy.util import registry
 
 from spacy_elmo.formats import safetensors_format
+from spacy_elmo.inference import current_session
 
 from .conftest import TINY, elmo_pipeline, max_difference, random_bilm
 
@@ -39,7 +40,7 @@ def expected_layers(bilm, doc):
     """What the biLM says about the doc as one sequence, zeros in the rows of whitespace."""
     layers = numpy.zeros((N_LAYERS, len(doc), WIDTH), dtype="float32")
     kept = [token.i for token in doc if not token.is_space]
-    layers[:, kept] = bilm.embed([words(doc)])[0].numpy()
+    layers[:, kept] = current_session(bilm).embed([words(doc)])[0].numpy()
     return layers
 
 
@@ -74,7 +75,9 @@ def test_sentences_are_read_apart(weights_folder, bilm):
     sentences = [[t.text for t in sent if not t.is_space] for sent in doc.sents]
     assert len(sentences) == 3
     kept = [token.i for token in doc if not token.is_space]
-    expected = numpy.concatenate([layers.numpy() for layers in bilm.embed(sentences)], axis=1)
+    expected = numpy.concatenate(
+        [layers.numpy() for layers in current_session(bilm).embed(sentences)], axis=1
+    )
     assert max_difference(doc._.elmo_layers[:, kept], expected) < 1e-5
 
 
@@ -163,7 +166,7 @@ def test_the_component_mixes_as_set(weights_folder, mix, expected):
 def test_pretokenised_docs_in_many_languages(weights_folder, bilm, lang, words):
     nlp = elmo_pipeline(weights_folder, lang)
     doc = nlp(Doc(nlp.vocab, words=words))
-    assert max_difference(doc._.elmo_layers, bilm.embed([words])[0]) < 1e-5
+    assert max_difference(doc._.elmo_layers, current_session(bilm).embed([words])[0]) < 1e-5
 
 
 def test_doc_cleaner_removes_the_arrays(nlp):
@@ -261,7 +264,10 @@ def test_weights_of_the_initialize_block_go_first(tmp_path, weights_folder, in_m
         nlp.add_pipe("elmo")
     nlp.config["initialize"]["components"]["elmo"] = {"weights": str(tmp_path / "other")}
     nlp.initialize()
-    assert max_difference(nlp("Money")._.elmo_layers, bilm.embed([["Money"]])[0]) < 1e-5
+    assert (
+        max_difference(nlp("Money")._.elmo_layers, current_session(bilm).embed([["Money"]])[0])
+        < 1e-5
+    )
 
 
 def two_components(nlp, tmp_path, **config):
@@ -304,7 +310,7 @@ def test_docs_made_of_docs_have_no_vectors_until_the_component_runs(nlp, bilm, k
         assert doc._.elmo is None and doc._.elmo_layers is None and doc[0]._.elmo is None
     nlp.get_pipe("elmo")(doc)
     sentences = doc.sents if doc.has_annotation("SENT_START") else [doc]  # `from_docs` sets it.
-    layers = bilm.embed([words(sentence) for sentence in sentences])
+    layers = current_session(bilm).embed([words(sentence) for sentence in sentences])
     assert max_difference(doc._.elmo_layers, numpy.concatenate(layers, axis=1)) <= 1e-5
 
 

@@ -20,6 +20,7 @@ from thinc.api import NumpyOps, get_current_ops, set_current_ops
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spacy_elmo.bilm import BiLM
+from spacy_elmo.inference import current_session
 from spacy_elmo.layers.encoder import get_session, set_precision
 
 from .conftest import add_tagger, elmo_pipeline, max_difference, random_bilm, tagged
@@ -207,7 +208,7 @@ def test_a_pipeline_saved_on_a_gpu_runs_on_a_cpu(
         data = nlp.to_bytes()
     with pytest.warns(UserWarning, match=f"'{precision}'.*{reason}.*runs in float32"):
         nlp = spacy.blank("en").from_config(nlp.config).from_bytes(data)
-    [expected] = random_bilm().embed([["the", "bank"]])
+    [expected] = current_session(random_bilm()).embed([["the", "bank"]])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(2):
@@ -234,8 +235,8 @@ def test_saving_does_not_move_a_pipeline_that_never_ran(gpu: None, weights_folde
         data = nlp.get_pipe("elmo").to_bytes()
     set_current_ops(NumpyOps())
     other = spacy.blank("en").add_pipe("elmo", config={"model": {"weights": None}})
-    [expected] = random_bilm().embed([["the", "bank"]])
-    [layers] = other.from_bytes(data).bilm.embed([["the", "bank"]])
+    [expected] = current_session(random_bilm()).embed([["the", "bank"]])
+    [layers] = current_session(other.from_bytes(data).bilm).embed([["the", "bank"]])
     assert max_difference(layers, expected) < 1e-6
 
 
@@ -266,5 +267,5 @@ def test_weights_are_ordinary_whatever_the_caller_has_set(
         torch.set_default_dtype(torch.float32)
         torch.set_default_device(None)
     assert weights_are_ordinary(bilm_of(nlp))
-    [expected] = bilm_of(nlp).embed([["the", "bank"]])
+    [expected] = current_session(bilm_of(nlp)).embed([["the", "bank"]])
     assert max_difference(layers, expected) < 1e-5

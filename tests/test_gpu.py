@@ -21,6 +21,7 @@ from thinc.compat import has_cupy_gpu
 from torch.nn import functional as F
 
 from spacy_elmo.inference import Session, Settings, current_session
+from spacy_elmo.kernels import load_kernels
 
 from .conftest import add_tagger, elmo_pipeline, max_difference, random_bilm, tagged
 
@@ -96,7 +97,7 @@ def test_to_gpu_and_to_cpu(weights_folder: Path, used: bool):
     layers = model.predict([nlp.make_doc(TEXTS[0])]).layers
     assert isinstance(layers, CupyOps.xp.ndarray)
     assert nlp.get_pipe("elmo").bilm.device.type == "cuda"
-    [expected] = random_bilm().embed([TEXTS[0].split()])
+    [expected] = current_session(random_bilm()).embed([TEXTS[0].split()])
     assert max_difference(to_numpy(layers), expected) <= 1e-5
     assert isinstance(nlp("the bank")._.elmo_tokens, CupyOps.xp.ndarray)
     model.to_cpu()
@@ -114,7 +115,7 @@ precisions = pytest.mark.parametrize(
 def test_embed_in_every_precision(precision: str, least: float):
     bilm = random_bilm()
     sentences = [text.split() for text in TEXTS]
-    exact = bilm.embed(sentences)
+    exact = current_session(bilm).embed(sentences)
     session = current_session(bilm.cuda(), Settings(precision))
     for a, b in zip(session.embed(sentences), exact):
         assert a.device.type == "cuda"
@@ -210,4 +211,11 @@ def test_the_activation_cache_is_in_main_memory(
     epoch()
 
 
-# Kernels. `bilm.test_triton_lstm` compares their values, on a GPU if there is one.
+# Kernels. `kernels.test_cells` compares their values, on a GPU if there is one.
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_tritons_kernels_are_taken(dtype: torch.dtype):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    assert load_kernels("triton", torch.device("cuda", 0), dtype, torch.float32)

@@ -191,8 +191,10 @@ def test_iterators_of_sentences_may_wait_for_forks():
         assert in_threads(fork) == [True]
         yield ["the", "bank"]
 
-    [[layers]] = in_threads(lambda: random_bilm().embed(sentences()))
-    assert max_difference(layers, random_bilm().embed([["the", "bank"]])[0]) <= 1e-6
+    [[layers]] = in_threads(lambda: current_session(random_bilm()).embed(sentences()))
+    assert (
+        max_difference(layers, current_session(random_bilm()).embed([["the", "bank"]])[0]) <= 1e-6
+    )
 
 
 class InTheMiddle(TorchDispatchMode):

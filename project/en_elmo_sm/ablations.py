@@ -33,6 +33,7 @@ from wasabi import msg
 from spacy_elmo.bilm import BiLM
 from spacy_elmo.cli.util import exit_on_error
 from spacy_elmo.files import atomic_file, locked_output, remove_folder
+from spacy_elmo.inference import current_session
 from spacy_elmo.pretraining.batches import SentenceBatches, plan_epoch
 from spacy_elmo.pretraining.config import RunConfig, read_config
 from spacy_elmo.pretraining.corpus import Corpus, Sentences, open_corpus
@@ -223,9 +224,9 @@ def embed_rate(bilm: BiLM, corpus: Corpus) -> float:
     types, ids = corpus.dev.types, corpus.dev.ids
     sentences = [[types[i] for i in ids[start:end]] for start, end in itertools.pairwise(ends)]
     with torch.inference_mode():
-        bilm.embed(sentences[:100])
+        current_session(bilm).embed(sentences[:100])
         start = time.process_time()
-        bilm.embed(sentences)
+        current_session(bilm).embed(sentences)
         return ends[-1] / (time.process_time() - start)
 
 

@@ -37,6 +37,7 @@ sys.path.append(str(Path(__file__).parents[1] / "scripts"))
 from probe import Words, read_words
 
 from spacy_elmo.bilm import BiLM
+from spacy_elmo.inference import current_session
 from spacy_elmo.pretraining.tokenize import TokenizationConfig, tokenize
 from spacy_elmo.tools.texts import read_texts
 
@@ -237,14 +238,17 @@ def embed_tokens(
     rows = []
     for start in range(0, len(sentences), SENTENCES_PER_BATCH):
         batch = slice(start, start + SENTENCES_PER_BATCH)
-        for layers, kept in zip(bilm.embed(sentences[batch]), positions[batch]):
+        for layers, kept in zip(current_session(bilm).embed(sentences[batch]), positions[batch]):
             rows.append(both_forms(layers[:, list(kept)]))
     return torch.cat(rows)
 
 
 def embed_means(bilm: BiLM, paragraphs: Sequence[list[Sentence]]) -> Tensor:
     """RETURNS (Tensor): The mean over the tokens of each."""
-    rows = [both_forms(torch.cat(bilm.embed(paragraph), 1)).mean(0) for paragraph in paragraphs]
+    rows = [
+        both_forms(torch.cat(current_session(bilm).embed(paragraph), 1)).mean(0)
+        for paragraph in paragraphs
+    ]
     return torch.stack(rows)
 
 

@@ -38,6 +38,7 @@ from spacy_elmo.bilm import BiLM
 from spacy_elmo.cli.util import exit_on_error, torch_device
 from spacy_elmo.files import atomic_file, sha256
 from spacy_elmo.formats import safetensors_format
+from spacy_elmo.inference import current_session
 from spacy_elmo.segmenters import sentences
 from spacy_elmo.weights import load_bilm
 
@@ -174,7 +175,7 @@ def embed(bilm: BiLM, sequences: Sequence[list[str]], positions: Sequence[Sequen
     end = 0
     for start in range(0, len(sequences), SENTENCES_PER_BATCH):
         batch = slice(start, start + SENTENCES_PER_BATCH)
-        for layers, kept in zip(bilm.embed(sequences[batch]), positions[batch]):
+        for layers, kept in zip(current_session(bilm).embed(sequences[batch]), positions[batch]):
             rows[end : end + len(kept)] = layers[:, list(kept)].transpose(0, 1)
             end += len(kept)
     return rows

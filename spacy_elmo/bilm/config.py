@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import MISSING, field
 from typing import Annotated, Any, Final, Literal, Optional
 
-from pydantic import Field, PlainValidator
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from .validation import SETTINGS, Bool, Text, Whole, setting_names, validate
+from .validation import SETTINGS, Bool, Number, Text, Whole, setting_names, validate
 
 # 256 bytes, begin/end sentence, begin/end word, padding. Row 0 of the table is kept for masking.
 N_CHARACTERS: Final = 262
@@ -29,17 +29,8 @@ MAX_CHARACTERS = 2**21  # More than Unicode has.
 MIN_CLIP, MAX_CLIP = 1e-30, 1e30  # Within the range of float32.
 
 
-def _check_clip(value: Any) -> Any:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if value is not None and not (is_number and MIN_CLIP <= value <= MAX_CLIP):
-        raise ValueError(
-            f"must be a positive number from {MIN_CLIP:g} to {MAX_CLIP:g}, or null for no clipping"
-        )
-    return value
-
-
 Width = Annotated[Whole, Field(ge=1, le=MAX_WIDTH)]
-Clip = Annotated[Optional[float], PlainValidator(_check_clip)]
+Clip = Optional[Annotated[Number, Field(ge=MIN_CLIP, le=MAX_CLIP)]]
 Activation = Literal["relu", "tanh"]
 Filter = tuple[Width, Width]
 
@@ -48,21 +39,19 @@ Filter = tuple[Width, Width]
 class CharCNNConfig:
     """The character encoder (Kim et al. 2015; Józefowicz et al. 2016, section 3.2).
 
-    filters (tuple): Pairs of (width in characters, number of filters): at most 256 pairs, and
-        65,536 filters in total.
+    filters (tuple): Pairs of (width in characters, number of filters).
     activation (str): "relu" or "tanh", applied after max-pooling.
-    n_highway (int): Number of highway layers over the pooled filters, at most 256.
-    embedding_dim (int): Width of one character embedding, at most 65,536.
-    max_characters_per_token (int): Longer tokens are cut; includes the two word boundaries. At most
-        65,536.
+    n_highway (int): Number of highway layers over the pooled filters.
+    embedding_dim (int): Width of one character embedding.
+    max_characters_per_token (int): Longer tokens are cut; includes the two word boundaries.
     projection (Optional[bool]): Whether a projection follows the highways. By default there is
         one exactly if the number of filters differs from the biLM's width (bilm-tf's rule).
     n_characters (int): As options.json has it: 261 in training, 262 for inference, with the masking
-        row. The network always has 262. Without meaning if there are `characters`.
+        row. The network always has 262. Ignored if there are `characters`.
     characters (Optional[tuple]): What each row of the character table stands for, if characters are
         those of Unicode (ELMoForManyLangs): see `character_ids`. None: bytes, as in bilm-tf.
-    word_dim (int): Width of a word embedding that the projection reads beside the filters (also of
-        ELMoForManyLangs), at most 65,536. 0: none.
+    word_dim (int): Width of a word embedding that the projection reads beside the filters (in
+        ELMoForManyLangs). 0: none.
     """
 
     filters: Annotated[tuple[Filter, ...], Field(max_length=MAX_LAYERS)]
@@ -99,8 +88,7 @@ class CharCNNConfig:
                 raise ValueError("characters hold an entry twice")
         if self.word_dim and (self.characters is None or self.projection is False):
             raise ValueError(
-                f"word_dim is {self.word_dim}: words beside characters need a dictionary "
-                "(characters), and a projection"
+                f"word_dim is {self.word_dim}: it needs characters (a dictionary) and a projection"
             )
 
     @property
@@ -118,11 +106,11 @@ class CharCNNConfig:
 class LSTMConfig:
     """The two stacks of LSTMs (Sak et al. 2014 for the projection).
 
-    dim (int): Cells per direction and layer, at most 65,536.
+    dim (int): Cells per direction and layer.
     projection_dim (int): Width P of each direction's output. Equal to dim: no projection.
-    n_layers (int): Layers per direction, at most 256.
-    cell_clip (Optional[float]): Clip of the cell state, from 1e-30 to 1e30. None: no clipping.
-    proj_clip (Optional[float]): Clip of the projected output, likewise. None: no clipping.
+    n_layers (int): Layers per direction.
+    cell_clip (Optional[float]): Clip of the cell state. None: no clipping.
+    proj_clip (Optional[float]): Clip of the projected output. None: no clipping.
     use_skip_connections (bool): Add each layer's input to its output, from the second layer on.
     projection (Optional[bool]): Whether outputs are projected. By default they are exactly if
         projection_dim differs from dim (bilm-tf's rule).
@@ -143,10 +131,7 @@ class LSTMConfig:
                 "a projection only narrows; set it to lstm.dim for none"
             )
         if self.projection is False and self.projection_dim != self.dim:
-            raise ValueError(
-                f"projection is false, but projection_dim is {self.projection_dim} and lstm.dim "
-                f"is {self.dim}"
-            )
+            raise ValueError("projection is false, but projection_dim is not lstm.dim")
 
     @property
     def has_projection(self) -> bool:
@@ -160,8 +145,8 @@ class BiLMConfig:
 
     lstm (LSTMConfig): The LSTMs.
     char_cnn (Optional[CharCNNConfig]): The character encoder. None: word embeddings.
-    n_tokens_vocab (Optional[int]): Rows of the word embedding, at most 100 million; for word input,
-        and for words beside characters.
+    n_tokens_vocab (Optional[int]): Rows of the word embedding, for word input, and for words beside
+        characters.
     """
 
     lstm: LSTMConfig
@@ -204,8 +189,6 @@ class BiLMConfig:
     def from_options(cls, options: Mapping[str, Any]) -> BiLMConfig:
         """Read the contents of an `options.json`. Training-only keys are ignored.
 
-        options (Mapping): The parsed JSON.
-        RETURNS (BiLMConfig): The configuration.
         RAISES (ValueError): Naming all settings that are missing or have an impossible value.
         """
         if not isinstance(options, Mapping):

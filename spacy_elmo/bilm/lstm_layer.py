@@ -5,6 +5,7 @@ Rows are packed (see `packing`). All tensors may have leading dimensions for sev
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Optional
@@ -12,9 +13,8 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor
 
+from ..torch_private import Product
 from .config import LSTMConfig
-
-COMPILED_CELL = "spacy_elmo.kernels.compiled_cell"
 
 # Added to the forget gate's bias at run time (bilm-tf stores it without).
 FORGET_BIAS = 1.0
@@ -22,8 +22,12 @@ FORGET_BIAS = 1.0
 # Outputs and cells of one layer, shapes (..., sequences, P) and (..., sequences, H).
 LayerState = tuple[Tensor, Tensor]
 
-# Computes `x @ weight.T + bias`. The result may be overwritten.
-Product = Callable[[Tensor], Tensor]
+
+def add_forget_bias(gate_bias: Tensor) -> Tensor:
+    """RETURNS (Tensor): A copy of the gates' bias, shape (..., 4H), as the gates add it."""
+    bias = gate_bias.detach().clone()
+    bias.chunk(4, dim=-1)[2].add_(FORGET_BIAS)
+    return bias
 
 
 def lstm_step(
@@ -42,7 +46,6 @@ def lstm_step(
     c_previous (Tensor): The cells before the step, shape (..., n, H).
     c (Tensor): Takes the cells after it. If this is `c_previous`, the activation of i is lost.
     hidden (Tensor): Takes the output, shape (..., n, H).
-    keep_gates (bool): As for `compiled_cell.forward`; they are written in any case.
     RETURNS (Tensor): The output.
     """
     if addend is not None:
@@ -67,7 +70,7 @@ class LayerProducts(NamedTuple):
     input, recurrent (Product): From inputs and from outputs to gates, width 4H.
     projection (Optional[Product]): From width H to P.
     max_rows (int): Rows of gates to compute from inputs at once.
-    cell (Callable): What runs the rest of a step: `lstm_step`, or `compiled_cell.forward`.
+    cell (Callable): What runs the rest of a step: `lstm_step`, or a kernel's `forward`.
     """
 
     input: Product
@@ -86,13 +89,10 @@ def run_layer(
     state: Optional[LayerState] = None,
     cells: Optional[Tensor] = None,
 ) -> None:
-    """Run one layer, for inference and for the forward pass of training. Autograd must be off: the
-    outputs are written in place.
+    """Run one layer. Autograd must be off: the outputs are written in place.
 
-    x (Tensor): Packed inputs, shape (..., rows, in).
+    x, y (Tensor): Packed inputs, and what takes the outputs, rounded to the type of the gates.
     batch_sizes (Sequence[int]): Sequences that are active at each step; falling.
-    y (Tensor): Takes the outputs, packed like x, shape (..., rows, P). They are rounded to the type
-        of the gates.
     state (Optional[LayerState]): Before the first step, changed in place to that after each
         sequence's last step. None: zeros.
     cells (Optional[Tensor]): Takes all cells, packed like x, shape (..., rows, H).
@@ -108,7 +108,7 @@ def run_layer(
         if hidden is None:
             low_y = y if y.dtype == gates.dtype else torch.empty_like(y, dtype=gates.dtype)
             outputs = iter(low_y.split(batch_sizes, dim=-2))
-            clip = projection_clip(config, gates.dtype)
+            clip = projection_clip(config, gates.dtype) or math.inf
             # Products may read more rows, at most twice as many: see `add_rows`.
             hidden = gates.new_zeros(*c.shape[:-2], 2 * n, config.dim).narrow(-2, 0, n)
         if n < c.shape[-2]:  # The shortest sequences have ended.
@@ -119,10 +119,7 @@ def run_layer(
         del gates  # Free them before those of later steps are computed.
         output = hidden if products.projection is None else products.projection(hidden)
         c, previous = c_next, next(outputs)
-        if clip is None:
-            previous.copy_(output)
-        else:
-            torch.clamp(output, -clip, clip, out=previous)
+        torch.clamp(output, -clip, clip, out=previous)
         if h is not None:
             h.narrow(-2, 0, n).copy_(previous)
     if low_y is not y:
@@ -136,9 +133,6 @@ def input_gates(
 ) -> Iterator[Tensor]:
     """Compute what inputs contribute to gates, for some steps at once.
 
-    x (Tensor): Packed inputs, shape (..., rows, in).
-    batch_sizes (Sequence[int]): Sequences that are active at each step.
-    product (Product): From inputs to gates.
     max_rows (int): Rows to compute at once; but at least one step.
     YIELDS (Tensor): For each step, shape (..., n, 4H). Free it before the next one, which may be
         computed then.

@@ -1,4 +1,4 @@
-"""Matrix products in bfloat16 during training, as `torch.autocast` asks for them."""
+"""Products in bfloat16, and numbers of rows for oneDNN."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from .forking import no_fork
-from .onednn import add_rows, round_up
-from .threads import one_thread
+from ..parallel import no_fork, run_side_by_side
 
 # With less, what else bfloat16 needs costs more than its products bring. Measured: 1.5 and more by
 # processors that are made for it, 0.5 and less by others.
@@ -31,9 +29,15 @@ def bfloat16_speed() -> float:
     """RETURNS (float): How many times as fast as in float32 a product is in bfloat16 on this
     processor, in one thread. It is measured once per process, in some milliseconds (less than 0.2
     seconds where bfloat16 is emulated): instructions do not tell, as some are slower."""
+    # Beside an empty task, so that the thread has one thread inside operators.
+    return run_side_by_side([_measure, lambda: 0.0], torch.device("cpu"))[0]
+
+
+@torch.inference_mode()
+def _measure() -> float:
     operands = torch.ones(64, 256), torch.ones(256, 512)
     times: dict[torch.dtype, float] = {}
-    with one_thread(), torch.inference_mode(), torch.autocast("cpu", enabled=False):
+    with torch.autocast("cpu", enabled=False):
         # The least of a few that take turns: others may use the processor, too.
         for dtype in (torch.float32, torch.bfloat16) * 4:
             x, weight = (tensor.to(dtype) for tensor in operands)
@@ -77,9 +81,38 @@ def autocast(device: torch.device, enabled: bool) -> contextlib.AbstractContextM
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """RETURNS (dtype): What `autocast` asks for in products; that of x if it is off."""
+    """RETURNS (dtype): What `autocast` asks for in products; the type of x if it is off."""
     kind = x.device.type if torch.amp.is_autocast_available(x.device.type) else "cpu"
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
+def round_up(n: int, per_power: int = 4) -> int:
+    """Round a number of rows up to one of a few sizes: powers of two to 16, then four (or
+    `per_power`) to each power of two, 16 apart or more. oneDNN compiles a kernel for every number
+    of rows it sees, which takes some milliseconds, and keeps up to 1,024 of them, 0.6 MB each."""
+    if n <= 16:
+        return 1 << (n - 1).bit_length() if n else 0
+    step = max(16, (1 << ((n - 1).bit_length() - 1)) // per_power)
+    return -(-n // step) * step
+
+
+def add_rows(x: Tensor) -> Tensor:
+    """Add rows, whatever they hold, up to `round_up`: the memory behind x if there is enough, else
+    a copy.
+
+    x (Tensor): Shape (n, width).
+    """
+    n, width = x.shape
+    rows = round_up(n)
+    if rows == n:
+        return x
+    stride = x.stride(0)
+    available = x.untyped_storage().nbytes() // x.element_size() - x.storage_offset()
+    if (rows - 1) * stride + width <= available:
+        return x.as_strided((rows, width), (stride, 1))
+    longer = x.new_zeros(rows, width)
+    longer[:n] = x
+    return longer
 
 
 def product_rows(n: int, device: torch.device, dtype: torch.dtype) -> int:
@@ -91,7 +124,7 @@ def product_rows(n: int, device: torch.device, dtype: torch.dtype) -> int:
 
 
 def operand(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """RETURNS (Tensor): For a product in training: x in `dtype`, with rows of zeros up to
+    """RETURNS (Tensor): An operand of a product in training: x in `dtype`, with rows of zeros up to
     `product_rows`."""
     if x.dtype == dtype:
         return x
@@ -109,6 +142,6 @@ def step_product(x: Tensor, weight: Tensor, dtype: Optional[torch.dtype] = None)
     """RETURNS (Tensor): `x @ weight` for one step of a training, computed in the type of the
     weight, in that type or another one."""
     n = x.shape[-2]
-    if x.dtype == weight.dtype and (x.device.type, x.dtype) == COMPILED_PER_SIZE:
+    if x.dtype == weight.dtype and (x.device.type, x.dtype) == COMPILED_PER_SIZE and x.dim() == 2:
         x = add_rows(x)
     return torch.matmul(operand(x, weight.dtype), weight)[..., :n, :].to(dtype or weight.dtype)

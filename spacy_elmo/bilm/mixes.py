@@ -25,8 +25,6 @@ class ScalarMix(nn.Module):
     """`gamma * sum_j softmax(weights)_j h_j`, weights and gamma learned (Peters et al. 2018,
     equation 1). Maps activations (L+1, tokens, 2P) to (tokens, 2P).
 
-    Parameters are float32, as activations are, whatever PyTorch's default is.
-
     n_layers (int): L+1.
     weights (Optional[Sequence[float]]): Where the weights start, before the softmax; zeros if None.
     gamma (float): Where the scale starts.

@@ -9,7 +9,7 @@ packs into the same rows, so that both directions share one time loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Optional, cast
 
 import numpy
@@ -17,25 +17,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..kernels import Kernel, load_kernels
+from ..kernels import Kernel
+from ..parallel import no_fork
 from .config import BiLMConfig, LSTMConfig
-from .forking import no_fork
 from .int8 import Int8Weight
-from .lstm_function import LSTMFunction
+from .lstm_function import train_layer
 from .lstm_layer import LayerState
-from .mixed_precision import autocast, product_dtype
+from .mixed_precision import autocast
 from .mixes import TrainedMix
 from .packing import pack_sentences, to_device
 from .token_encoder import build_token_encoder
 
-TRITON_LSTM = "spacy_elmo.kernels.triton_lstm"
-
 
 class LSTMLayer(nn.Module):
     """Weights of one layer in one direction, gates in the order i, j (candidate), f, o.
-
-    input_dim (int): Width of the input.
-    config (LSTMConfig): The hyper-parameters.
 
     The attribute `widths` has the columns of `gate_weight` that read the input, and those that read
     the previous output. The attribute `int8` has weights by name; see `BiLM.is_int8`.
@@ -70,11 +65,8 @@ class LSTMLayer(nn.Module):
 
 
 class BiLSTM(nn.Module):
-    """Both directions, all layers.
-
-    config (LSTMConfig): The hyper-parameters. The input has width projection_dim.
-
-    The attribute `kernel` chooses what runs `forward`; see `load_kernels`.
+    """Both directions, all layers. The input has width projection_dim. The attribute `kernel`
+    chooses what runs `forward`; see `load_kernels`.
     """
 
     def __init__(self, config: LSTMConfig) -> None:
@@ -106,23 +98,13 @@ class BiLSTM(nn.Module):
             into it. None: zeros.
         RETURNS (list): The layers' outputs, each packed like x.
         """
-        run: Callable[..., Tensor] = LSTMFunction.apply
-        kernels = load_kernels(TRITON_LSTM, self.kernel, x.device, product_dtype(x), self.config)
         outputs = []
         for number, pair in enumerate(zip(self.forward_layers, self.backward_layers)):
             x = F.dropout(x, dropout) if dropout else x
-            state = None if states is None else states[number]
-            weights = [(one.gate_weight, one.gate_bias, one.projection_weight) for one in pair]
-            if not batch_sizes:
-                y = x
-            elif kernels is not None:
-                y = kernels.train_layer(x, batch_sizes, weights, self.config, state)
-            elif x.device.type == "cpu":
-                first, second = weights
-                y = run(x, *first, batch_sizes, self.config, state, self.kernel, *second)
-            else:
-                both = [None if side[0] is None else torch.stack(side) for side in zip(*weights)]
-                y = run(x, *both, batch_sizes, self.config, state, self.kernel)
+            y, state = x, None if states is None else states[number]
+            if batch_sizes:
+                weights = [(one.gate_weight, one.gate_bias, one.projection_weight) for one in pair]
+                y = train_layer(x, batch_sizes, weights, self.config, state, self.kernel)
             x = x + y if number > 0 and self.config.use_skip_connections else y
             outputs.append(x)
         return outputs
@@ -131,9 +113,8 @@ class BiLSTM(nn.Module):
 class BiLM(nn.Module):
     """A token encoder under two stacks of LSTMs, one for each direction.
 
-    This is the network for autograd. For fast inference, see `inference.Session`.
+    This is the network for autograd. For fast inference, see `inference.current_session`.
 
-    config (BiLMConfig): The hyper-parameters.
     vocabulary (Optional[Sequence[str]]): The words by row, for word input and for words beside
         characters.
 
@@ -211,18 +192,6 @@ class BiLM(nn.Module):
             # Both directions of a token side by side.
             sides = [[F.embedding(*pair) for pair in zip(rows, layer)] for layer in layers]
             return torch.stack([torch.cat(pair, dim=1) for pair in sides])
-
-    def embed(self, sentences: Iterable[Iterable[str]]) -> list[Tensor]:
-        """Tokens in, activations out, with the default settings of `inference.Session`.
-
-        sentences (Iterable[Iterable[str]]): Sentences as tokens; may be empty.
-        RETURNS (list): For each sentence, shape (L+1, tokens, 2P). No two share memory.
-        RAISES (ValueError): If there is one string in place of the sentences, or if a sentence is a
-            string: it must be cut into tokens first.
-        """
-        from ..inference import current_session  # It imports this package.
-
-        return current_session(self).embed(sentences)
 
     def invalidate(self) -> None:
         """Make sessions read the weights again. PyTorch does not count changes through

@@ -16,8 +16,7 @@ from torch import Tensor
 
 
 class PackedRows(NamedTuple):
-    """What each row of a packed batch is. The backward direction reads every sequence reversed, and
-    is packed into the same rows.
+    """What each row of a packed batch is, in either direction.
 
     batch_sizes (list[int]): Sequences that are active at each step; falling.
     sequences (ndarray): The number of the sequence that a row belongs to, shape (rows,).
@@ -30,10 +29,7 @@ class PackedRows(NamedTuple):
 
 
 def pack_sequences(lengths: numpy.ndarray) -> PackedRows:
-    """Arrange sequences for packed computation.
-
-    lengths (ndarray): Rows of each sequence, at least 1; shape (sequences,).
-    """
+    """Arrange sequences by their lengths, which are at least 1."""
     order = numpy.argsort(-lengths, kind="stable")
     falling = lengths[order]
     steps = numpy.arange(falling[0] if len(falling) else 0)
@@ -68,8 +64,7 @@ def pack_sentences(
     """Frame sentences and pack them.
 
     index (ndarray): The word type of each token of a text.
-    starts, lengths (ndarray): The first token, and the number of tokens, of each sentence of the
-        batch.
+    starts, lengths (ndarray): First token and number of tokens of each sentence of the batch.
     bos, eos (int): The word types of the boundaries.
     """
     packed = pack_sequences(lengths + 2)

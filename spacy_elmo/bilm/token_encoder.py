@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..torch_private import Product
 from .config import DICTIONARY_SPECIALS, N_CHARACTERS, BiLMConfig, CharCNNConfig
-from .lstm_layer import Product
 from .mixed_precision import COMPILED_PER_SIZE, product_dtype
 from .packing import to_device
 
@@ -40,7 +40,6 @@ def character_ids(
     Without a dictionary as bilm-tf does: lone surrogates have no UTF-8 form and are dropped. A
     token spelled exactly `<S>` or `</S>` is the sentence boundary.
 
-    tokens (Sequence[str]): The tokens.
     max_characters (int): Ids per token at most, the two word boundaries included.
     dictionary (Optional[Mapping]): The rows of Unicode characters and of `DICTIONARY_SPECIALS`, as
         in ELMoForManyLangs.
@@ -94,7 +93,6 @@ class CharCNN(nn.Module):
 
     Józefowicz et al. 2016, section 3.2; Peters et al. 2018, section 3.4; Che et al. 2018.
 
-    config (CharCNNConfig): The hyper-parameters.
     output_dim (int): P, width of the encoding.
     has_projection (bool): Whether a projection to output_dim ends it.
     vocabulary (Optional[Sequence[str]]): The words by row, if there are word embeddings. Must
@@ -165,7 +163,6 @@ class CharCNN(nn.Module):
     def forward(self, types: Sequence[str], products: Optional[Sequence[Product]] = None) -> Tensor:
         """Encode word types.
 
-        types (Sequence[str]): Their texts.
         products (Optional[Sequence]): What to compute `linears` with. None: with autograd.
         RETURNS (Tensor): Shape (types, P).
         """
@@ -245,11 +242,8 @@ class CharCNN(nn.Module):
 
 
 class WordEmbedding(nn.Module):
-    """One vector per word of a fixed vocabulary; unknown words share that of `<UNK>`.
-
-    vocabulary (Sequence[str]): The words by row. Must contain `<S>`, `</S>` and `<UNK>`.
-    output_dim (int): P, width of the vectors.
-    """
+    """One vector per word of a fixed vocabulary, which contains `<S>`, `</S>` and `<UNK>`: unknown
+    words share its vector."""
 
     boundaries = BOS, EOS
 

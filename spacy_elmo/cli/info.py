@@ -13,7 +13,6 @@ import typer
 from wasabi import msg
 
 from ..bilm import BiLM
-from ..bilm.lstm_layer import COMPILED_CELL
 from ..bilm.mixed_precision import bfloat16_is_faster, bfloat16_speed
 from ..component import Elmo
 from ..files import sha256
@@ -109,7 +108,7 @@ def _describe_processor(kernel: Kernel = "auto") -> dict[str, str]:
     name = "compiled C"
     if kernel != "torch" and find_spec("spacy_elmo.kernels._kernels") is None:
         name = "PyTorch (slower: there was no C compiler when the package was installed)"
-    elif load_kernels(COMPILED_CELL, kernel, torch.device("cpu"), torch.float32) is None:
+    elif load_kernels(kernel, torch.device("cpu"), torch.float32, torch.float32) is None:
         name = "PyTorch"
     choice = "use it" if bfloat16_is_faster() else "do without"
     speed = f"{bfloat16_speed():.2g} times as fast as float32"

@@ -20,9 +20,9 @@ import numpy
 import torch
 
 from ..bilm.config import N_CHARACTERS, BiLMConfig
-from ..bilm.forking import no_fork
 from ..bilm.model import BiLM
 from ..files import atomic_folder
+from ..parallel import no_fork
 from .options import read_given_files, write_options
 from .parameters import check_tensors, empty_model, stored_tensor, to_float32
 

@@ -21,10 +21,10 @@ from safetensors import torch as safetensors_torch
 from torch import Tensor
 
 from ..bilm.config import BiLMConfig
-from ..bilm.forking import no_fork
 from ..bilm.mixes import TrainedMix
 from ..bilm.model import BiLM
 from ..files import atomic_folder, save_tensors
+from ..parallel import no_fork
 from . import int8
 from .options import read_files_beside, write_options
 from .parameters import (

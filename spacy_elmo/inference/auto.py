@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from ..bilm.mixed_precision import bfloat16_is_faster
+from ..torch_private import has_quantized_products
 from .settings import Precision, Settings
 
 if TYPE_CHECKING:
@@ -39,8 +40,6 @@ def choose_precision(bilm: BiLM, settings: Settings) -> Settings:
     """Choose by the kind of device, for bfloat16 on a CPU by `bfloat16_is_faster`, and compare with
     float32 on a small sample.
 
-    bilm (BiLM): The network.
-    settings (Settings): With any precision.
     RETURNS (Settings): With the same precision for later weights of this network on this device.
     """
     from .session import Session  # It imports this file.
@@ -49,27 +48,26 @@ def choose_precision(bilm: BiLM, settings: Settings) -> Settings:
     key = bilm.device, settings.kernel
     if key not in chosen:
         trial = Settings("float32", type_cache_mb=0, kernel=settings.kernel)
-        precision: Precision = "float32"
-        exact = None
-        for candidate in _candidates(bilm.device):
-            exact = exact or Session(bilm, trial).embed(_SAMPLE)
+        chosen[key] = "float32"
+        candidates = _candidates(bilm.device)
+        exact = Session(bilm, trial).embed(_SAMPLE if candidates else [])
+        for candidate in candidates:
             vectors = Session(bilm, replace(trial, precision=candidate)).embed(_SAMPLE)
-            cosines = [F.cosine_similarity(*pair, dim=-1).min() for pair in zip(exact, vectors)]
+            cosines = (F.cosine_similarity(*pair, dim=-1).min() for pair in zip(exact, vectors))
             if min(cosines) >= MIN_COSINE:
-                precision = candidate
+                chosen[key] = candidate
                 break
-        logger.info("precision 'auto': the biLM runs in %s on %s", precision, bilm.device)
-        chosen[key] = precision
+        logger.info("precision 'auto': the biLM runs in %s on %s", chosen[key], bilm.device)
     return replace(settings, precision=chosen[key])
 
 
 def _candidates(device: torch.device) -> list[Precision]:
     """RETURNS (list): What may be faster than float32, the fastest first. int8 does not reach
     `MIN_COSINE`."""
-    if device.type == "cpu" and bfloat16_is_faster():
-        return ["bfloat16"]
-    if device.type == "cpu" and "fbgemm" in torch.backends.quantized.supported_engines:
-        return ["float16"]
+    if device.type == "cpu":
+        if bfloat16_is_faster():
+            return ["bfloat16"]
+        return ["float16"] if has_quantized_products() else []
     if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0):
         return ["bfloat16", "tf32"]
     return []

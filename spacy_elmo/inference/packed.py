@@ -10,17 +10,11 @@ import torch
 from torch import Tensor
 
 from ..bilm.int8 import Int8Weight
-from ..bilm.lstm_layer import (
-    COMPILED_CELL,
-    FORGET_BIAS,
-    LayerProducts,
-    Product,
-    lstm_step,
-    run_layer,
-)
-from ..bilm.model import TRITON_LSTM, BiLSTM, LSTMLayer
+from ..bilm.lstm_layer import LayerProducts, add_forget_bias, lstm_step, run_layer
+from ..bilm.model import BiLSTM, LSTMLayer
 from ..bilm.token_encoder import CharCNN, WordEmbedding
 from ..kernels import load_kernels
+from ..torch_private import Product
 from .linear import pack_linear
 from .settings import Precision, Settings
 
@@ -59,25 +53,16 @@ def pack_bilm(
             weight = Int8Weight.quantize(weight).dequantize()
         low = _char_precision(precision, weight)
         char_products.append(pack_linear(weight, bias, low, many_rows=True))
+    bias = lstm.forward_layers[0].gate_bias
+    on_cpu, dtype = bias.device.type == "cpu", bias.dtype
+    product_dtype = torch.bfloat16 if precision == "bfloat16" else dtype
+    cell = load_kernels(settings.kernel, bias.device, product_dtype, dtype, batched=not on_cpu)
     layers: list[list[Callable[..., None]]] = []
     for pair in zip(lstm.forward_layers, lstm.backward_layers):
-        bias = pair[0].gate_bias
-        dtype = torch.bfloat16 if precision == "bfloat16" else bias.dtype
-        kernels = load_kernels(TRITON_LSTM, settings.kernel, bias.device, dtype, config)
-        if kernels is not None:
-            parts = [(one.gate_weight, one.gate_bias, one.projection_weight) for one in pair]
-            weights = kernels.Weights.cast(parts, dtype)
-            max_rows = _GATE_BYTES_GPU // (2 * 4 * config.dim * dtype.itemsize)
-            run = partial(kernels.run_layer, weights=weights, max_rows=max_rows, config=config)
-            layers.append([run])
-        else:
-            # On a GPU, both directions in one batched product.
-            groups = zip(pair) if bias.device.type == "cpu" else [pair]
-            cell = load_kernels(
-                COMPILED_CELL, settings.kernel, bias.device, dtype, weight_dtype=bias.dtype
-            )
-            products = [_pack_layer(group, precision, cell) for group in groups]
-            layers.append([partial(run_layer, products=one, config=config) for one in products])
+        # On a GPU, both directions in one batched product.
+        groups = zip(pair) if on_cpu else [pair]
+        products = [_pack_layer(group, precision, cell) for group in groups]
+        layers.append([partial(run_layer, products=one, config=config) for one in products])
     return PackedBiLM(char_products, layers)
 
 
@@ -96,14 +81,10 @@ def _char_precision(precision: Precision, weight: Tensor) -> Precision:
 
 
 def _pack_layer(layers: Sequence[LSTMLayer], precision: Precision, cell: Any) -> LayerProducts:
-    """Pack one direction, or both for batched products.
-
-    cell (Optional[module]): `compiled_cell`, if it is to run.
-    """
+    """Pack one direction, or both for batched products, with the kernels that run its cells."""
     pack = partial(pack_linear, precision=precision, keep_type=cell is not None)
-    bias = _gather([layer.gate_bias for layer in layers]).clone()
+    bias = add_forget_bias(_gather([layer.gate_bias for layer in layers]))
     dim, width = bias.shape[-1] // 4, layers[0].widths[0]
-    bias[..., 2 * dim : 3 * dim] += FORGET_BIAS
     inputs, recurrent, projection = map(_gather, zip(*(layer.matrices() for layer in layers)))
     # Packing helps the inputs' product, too, though less than the recurrent one: it sees the rows
     # of many steps at once. It is worth a second copy of the weights while they are small.

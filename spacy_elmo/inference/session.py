@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Optional
 from weakref import WeakKeyDictionary
 
@@ -14,18 +16,17 @@ import numpy
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.weak import WeakIdRef
 
-from ..bilm.forking import no_fork
+from .. import torch_private
 from ..bilm.int8 import Int8Weight, named_weights
-from ..bilm.lstm_layer import LayerState, Product
+from ..bilm.lstm_layer import LayerState
 from ..bilm.packing import PackedBatch, pack_sentences, split_sentences, to_device
-from ..bilm.threads import start
 from ..bilm.validation import check_batch
+from ..parallel import no_fork, start
+from ..torch_private import TF32_PRODUCTS, Product
 from .auto import choose_precision
-from .linear import inference
 from .packed import PackedBiLM, pack_bilm
-from .settings import Settings, check_precision
+from .settings import Precision, Settings, check_precision
 from .type_cache import LOCK, TypeCache
 
 if TYPE_CHECKING:
@@ -46,10 +47,7 @@ class Session:
     when the weights change. Several threads may use one session.
 
     bilm (BiLM): The network. Weights that are not packed are read from its tensors.
-    settings (Settings): How to run it.
     RAISES (ValueError): If the precision is not for the device of the weights.
-
-    The attribute `trained_mix` is that of the biLM.
     """
 
     def __init__(self, bilm: BiLM, settings: Settings) -> None:
@@ -73,7 +71,7 @@ class Session:
         self, types: Sequence[str], index: numpy.ndarray, lengths: Sequence[int] | numpy.ndarray
     ) -> Iterator[tuple[numpy.ndarray, Tensor]]:
         """Run the biLM over sentences of similar length, one batch after the other. On a CPU, both
-        directions of some batches run side by side (see `threads`).
+        directions of some batches run side by side (see `parallel`).
 
         types (Sequence[str]): Distinct word types.
         index (ndarray): The type of each token, all sentences concatenated, shape (tokens,).
@@ -93,8 +91,7 @@ class Session:
             self._grow_states(len(sizes))
         # On a GPU, batched products serve both directions at once.
         groups = [[0, 1]] if len(packed.lstm[0]) == 1 else [[0], [1]]
-        # While the caller uses a batch, and one direction is slower than the other, the threads
-        # have another batch to run.
+        # Later batches start early, so that no thread idles while the caller uses a batch.
         n_ahead = min(torch.get_num_threads() // 2, _MAX_AHEAD) if len(groups) > 1 else 0
         running: deque[tuple[numpy.ndarray, Tensor, list[Callable[[], None]]]] = deque()
         for numbers in [*split_sentences(sizes, self._max_tokens), *[None] * n_ahead]:
@@ -155,21 +152,14 @@ class Session:
         trains a biLM changes nearly all weights, and reading all would take as long as a batch."""
         with no_fork(), self._lock:
             if self._checksum is None:
-                self._checksum = self._compute_checksum()
+                checksum = hashlib.blake2b(digest_size=16)
+                parts = ("token_encoder", self._token_encoder), ("lstm", self._lstm)
+                for name, weight in chain(*(named_weights(part, name) for name, part in parts)):
+                    sample = sampled(weight, max(1, weight.numel() // _CHECKSUM_SAMPLE))
+                    shape = f"{name} {tuple(weight.shape)}"
+                    checksum.update(shape.encode() + sample.numpy().tobytes())
+                self._checksum = checksum.hexdigest()
             return self._checksum
-
-    def _compute_checksum(self) -> str:
-        checksum = hashlib.blake2b(digest_size=16)
-        for prefix, module in (("token_encoder", self._token_encoder), ("lstm", self._lstm)):
-            for name, weight in named_weights(module, prefix):
-                step = max(1, weight.numel() // _CHECKSUM_SAMPLE)
-                if isinstance(weight, Int8Weight):
-                    sample = weight.sample(step)
-                else:
-                    sample = weight.reshape(-1)[::step].float().cpu()
-                shape = f"{name} {tuple(weight.shape)}"
-                checksum.update(shape.encode() + sample.numpy().tobytes())
-        return checksum.hexdigest()
 
     def _encode(self, products: list[Product], types: Sequence[str]) -> Tensor:
         """RETURNS (Tensor): Shape (types, P)."""
@@ -193,8 +183,7 @@ class Session:
         sentences: numpy.ndarray,
         directions: list[int],
     ) -> None:
-        """Run one batch in one direction, or in both by batched products. The directions never see
-        each other.
+        """Run one batch in one direction, or in both by batched products.
 
         vectors (Tensor): The encodings of all types, shape (types, P).
         result (Tensor): Takes all layers, shape (L+1, tokens, 2P): the halves of the directions.
@@ -245,8 +234,30 @@ class Session:
             return self._packed
 
 
-# The version of the weights and of the mix that came with them, and the sessions by settings.
-_SESSIONS: WeakKeyDictionary[BiLM, tuple[tuple, dict[Settings, Session]]] = WeakKeyDictionary()
+def sampled(weight: Tensor | Int8Weight, step: int) -> Tensor:
+    """RETURNS (Tensor): Every `step`-th number of a weight, in float32 on a CPU."""
+    if isinstance(weight, Int8Weight):
+        return weight.sample(step)
+    return weight.reshape(-1)[::step].float().cpu()
+
+
+@contextlib.contextmanager
+def inference(precision: Precision, device: torch.device) -> Iterator[None]:
+    """A context in which a biLM runs: without autograd, with products of the precision that was
+    asked for, whatever `torch.autocast` or the process's settings say around it. No other thread
+    forks the process meanwhile."""
+    with no_fork(), torch.inference_mode(), contextlib.ExitStack() as contexts:
+        if torch.amp.is_autocast_available(device.type):  # Not on PyTorch's meta device.
+            contexts.enter_context(torch.autocast(device.type, enabled=False))
+        if precision == "tf32" and device.type != "cpu":
+            contexts.enter_context(TF32_PRODUCTS)
+        yield
+
+
+# The version of the weights and of the mix that came with them, the parameters, which keeps their
+# `id` from being used again, and the sessions by settings.
+_SESSIONS: WeakKeyDictionary[BiLM, tuple[Any, list[Tensor], dict[Settings, Session]]]
+_SESSIONS = WeakKeyDictionary()
 
 
 def current_session(bilm: BiLM, settings: Settings = Settings()) -> Session:
@@ -258,25 +269,26 @@ def current_session(bilm: BiLM, settings: Settings = Settings()) -> Session:
     inference tensor: a biLM with such weights (moved or read in `torch.inference_mode`) gets a new
     session at every call.
 
-    bilm (BiLM): The network.
-    settings (Settings): How to run it.
     RETURNS (Session): The same one until the weights change. Sessions of other settings are kept
         beside it until then.
     RAISES (ValueError): If the precision is not for the device of the weights.
     """
     if settings.precision == "auto":  # It may run the biLM: not within `no_fork`.
         settings = choose_precision(bilm, settings)
-    weights = tuple(
-        (WeakIdRef(p), p.data_ptr(), object() if p.is_inference() else p._version)
-        for p in bilm.parameters()
-    )
+    parameters: list[Tensor] = list(bilm.parameters())
+    changes = torch_private.CHANGES
+    weights = [
+        # An object equals no other: without a count, every call reads the weights again.
+        (id(p), p.data_ptr(), object() if p.is_inference() else getattr(p, changes, object()))
+        for p in parameters
+    ]
     version = bilm.n_invalidations, bilm.trained_mix, weights
     with no_fork(), LOCK:
-        last_version, sessions = _SESSIONS.get(bilm, ((), {}))
+        last_version, _, sessions = _SESSIONS.get(bilm, (None, [], {}))
         if last_version != version:
             # Free the old ones before the new one packs its weights.
             sessions.clear()
-            _SESSIONS[bilm] = version, sessions
+            _SESSIONS[bilm] = version, parameters, sessions
         if settings not in sessions:
             sessions[settings] = Session(bilm, settings)
         return sessions[settings]
@@ -288,4 +300,4 @@ def release_session(bilm: BiLM, settings: Settings) -> None:
         if settings.precision == "auto":
             settings = choose_precision(bilm, settings)
         with no_fork(), LOCK:
-            _SESSIONS[bilm][1].pop(settings, None)
+            _SESSIONS[bilm][-1].pop(settings, None)

@@ -30,9 +30,10 @@ class Settings:
     type_cache_mb (float): Bound of the encodings of word types that are kept, in MiB.
     stateful (bool): Carry each row's LSTM state from one call to the next, as older
         implementations do: row i continues from row i of the last call. For comparisons only.
-    kernel (str): What runs the LSTMs. "auto": on a CPU the compiled kernels, if there was a C
-        compiler at installation; on a GPU Triton, if it is installed; if they give the results of
-        PyTorch. "torch": PyTorch alone. "triton": Triton on any GPU, without a comparison.
+    kernel (str): What runs the LSTMs, and the loss of a pretraining. "auto": on a CPU the compiled
+        kernels, if there was a C compiler at installation; on a GPU PyTorch. "torch": PyTorch
+        alone. "triton": on a GPU Triton's kernels, which are experimental: no GPU has run them yet.
+        Kernels that do not give PyTorch's results at first use are left out, with a warning.
     RAISES (ValueError): If a value is impossible on any device.
     """
 
@@ -43,21 +44,12 @@ class Settings:
     kernel: Kernel = "auto"
 
     def __post_init__(self) -> None:
-        if self.precision not in get_args(Precision):
-            raise ValueError(
-                f"unknown precision {self.precision!r}: choose one of "
-                f"{', '.join(get_args(Precision))}"
-            )
-        if self.kernel not in get_args(Kernel):
-            raise ValueError(
-                f"unknown kernel {self.kernel!r}: choose one of {', '.join(get_args(Kernel))}"
-            )
-        if self.max_tokens_per_batch is not None and self.max_tokens_per_batch < 1:
-            raise ValueError(
-                f"max_tokens_per_batch must be 1 or more, found {self.max_tokens_per_batch}"
-            )
-        if self.type_cache_mb < 0:
-            raise ValueError(f"type_cache_mb must be 0 or more, found {self.type_cache_mb}")
+        for name, choices in (("precision", get_args(Precision)), ("kernel", get_args(Kernel))):
+            if (value := getattr(self, name)) not in choices:
+                raise ValueError(f"unknown {name} {value!r}: choose one of {', '.join(choices)}")
+        for name, least in (("max_tokens_per_batch", 1), ("type_cache_mb", 0)):
+            if (value := getattr(self, name)) is not None and value < least:
+                raise ValueError(f"{name} must be {least} or more, found {value}")
 
     def max_tokens(self, device: torch.device) -> int:
         """RETURNS (int): `max_tokens_per_batch` for a device. On a GPU, computing a step must take

@@ -10,13 +10,13 @@ import numpy
 import torch
 from torch import Tensor
 
-from ..bilm.forking import no_fork
 from ..bilm.packing import to_device
+from ..parallel import no_fork
 
 # Guards type caches and the list of sessions. Held within `no_fork`, and only for microseconds.
 LOCK = threading.RLock()
 
-# Of an entry: a dictionary entry and a row number; the header of a text; one of its characters.
+# Bytes of a dictionary entry and a row number; of the header of a text; of one of its characters.
 # The present size of a text would not do: it grows when somebody asks for its UTF-8.
 _ENTRY_BYTES = 120
 _TEXT_BYTES = 76
@@ -24,11 +24,9 @@ _CHARACTER_BYTES = 4
 
 
 class TypeCache:
-    """Encodings of word types, bounded in bytes. Without context a token's encoding depends on its
-    text alone, and in running text most tokens are repeats: the character CNN has to read a type
-    only once. A full cache starts again: the frequent types are back after a few sentences.
-
-    Threads may share it.
+    """Encodings of word types, bounded in bytes. A token's encoding depends on its text alone, and
+    in running text most tokens are repeats. A full cache starts again: the frequent types are back
+    after a few sentences. Threads may share it.
 
     max_bytes (int): Bound on vectors, texts and book-keeping together. 0: never keep anything.
     """

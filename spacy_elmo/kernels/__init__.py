@@ -1,15 +1,14 @@
-"""Which kernels run: this package's own, or PyTorch's.
+"""Kernels that run instead of PyTorch's operators: C on a CPU, Triton on a GPU (experimental).
 
-On a GPU these are Triton's. Triton is no dependency; where it is installed, its kernels are
-compiled for the GPU at hand. On a CPU they are C, which is built if there is a compiler.
-Nobody may have tried them on this machine before: so they are compared with the plain path first.
+They may never have run on this machine, or on such a machine. So their results are compared with
+PyTorch's at first use. What is deleted from `MODULES` is not used any more.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Hashable
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -18,6 +17,13 @@ import torch
 
 Kernel = Literal["auto", "torch", "triton"]
 
+# For each type of device a module, and what it needs. A module has `forward` and `backward` for the
+# cell of an LSTM, as in `compiled`, and `max_error`; for a CPU, also `softmax_gradient`.
+MODULES = {
+    "cpu": (f"{__package__}.compiled", f"{__package__}._kernels"),
+    "cuda": (f"{__package__}.triton_cell", "triton"),
+}
+
 # How much results may differ. In bfloat16, rounding decides for some values on which side of a clip
 # they are, and there the gradient jumps.
 _TOLERANCE = {torch.float32: 0.005, torch.bfloat16: 0.1}
@@ -25,55 +31,82 @@ _TOLERANCE = {torch.float32: 0.005, torch.bfloat16: 0.1}
 
 @cache
 def load_kernels(
-    name: str,
     kernel: Kernel,
     device: torch.device,
     dtype: torch.dtype,
-    *settings: Hashable,
-    weight_dtype: torch.dtype = torch.float32,
+    weight_dtype: torch.dtype,
+    batched: bool = False,
 ) -> Any:
-    """Import a module of kernels, if they are to run. The answer is kept.
+    """Import the module of kernels for a device, if they are to run. The answer is kept.
 
-    name (str): The module: `compiled_NAME` is for CPUs, `triton_NAME` for all other devices. Its
-        `max_error(device, dtype, *settings)` compares a small batch with the plain path.
-    kernel (str): "auto": on a CPU, if they were built, or on a CUDA device, if Triton is installed;
-        and if the results agree. If they do not, a warning says so. "triton": on any device but a
-        CPU, where it means "auto". "torch": never.
+    kernel (str): "auto": C on a CPU, PyTorch on other devices. "triton": Triton on a GPU. Both only
+        if the results agree with PyTorch's; if not, a warning says so. "torch": PyTorch.
     dtype (dtype): The type of products.
-    weight_dtype (dtype): The type of weights, cells and losses. Compiled kernels are for float32:
-        they get addresses, and would read and write past the end of anything narrower.
-    RETURNS (Optional[module]): None for the plain path.
+    weight_dtype (dtype): The type of weights, cells and losses. Kernels are for float32: C gets
+        addresses, and would read and write past the end of anything narrower.
+    batched (bool): Both directions of a layer are in one tensor, which C does not read.
+    RETURNS (Optional[module]): None for PyTorch's operators.
     """
     on_cpu = device.type == "cpu"
-    if kernel == "torch" or on_cpu != name.rpartition(".")[2].startswith("compiled"):
+    if kernel == "torch" or (batched if on_cpu else kernel != "triton"):
         return None
-    if not on_cpu and kernel == "triton":
-        if find_spec("triton") is None:
-            raise ValueError(
-                'kernel = "triton", but Triton is not installed: pip install triton, or set '
-                'kernel = "auto"'
-            )
-        return import_module(name)
-    fits = weight_dtype == torch.float32 if on_cpu else device.type == "cuda"
-    required = f"{__package__}._kernels" if on_cpu else "triton"
-    if not fits or dtype not in _TOLERANCE or find_spec(required) is None:
+    name, required = MODULES.get("cpu" if on_cpu else "cuda", ("", ""))
+    if not name or weight_dtype != torch.float32 or dtype not in _TOLERANCE:
         return None
+    if find_spec(required) is None:
+        if on_cpu:
+            return None
+        raise ValueError(
+            'kernel = "triton", but Triton is not installed: pip install triton, or set '
+            'kernel = "auto"'
+        )
+    return _compared(name, device, dtype)
+
+
+def _compared(name: str, device: torch.device, dtype: torch.dtype) -> Any:
+    """RETURNS (Optional[module]): None, with a warning, if its results are not PyTorch's."""
     try:
-        kernels = import_module(name)
-        error = kernels.max_error(device, dtype, *settings)
+        module = import_module(name)
+        # PyTorch's meta device has no values.
+        error = 0.0 if device.type == "meta" else module.max_error(device, dtype)
         if error <= _TOLERANCE[dtype]:
-            return kernels
+            return module
         reason = f"a result differs by {100 * error:.3g}%"
     except torch.OutOfMemoryError:
         raise
-    except Exception as error:  # Of Triton, its compiler, or the driver.
+    except Exception as error:  # Triton, its compiler, or the driver fails.
         reason = f"{type(error).__name__}: {error}"
     warnings.warn(
         f"the kernels of {name} do not work on {device} ({reason}): PyTorch's are used, "
         'which are slower; kernel = "torch" chooses them without a warning',
-        stacklevel=2,
+        stacklevel=3,
     )
     return None
+
+
+def cell_error(module: Any, device: torch.device, dtype: torch.dtype, *directions: int) -> float:
+    """RETURNS (float): How much a small step of a cell, forward and backward, differs from
+    PyTorch's; see `relative_error`."""
+    n, dim, clip = 3, 37, 0.5
+    generator = torch.Generator().manual_seed(0)
+    with torch.inference_mode(False), torch.enable_grad():
+        draw = partial(torch.randn, generator=generator, dtype=torch.float32, device="cpu")
+        kinds = (4 * dim, dtype), (dim, torch.float32), (dim, dtype), (dim, torch.float32)
+        gates, c_previous, d_hidden, d_c = (
+            draw(*directions, n, width).to(device, kind) for width, kind in kinds
+        )
+        leaves = [gates.double().requires_grad_(), c_previous.double().requires_grad_()]
+        i, j, f, o = leaves[0].chunk(4, dim=-1)
+        cells = (i.sigmoid() * j.tanh() + leaves[1] * f.sigmoid()).clamp(-clip, clip)
+        output = o.sigmoid() * cells.tanh()
+        expected = torch.autograd.grad([output, cells], leaves, [d_hidden.double(), d_c.double()])
+    half, c, hidden, again = gates / 2, *(torch.empty_like(x) for x in (d_c, d_hidden, d_hidden))
+    module.forward(half, half.clone(), c_previous, c, hidden, clip, keep_gates=True)
+    d_bias = c.new_zeros(*directions, math.ceil(n / module.BIAS_ROWS), 4 * dim)
+    d_gates = torch.empty_like(half)
+    module.backward(half, c_previous, c, d_hidden, d_c, d_bias, d_gates, again, clip)
+    wanted = output.detach(), output.detach(), cells.detach(), *expected, expected[0].sum(-2)
+    return relative_error(zip(wanted, (hidden, again, c, d_gates, d_c, d_bias.sum(-2))))
 
 
 def relative_error(pairs: Any) -> float:

@@ -1,8 +1,9 @@
-"""One step of an LSTM layer on a GPU without its matrix products: two Triton kernels.
+"""The cell of an LSTM on a GPU, forward and backward: two Triton kernels. Experimental: no GPU has
+run them yet; tests interpret them on a CPU.
 
 Each reads every gate and cell once and writes it once, which is what limits the speed, for both
 directions in one launch. Gates, outputs and their gradients are in bfloat16 or float32, cells and
-the gradients of cells in float32, and so is all arithmetic.
+their gradients in float32, and so is all arithmetic.
 
 The kernels are operators of PyTorch (`torch.ops.spacy_elmo`): profilers see them, and on meta
 tensors they do nothing. Importing this file needs Triton.
@@ -13,6 +14,7 @@ tensors they do nothing. Importing this file needs Triton.
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Callable, Optional
 
 import torch
@@ -20,9 +22,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# Cells of one program, and, in the backward pass, the rows that it goes through: the more, the less
-# is read and written for the gradient of the bias.
-BLOCK, ROWS = 1024, 8
+from . import cell_error
+
+# Cells of one program, and, in the backward pass, the rows that it goes through, which share a row
+# of `d_bias`: the more, the less is read and written for it.
+BLOCK, BIAS_ROWS = 1024, 8
 
 
 def n_warps(block: int) -> int:
@@ -72,23 +76,19 @@ def _store_gates(gates, i, j, f, o, H: tl.constexpr, inside):
 
 @triton.jit
 def forward_kernel(
-    gates,
-    c_previous,
-    c,
-    hidden,
-    gates_stride,  # From direction to direction; rows are contiguous.
-    c_previous_stride,
-    c_stride,
-    hidden_stride,
-    clip,
-    KEEP_GATES: tl.constexpr,
-    H: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    gates, addend, c_previous, c, hidden,
+    gates_stride, addend_stride, c_previous_stride, c_stride, hidden_stride,
+    clip, KEEP_GATES: tl.constexpr, H: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    # Strides are from direction to direction; rows are contiguous. `addend` may be None.
     direction, row, cell = _place(H, BLOCK)
     inside = cell < H
     gate = gates + direction * gates_stride + row * (4 * H) + cell
     i, j, f, o = _load_gates(gate, H, inside)
+    if addend is not None:
+        added = addend + direction * addend_stride + row * (4 * H) + cell
+        i_added, j_added, f_added, o_added = _load_gates(added, H, inside)
+        i, j, f, o = i + i_added, j + j_added, f + f_added, o + o_added
     i, j, f, o = _sigmoid(i), _tanh(j), _sigmoid(f), _sigmoid(o)
     value = i * j + f * _load(c_previous + direction * c_previous_stride + row * H + cell, inside)
     if clip is not None:
@@ -101,25 +101,11 @@ def forward_kernel(
 
 @triton.jit
 def backward_kernel(
-    gates,
-    c_previous,
-    c,
-    d_hidden,
-    d_c,
-    d_bias,
-    d_gates,
-    gates_stride,
-    c_previous_stride,
-    c_stride,
-    d_hidden_stride,
-    d_c_stride,
-    d_bias_stride,
-    clip,
-    n,
-    H: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    gates, c_previous, c, d_hidden, d_c, d_bias, d_gates, hidden,
+    gates_stride, c_previous_stride, c_stride, d_hidden_stride,
+    d_c_stride, d_bias_stride, d_gates_stride, hidden_stride,
+    clip, n, H: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     direction, group, cell = _place(H, BLOCK)
     # Sums over these rows, of the later steps so far.
     bias = d_bias + direction * d_bias_stride + group * (4 * H) + cell
@@ -127,8 +113,8 @@ def backward_kernel(
     for number in range(ROWS):
         row = group * ROWS + number
         inside = (cell < H) & (row < n)
-        gate = direction * gates_stride + row * (4 * H) + cell
-        i, j, f, o = _load_gates(gates + gate, H, inside)
+        gate = row * (4 * H) + cell
+        i, j, f, o = _load_gates(gates + direction * gates_stride + gate, H, inside)
         value = _load(c + direction * c_stride + row * H + cell, inside)
         previous = _load(c_previous + direction * c_previous_stride + row * H + cell, inside)
         d_h = _load(d_hidden + direction * d_hidden_stride + row * H + cell, inside)
@@ -140,7 +126,9 @@ def backward_kernel(
         d_i, d_j = d * j * i * (1 - i), d * i * (1 - j * j)
         d_f, d_o = d * previous * f * (1 - f), d_h * tanh * o * (1 - o)
         tl.store(d_cell, d * f, inside)
-        _store_gates(d_gates + gate, d_i, d_j, d_f, d_o, H, inside)
+        tl.store(hidden + direction * hidden_stride + row * H + cell, tanh * o, inside)
+        d_gate = d_gates + direction * d_gates_stride + gate
+        _store_gates(d_gate, d_i, d_j, d_f, d_o, H, inside)
         d_i_sum, d_j_sum = d_i_sum + d_i, d_j_sum + d_j
         d_f_sum, d_o_sum = d_f_sum + d_f, d_o_sum + d_o
     _store_gates(bias, d_i_sum, d_j_sum, d_f_sum, d_o_sum, H, cell < H)
@@ -167,67 +155,49 @@ def operator(schema: str) -> Callable[[Callable], Any]:
     return register
 
 
-def _launch(kernel: Any, n: int, dim: int, *args: Any, **constants: int) -> None:
-    """Launch a kernel for n rows, or groups of rows, of both directions."""
+def _launch(kernel: Any, rows_each: int, tensors: Any, *args: Any, **constants: int) -> None:
+    """Launch a kernel for all rows of some directions, `rows_each` to a program.
+
+    tensors (Sequence): The third one is the cells, of shape (directions, n, H) or (n, H).
+    """
+    *directions, n, dim = tensors[2].shape
+    strides = [0 if x is None or not directions else x.stride(0) for x in tensors]
     block = min(BLOCK, triton.next_power_of_2(dim))
-    grid = n * triton.cdiv(dim, block), 2
-    kernel[grid](*args, H=dim, BLOCK=block, num_warps=n_warps(block), **constants)
+    grid = triton.cdiv(n, rows_each) * triton.cdiv(dim, block), *(directions or [1])
+    constants |= {"H": dim, "BLOCK": block, "num_warps": n_warps(block)}
+    kernel[grid](*tensors, *strides, *args, **constants)
 
 
 @operator(
-    "cell_forward(Tensor(a!) gates, Tensor c_previous, float? clip, bool keep_gates, *, "
-    "Tensor(b!) c, Tensor(c!) hidden) -> ()"
+    "cell_forward(Tensor(a!) gates, Tensor? addend, Tensor c_previous, Tensor(b!) c, "
+    "Tensor(c!) hidden, float? clip, bool keep_gates=False) -> ()"
 )
-def cell_forward(
+def forward(
     gates: Tensor,
+    addend: Optional[Tensor],
     c_previous: Tensor,
-    clip: Optional[float],
-    keep_gates: bool,
-    *,
     c: Tensor,
     hidden: Tensor,
+    clip: Optional[float],
+    keep_gates: bool = False,
 ) -> None:
-    """One step without the products.
-
-    gates (Tensor): Before the activation, in the order i, j (candidate), f, o, shape (2, n, 4H).
-    c_previous (Tensor): The cells before the step, shape (2, n, H).
-    clip (Optional[float]): Of the cells.
-    keep_gates (bool): Write the activations over the gates.
-    c (Tensor): Takes the cells after the step; may be c_previous.
-    hidden (Tensor): Takes the output, shape (2, n, H).
-    """
-    tensors = gates, c_previous, c, hidden
-    strides = [x.stride(0) for x in tensors]
-    _, n, dim = c.shape
-    _launch(forward_kernel, n, dim, *tensors, *strides, clip, keep_gates)
+    """As `compiled.forward`, also for tensors of several directions, whose rows have no gaps."""
+    tensors = gates, addend, c_previous, c, hidden
+    _launch(forward_kernel, 1, tensors, clip, keep_gates)
 
 
 @operator(
-    "cell_backward(Tensor gates, Tensor c_previous, Tensor c, Tensor d_hidden, float? clip, "
-    "Tensor(a!) d_c, Tensor(b!) d_bias, *, Tensor(c!) d_gates) -> ()"
+    "cell_backward(Tensor gates, Tensor c_previous, Tensor c, Tensor d_hidden, Tensor(a!) d_c, "
+    "Tensor(b!) d_bias, Tensor(c!) d_gates, Tensor(d!) hidden, float? clip) -> ()"
 )
-def cell_backward(
-    gates: Tensor,
-    c_previous: Tensor,
-    c: Tensor,
-    d_hidden: Tensor,
-    clip: Optional[float],
-    d_c: Tensor,
-    d_bias: Tensor,
-    *,
-    d_gates: Tensor,
-) -> None:
-    """Go back through `cell_forward`.
+def backward(*args: Any) -> None:
+    """As `compiled.backward`, also for several directions. `d_bias` has a row for each BIAS_ROWS
+    rows of the others."""
+    *tensors, clip = args
+    n = tensors[2].shape[-2]
+    _launch(backward_kernel, BIAS_ROWS, tensors, clip, n, ROWS=BIAS_ROWS)
 
-    gates (Tensor): After the activation, shape (2, n, 4H).
-    d_hidden (Tensor): The gradient of the output, shape (2, n, H).
-    d_c (Tensor): That of the cells after the step; becomes that of the cells before it.
-    d_bias (Tensor): To which that of the bias is added, in groups of ROWS rows, shape
-        (2, n / ROWS or more, 4H).
-    d_gates (Tensor): Takes that of the gates before the activation; of the strides of `gates`.
-    """
-    tensors = gates, c_previous, c, d_hidden, d_c, d_bias
-    strides = [x.stride(0) for x in tensors]
-    _, n, dim = c.shape
-    n_groups = triton.cdiv(n, ROWS)
-    _launch(backward_kernel, n_groups, dim, *tensors, d_gates, *strides, clip, n, ROWS=ROWS)
+
+def max_error(device: torch.device, dtype: torch.dtype) -> float:
+    """RETURNS (float): See `cell_error`."""
+    return cell_error(sys.modules[__name__], device, dtype, 2)

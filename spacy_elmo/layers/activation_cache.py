@@ -15,7 +15,7 @@ from typing import IO, Any, Optional, Union
 import numpy
 from spacy.util import registry
 
-from ..bilm.forking import no_fork
+from ..parallel import no_fork
 
 # Bound of what is remembered of sequences that came once.
 _MAX_SEEN = 2**20

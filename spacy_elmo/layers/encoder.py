@@ -17,11 +17,11 @@ from thinc.api import Model, Ops, Optimizer, PyTorchShim, Shim, torch2xp, xp2tor
 from thinc.types import ArgsKwargs, Floats3d
 
 from ..bilm import BiLM
-from ..bilm.forking import no_fork
 from ..bilm.mixed_precision import usable_mixed_precision
 from ..formats import safetensors_format
 from ..inference import Session, Settings, current_session, release_session
 from ..inference.settings import Precision, check_precision
+from ..parallel import no_fork
 from ..segmenters import Segmenter, Sequences
 from .activation_cache import ActivationCache
 from .batch_layers import BatchLayers

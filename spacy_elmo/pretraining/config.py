@@ -200,10 +200,7 @@ class SystemConfig:
     """The machine.
 
     seed (int): Decides weights, order and dropout.
-    kernel (str): What computes LSTMs and losses. "auto": on a CPU the compiled kernels, if there
-        was a C compiler at installation; on a GPU Triton (LSTMs alone), if it is installed; if they
-        give the results of PyTorch. "torch": PyTorch alone. "triton": Triton on any GPU, without a
-        comparison.
+    kernel (str): See `Settings`.
     """
 
     seed: Count = 0

@@ -14,9 +14,7 @@ import torch
 
 from ..bilm.lstm_layer import LayerState
 from ..bilm.mixed_precision import autocast, usable_mixed_precision
-from ..bilm.model import TRITON_LSTM
-from ..inference.linear import TF32_PRODUCTS
-from ..kernels import load_kernels
+from ..torch_private import TF32_PRODUCTS
 from .batches import EpochBatches
 from .config import OptimizerConfig, PretrainingConfig
 from .distributed import broadcast, rank, sum_gradients, sum_over_processes, world_size
@@ -55,10 +53,6 @@ class Updater:
         self.tf32: Any = contextlib.nullcontext()
         if device.type != "cpu":
             self.tf32 = TF32_PRODUCTS
-            # Before that rounds what kernels are compared with; evaluations are in float32.
-            lstm = model.bilm.lstm
-            for dtype in {torch.float32, torch.bfloat16 if mixed_precision else torch.float32}:
-                load_kernels(TRITON_LSTM, lstm.kernel, device, dtype, lstm.config)
 
     @property
     def learn_rate(self) -> float:

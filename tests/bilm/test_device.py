@@ -13,7 +13,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from spacy_elmo.bilm import BiLM, BiLMConfig, CharCNNConfig, LSTMConfig
-from spacy_elmo.bilm.mixes import ScalarMix
 from spacy_elmo.inference import Settings, current_session
 
 from ..conftest import TINY, TINY_WORDS, WORDS
@@ -54,16 +53,6 @@ def test_inference_stays_on_the_device(config: BiLMConfig, precision: str, state
         for tokens, layers in zip(SENTENCES, session.embed(SENTENCES), strict=True):
             assert layers.shape == (3, len(tokens), config.output_dim)
             assert (layers.device.type, layers.dtype) == ("meta", torch.float32)
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_mixes_stay_on_the_device(precision: str):
-    session = current_session(on_device(ORIGINAL), Settings(precision))
-    mix = ScalarMix(3).to("meta")
-    for _, layers in session.batches(["the", "bank"], numpy.array([0, 1, 0]), [2, 0, 1]):
-        mixed = mix(layers)
-        assert (layers.shape, mixed.shape) == ((3, 3, 1024), (3, 1024))
-        assert layers.device.type == mixed.device.type == "meta"
 
 
 @pytest.mark.parametrize("config", [ORIGINAL, TINY_WORDS], ids=["original", "words"])

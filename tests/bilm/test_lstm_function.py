@@ -7,31 +7,45 @@ import pytest
 import torch
 
 from spacy_elmo.bilm.config import LSTMConfig
-from spacy_elmo.bilm.lstm_function import FORGET_BIAS, LSTMFunction
+from spacy_elmo.bilm.lstm_function import batched, side_by_side, train_layer
+from spacy_elmo.bilm.lstm_layer import FORGET_BIAS
 
 from ..conftest import max_difference, random_bilm
 
 DIM, WIDTH = 5, 3
+DOUBLE = torch.float64
 
 
-def inputs(sizes, config, seed=0, scale=1.0, directions=()):
+def inputs(sizes, config, seed=0, scale=1.0, dtype=DOUBLE):
+    """RETURNS (list): x, and the weights of each direction, all leaves."""
     generator = torch.Generator().manual_seed(seed)
     p = config.projection_dim
-    shapes = [(sum(sizes), WIDTH), (4 * DIM, WIDTH + p), (4 * DIM,), (p, DIM)]
-    tensors = [
-        torch.randn(*directions, *shape, generator=generator, dtype=torch.float64) * scale
-        for shape in shapes
-    ]
-    if not config.has_projection:
-        return [*(tensor.requires_grad_() for tensor in tensors[:3]), None]
-    return [tensor.requires_grad_() for tensor in tensors]
+    shapes = [(4 * DIM, WIDTH + p), (4 * DIM,), (p, DIM)][: 2 + config.has_projection]
+    shapes = [(2, sum(sizes), WIDTH), *shapes, *shapes]
+    tensors = (torch.randn(*shape, generator=generator, dtype=DOUBLE) * scale for shape in shapes)
+    return [tensor.to(dtype).requires_grad_() for tensor in tensors]
 
 
-def plain(x, sizes, weight, bias, projection, config):
+def run(tensors, sizes, config, state=None, train=train_layer):
+    x, *weights = tensors
+    n = len(weights) // 2
+    pair = [[*weights[:n], None][:3], [*weights[n:], None][:3]]
+    return train(x, sizes, pair, config, state, "torch")
+
+
+def plain(tensors, sizes, config):
     """Sequence by sequence, as autograd sees it."""
+    x, *weights = tensors
+    n = len(weights) // 2
+    return torch.stack(
+        [plain_direction(x[k], sizes, config, *weights[k * n : k * n + n]) for k in (0, 1)]
+    )
+
+
+def plain_direction(x, sizes, config, weight, bias, projection=None):
     starts = [sum(sizes[:step]) for step in range(len(sizes))]
     outputs = {}
-    for row in range(sizes[0] if sizes else 0):
+    for row in range(sizes[0]):
         h, c = x.new_zeros(config.projection_dim), x.new_zeros(DIM)
         for start, size in zip(starts, sizes):
             if row >= size:
@@ -56,52 +70,30 @@ CONFIGS = {
     "cells clipped": LSTMConfig(DIM, DIM, cell_clip=0.5, proj_clip=None),
 }
 every_config = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-every_size = pytest.mark.parametrize("sizes", [[3, 3, 2, 1], [2], [1, 1, 1]], ids=str)
 
 
 @every_config
-@every_size
-def test_equals_autograd(config, sizes):
+@pytest.mark.parametrize("sizes", [[3, 3, 2, 1], [2], [1, 1, 1]], ids=str)
+@pytest.mark.parametrize("train", [side_by_side, batched])
+def test_equals_autograd(config, sizes, train):
     tensors = inputs(sizes, config, scale=1.5)
-    copies = [None if t is None else t.detach().clone().requires_grad_() for t in tensors]
-    y = LSTMFunction.apply(*tensors, sizes, config)
-    expected = plain(copies[0], sizes, *copies[1:], config)
+    copies = [t.detach().clone().requires_grad_() for t in tensors]
+    y, expected = run(tensors, sizes, config, train=train), plain(copies, sizes, config)
     assert max_difference(y.detach(), expected.detach()) < 1e-12
     if config.proj_clip is not None and config.has_projection and sum(sizes) > 3:
         assert (expected.abs() == config.proj_clip).any()  # Clipping fires.
-    dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
     y.backward(dy)
     expected.backward(dy)
     for found, reference in zip(tensors, copies):
-        if found is not None:
-            reference = torch.zeros_like(found) if reference.grad is None else reference.grad
-            assert max_difference(found.grad, reference) < 1e-12
+        assert max_difference(found.grad, reference.grad) < 1e-12
 
 
 @every_config
 def test_equals_numerical_gradients(config):
     sizes = [3, 2, 2, 1]
     tensors = inputs(sizes, config, seed=3)
-    assert torch.autograd.gradcheck(
-        lambda x, *rest: LSTMFunction.apply(x, *rest, sizes, config), tuple(tensors)
-    )
-
-
-@every_config
-def test_both_directions_in_one_product(config):
-    """As on a GPU."""
-    sizes = [3, 2, 1]
-    both = inputs(sizes, config, directions=(2,))
-    y = LSTMFunction.apply(*both, sizes, config)
-    y.sum().backward()
-    for direction in (0, 1):
-        one = [None if t is None else t.detach()[direction].requires_grad_() for t in both]
-        alone = LSTMFunction.apply(*one, sizes, config)
-        alone.sum().backward()
-        assert max_difference(y[direction].detach(), alone.detach()) < 1e-12
-        for found, reference in zip(both, one):
-            if found is not None:
-                assert max_difference(found.grad[direction], reference.grad) < 1e-12
+    assert torch.autograd.gradcheck(lambda *leaves: run(leaves, sizes, config), tuple(tensors))
 
 
 @every_config
@@ -110,27 +102,20 @@ def test_states_go_on(config):
     one whose second half does not flow back into the first."""
     n, steps = 3, 4
     sizes = [n] * steps
-    tensors = inputs(sizes, config, scale=1.5)
-    x, *rest = tensors
-    whole = LSTMFunction.apply(x, *rest, sizes, config)
-    state = (
-        torch.zeros(n, config.projection_dim, dtype=torch.float64),
-        torch.zeros(n, DIM, dtype=torch.float64),
-    )
+    x, *rest = tensors = inputs(sizes, config, scale=1.5)
+    whole = run(tensors, sizes, config)
+    state = tuple(torch.zeros(2, n, width, dtype=DOUBLE) for width in (config.projection_dim, DIM))
     half = n * steps // 2
     parts = []
-    for part in (x[:half], x[half:]):
-        parts.append(LSTMFunction.apply(part, *rest, sizes[: steps // 2], config, state))
-    assert max_difference(torch.cat(parts).detach(), whole.detach()) < 1e-12
-    assert max_difference(state[0], whole[-n:].detach()) < 1e-12
-
+    for part in (x[:, :half], x[:, half:]):
+        parts.append(run([part, *rest], sizes[: steps // 2], config, state))
+    assert max_difference(torch.cat(parts, 1).detach(), whole.detach()) < 1e-12
+    assert max_difference(state[0], whole[:, -n:].detach()) < 1e-12
     # The second half's gradient, with a state that is not zero.
     start = tuple(torch.randn_like(part) * 0.3 for part in state)
-
-    def run(*tensors):
-        return LSTMFunction.apply(*tensors, sizes, config, tuple(t.clone() for t in start))
-
-    assert torch.autograd.gradcheck(run, tuple(tensors))
+    assert torch.autograd.gradcheck(
+        lambda *leaves: run(leaves, sizes, config, tuple(t.clone() for t in start)), tuple(tensors)
+    )
 
 
 def test_training_copies_no_weights():
@@ -159,42 +144,31 @@ def test_training_copies_no_weights():
 
 def test_nothing_needs_a_gradient_of_the_input():
     config = CONFIGS["projection"]
-    tensors = inputs([2, 1], config)
-    x = tensors[0].detach()
-    LSTMFunction.apply(x, *tensors[1:], [2, 1], config).sum().backward()
-    assert x.grad is None and tensors[1].grad is not None
-
-
-def test_autocast():
-    """bfloat16 products, float32 everything else."""
-    config = CONFIGS["clipping"]
-    tensors = [t.detach().float().requires_grad_() for t in inputs([3, 2], config)]
-    exact = LSTMFunction.apply(*tensors, [3, 2], config)
-    with torch.autocast("cpu", torch.bfloat16):
-        rounded = LSTMFunction.apply(*tensors, [3, 2], config)
-    assert rounded.dtype == torch.float32
-    assert 0 < max_difference(exact.detach(), rounded.detach()) < 0.05
-    rounded.sum().backward()
-    assert all(tensor.grad.dtype == torch.float32 for tensor in tensors)
+    x, *weights = inputs([2, 1], config)
+    x = x.detach()
+    run([x, *weights], [2, 1], config).sum().backward()
+    assert x.grad is None and weights[0].grad is not None
 
 
 @pytest.mark.parametrize("carried", [False, True], ids=["zero states", "carried states"])
-def test_autocast_gradients(carried):
-    """Also where products have more rows than there are inputs; uninitialised memory is NaN."""
+def test_autocast(carried):
+    """bfloat16 products, float32 everything else; also where products have more rows than there
+    are inputs; uninitialised memory is NaN."""
     config = CONFIGS["projection"]
     sizes = [37] * 3 if carried else [37, 37, 20, 7, 7, 1]
-    state = (torch.full((37, config.projection_dim), 0.3), torch.full((37, DIM), -0.5))
+    state = (torch.full((2, 37, config.projection_dim), 0.3), torch.full((2, 37, DIM), -0.5))
     found = []
     torch.use_deterministic_algorithms(True)
     try:
         for enabled in (False, True):
-            tensors = [t.detach().float().requires_grad_() for t in inputs(sizes, config)]
+            tensors = inputs(sizes, config, dtype=torch.float32)
             start = tuple(part.clone() for part in state) if carried else None
             with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-                y = LSTMFunction.apply(*tensors, sizes, config, start)
+                y = run(tensors, sizes, config, start)
             y.square().sum().backward()
             found.append([y.detach(), *(tensor.grad for tensor in tensors)])
     finally:
         torch.use_deterministic_algorithms(False)
     for exact, rounded in zip(*found):
+        assert rounded.dtype == torch.float32
         assert 0 < (exact - rounded).norm() < 0.02 * exact.norm()

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.utils.rnn import pack_sequence
 
-from spacy_elmo.bilm.onednn import round_up
+from spacy_elmo.bilm.mixed_precision import round_up
 from spacy_elmo.bilm.packing import pack_sentences, pack_sequences, split_sentences
 
 many_lengths = st.lists(st.integers(0, 12), max_size=20)
 budgets = st.integers(0, 40)
-moderate = settings(deadline=None, max_examples=150)
+moderate = settings(deadline=None, max_examples=100)
 BOS, EOS = 1000, 1001
 
 
@@ -41,13 +41,6 @@ def test_the_order_is_that_of_pytorch(lengths):
 
 @moderate
 @given(many_lengths, budgets)
-def test_every_token_is_in_exactly_one_batch(lengths, max_tokens):
-    tokens = [batch.tokens for _, batch in batches(lengths, max_tokens)]
-    assert sorted(numpy.concatenate([*tokens, []])) == list(range(sum(lengths)))
-
-
-@moderate
-@given(many_lengths, budgets)
 def test_a_batch_keeps_to_its_budget_unless_it_is_one_sentence(lengths, max_tokens):
     numbers = [list(group) for group, _ in batches(lengths, max_tokens)]
     assert sorted(i for group in numbers for i in group) == [i for i, n in enumerate(lengths) if n]
@@ -57,12 +50,6 @@ def test_a_batch_keeps_to_its_budget_unless_it_is_one_sentence(lengths, max_toke
         assert sum(batch.batch_sizes) == sum(lengths[i] + 2 for i in group)
         if max_tokens and len(group) > 1:
             assert sum(batch.batch_sizes) <= max_tokens
-
-
-@moderate
-@given(many_lengths)
-def test_without_a_budget_there_is_one_batch(lengths):
-    assert len(list(batches(lengths, 0))) == (1 if any(lengths) else 0)
 
 
 @moderate

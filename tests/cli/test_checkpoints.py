@@ -8,6 +8,7 @@ import numpy
 import pytest
 
 from spacy_elmo.formats import load
+from spacy_elmo.inference import current_session
 from spacy_elmo.pretraining.corpus import open_corpus
 from spacy_elmo.pretraining.head import find_head
 from spacy_elmo.weights import load_bilm
@@ -63,7 +64,8 @@ def test_perplexity(checkpoint, tmp_path):
     assert measure(pipeline, checkpoint.text) == expected
     tokens = checkpoint.sentences[:5]
     for first, second in zip(
-        load(checkpoint.folder).embed(tokens), load_bilm(pipeline).embed(tokens)
+        current_session(load(checkpoint.folder)).embed(tokens),
+        current_session(load_bilm(pipeline)).embed(tokens),
     ):
         assert max_difference(first, second) == 0
 

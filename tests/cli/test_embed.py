@@ -19,6 +19,7 @@ from spacy.tokens import Doc, DocBin
 from spacy_elmo.bilm import BiLM
 from spacy_elmo.files import exclusive_lock
 from spacy_elmo.formats import safetensors_format
+from spacy_elmo.inference import current_session
 
 from ..conftest import add_tagger, elmo_pipeline, listener, max_difference, random_bilm, tagged
 from .conftest import fail, succeed
@@ -35,7 +36,9 @@ def text(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def expected(bilm: BiLM) -> list[numpy.ndarray]:
-    return [layers.numpy() for layers in bilm.embed([line.split() for line in LINES])]
+    return [
+        layers.numpy() for layers in current_session(bilm).embed([line.split() for line in LINES])
+    ]
 
 
 def unwrapped(*arguments: object, stdin: str | None = None) -> str:
@@ -260,7 +263,7 @@ def test_vectors_are_those_of_the_component_that_is_named(text: Path, tmp_path: 
         bilm = random_bilm(seed=number)
         safetensors_format.write(bilm, tmp_path / name)
         nlp.add_pipe("elmo", name=name, config={"model": {"weights": str(tmp_path / name)}})
-        embedded = bilm.embed([line.split() for line in LINES])
+        embedded = current_session(bilm).embed([line.split() for line in LINES])
         expected[name] = [layers.numpy() for layers in embedded]
     add_tagger(nlp, listener(upstream="a"))
     nlp.initialize(lambda: tagged(nlp))

@@ -14,6 +14,7 @@ from spacy.tokens import DocBin
 from spacy_elmo import EmbedTokens
 from spacy_elmo.bilm import BiLM
 from spacy_elmo.formats import fits_half, fits_int8
+from spacy_elmo.inference import current_session
 from spacy_elmo.layers.encoder import get_shim, set_bilm
 from spacy_elmo.weights import load_bilm
 
@@ -78,7 +79,7 @@ def test_other_uses_of_int8_weights(quantized: Path, tmp_path: Path):
     assert nlp.get_pipe("elmo").checksum == checksum
     exact = load(quantized, precision="float32")
     assert not is_int8(exact) and exact.get_pipe("elmo").checksum == checksum
-    [expected] = bilm.embed([["Yes"]])
+    [expected] = current_session(bilm).embed([["Yes"]])
     assert max_difference(exact("Yes")._.elmo_layers, expected) <= 1e-6
     assert max_difference(EmbedTokens(quantized).embed_sentence(["Yes"]), expected) <= 1e-6
     low = EmbedTokens(quantized, precision="int8").embed_sentence(["Yes"])
@@ -86,7 +87,7 @@ def test_other_uses_of_int8_weights(quantized: Path, tmp_path: Path):
     for options in ((), ("--safetensors",)):
         out = tmp_path / f"out{len(options)}"
         succeed("export", quantized, out, *options)
-        assert max_difference(load_bilm(out).embed([["Yes"]])[0], expected) <= 1e-6
+        assert max_difference(current_session(load_bilm(out)).embed([["Yes"]])[0], expected) <= 1e-6
     facts = json.loads(succeed("info", quantized, "--json"))["elmo"]
     assert (facts["exact in"], facts["precision"]) == ("int8", "int8")
 

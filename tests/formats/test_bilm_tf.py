@@ -8,6 +8,7 @@ import torch
 
 from spacy_elmo.formats import bilm_tf, find_format, load
 from spacy_elmo.formats import tensor_bundle as reader
+from spacy_elmo.inference import current_session
 from spacy_elmo.pretraining.corpus import Sentences
 from spacy_elmo.pretraining.head import find_head, load_language_model
 from spacy_elmo.pretraining.perplexity import perplexity
@@ -38,7 +39,7 @@ def write(path, seed, **settings):
 def test_vectors_are_those_of_the_reference(seed, tmp_path):
     architecture, weights, sentences = write(tmp_path, seed, **SETTINGS[seed % 4])
     expected = family.reference(architecture, weights, sentences)
-    for layers, reference in zip(load(tmp_path).embed(sentences), expected):
+    for layers, reference in zip(current_session(load(tmp_path)).embed(sentences), expected):
         assert max_difference(layers, reference) <= 1e-5
 
 
@@ -61,17 +62,17 @@ def test_vectors_of_hdf5_with_one_layer(seed, tmp_path):
     one_layer_hdf5.write(tmp_path, architecture, weights, n_characters=261 + seed % 2)
     sentences = family.random_sentences(architecture, rng)
     expected = one_layer_hdf5.reference(architecture, weights, sentences)
-    for layers, reference in zip(load(tmp_path).embed(sentences), expected):
+    for layers, reference in zip(current_session(load(tmp_path)).embed(sentences), expected):
         assert max_difference(layers, reference) <= 1e-5
 
 
 def test_any_file_names_the_checkpoint(tmp_path):
     write(tmp_path, 0)
-    [expected] = load(tmp_path).embed([["the", "bank"]])
+    [expected] = current_session(load(tmp_path)).embed([["the", "bank"]])
     for file in tmp_path.iterdir():
         if file.name not in ("options.json", "vocab.txt"):
             assert find_format(file)[0] is bilm_tf
-            assert torch.equal(load(file).embed([["the", "bank"]])[0], expected)
+            assert torch.equal(current_session(load(file)).embed([["the", "bank"]])[0], expected)
 
 
 # --------------------------------------------------------------------------- several checkpoints

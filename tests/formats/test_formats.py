@@ -26,6 +26,7 @@ from spacy_elmo.formats import (
     round_to_half,
     safetensors_format,
 )
+from spacy_elmo.inference import current_session
 
 from ..conftest import TINY, TINY_WORDS, WORDS, max_difference, random_bilm
 from ..reference import reference_layers
@@ -57,7 +58,9 @@ def assert_same(first: BiLM, second: BiLM):
     for name, parameter in first.named_parameters():
         assert parameter.dtype == torch.float32
         assert torch.equal(parameter, parameters[name]), name
-    for layers, other in zip(first.embed(SENTENCES), second.embed(SENTENCES)):
+    for layers, other in zip(
+        current_session(first).embed(SENTENCES), current_session(second).embed(SENTENCES)
+    ):
         assert torch.equal(layers, other)
 
 
@@ -125,7 +128,7 @@ def test_bytes_round_trip(any_bilm):
 
 def test_reading_gives_what_the_reference_computes(hdf5_folder):
     bilm = load(hdf5_folder)
-    for tokens, layers in zip(SENTENCES, bilm.embed(SENTENCES)):
+    for tokens, layers in zip(SENTENCES, current_session(bilm).embed(SENTENCES)):
         assert max_difference(layers, reference_layers(bilm, tokens).layers) <= 1e-5
 
 

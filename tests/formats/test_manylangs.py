@@ -12,7 +12,7 @@ import torch
 from spacy_elmo.bilm import BiLM, BiLMConfig
 from spacy_elmo.formats import load, round_to_int8, safetensors_format
 from spacy_elmo.formats import manylangs as reader
-from spacy_elmo.inference import Session, Settings
+from spacy_elmo.inference import Session, Settings, current_session
 
 from ..conftest import (
     add_tagger,
@@ -76,17 +76,17 @@ def test_all_layers_equal_the_reference(seed, tmp_path):
     architecture, weights, sentences = random_model(seed)
     expected = manylangs.reference(architecture, weights, sentences)
     bilm = load(manylangs.write(tmp_path / "model", architecture, weights))
-    assert_equal(bilm.embed(sentences), expected)
+    assert_equal(current_session(bilm).embed(sentences), expected)
     assert_equal(forward(bilm, sentences), expected)
     # The type cache holds all types.
-    assert_equal(bilm.embed(sentences[::-1]), expected[::-1])
+    assert_equal(current_session(bilm).embed(sentences[::-1]), expected[::-1])
     safetensors_format.write(bilm, tmp_path / "saved")
-    assert_equal(load(tmp_path / "saved").embed(sentences), expected)
+    assert_equal(current_session(load(tmp_path / "saved")).embed(sentences), expected)
 
 
 def test_other_boundaries_are_ordinary_words(written):
     bilm = load(written)
-    [layers] = bilm.embed([["<S>", "</S>", "<bos>", "<eos>"]])
+    [layers] = current_session(bilm).embed([["<S>", "</S>", "<bos>", "<eos>"]])
     boundaries = bilm.token_encoder(["<bos>", "<eos>"]).detach()
     p = bilm.config.projection_dim
     assert max_difference(layers[0, 2:, :p], boundaries) <= 1e-6
@@ -103,12 +103,12 @@ def test_training_reaches_all_weights(written):
     nlp.initialize(lambda: examples)
     elmo = nlp.get_pipe("elmo")
     before = {name: x.detach().clone() for name, x in elmo.bilm.named_parameters()}
-    vectors = elmo.bilm.embed([["The", "bank"]])[0]
+    vectors = current_session(elmo.bilm).embed([["The", "bank"]])[0]
     optimizer = nlp.create_optimizer()
     nlp.update(examples, sgd=optimizer)
     for name, parameter in elmo.bilm.named_parameters():
         assert not torch.equal(parameter, before[name]), name
-    assert max_difference(elmo.bilm.embed([["The", "bank"]])[0], vectors) > 1e-5
+    assert max_difference(current_session(elmo.bilm).embed([["The", "bank"]])[0], vectors) > 1e-5
 
 
 # ------------------------------------------------------------------------------------ in our files
@@ -118,7 +118,9 @@ def assert_same(first: BiLM, second: BiLM) -> None:
     assert first.config == second.config
     assert first.vocabulary == second.vocabulary
     sentences = [["the", "New York", "<bos>", "\u3000", "河"], ["x" * 60]]
-    for layers, other in zip(first.embed(sentences), second.embed(sentences)):
+    for layers, other in zip(
+        current_session(first).embed(sentences), current_session(second).embed(sentences)
+    ):
         assert torch.equal(layers, other)
 
 
@@ -184,7 +186,7 @@ def test_places_of_the_files(place, form, tmp_path):
         cuda=False,
     )
     expected = manylangs.reference(architecture, weights, sentences)
-    assert_equal(load(tmp_path).embed(sentences), expected)
+    assert_equal(current_session(load(tmp_path)).embed(sentences), expected)
 
 
 @pytest.mark.parametrize("basename", manylangs.BASENAMES)

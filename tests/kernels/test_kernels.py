@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import warnings
 
@@ -10,92 +9,103 @@ import pytest
 import torch
 
 from spacy_elmo import kernels
-from spacy_elmo.bilm.config import LSTMConfig
-from spacy_elmo.bilm.model import TRITON_LSTM
+
+from ..conftest import random_bilm
+from .conftest import needs_extension, needs_triton
 
 CPU, META = torch.device("cpu"), torch.device("meta")
-# Interpreted on a CPU.
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 # One that no machine has.
-GPU = torch.device("cuda", 99)
-CONFIG = LSTMConfig(64, 16, cell_clip=0.5, proj_clip=0.1)
-DTYPES = [torch.float32, torch.bfloat16]
-needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="Triton is not installed"
-)
+NO_GPU = torch.device("cuda", 99)
 
 
-def load(kernel, device, dtype=torch.float32):
-    return kernels.load_kernels(TRITON_LSTM, kernel, device, dtype, CONFIG)
+def load(kernel, device, dtype=torch.float32, weight_dtype=torch.float32, **settings):
+    return kernels.load_kernels(kernel, device, dtype, weight_dtype, **settings)
 
 
 @pytest.fixture(autouse=True)
 def nothing_compared_yet():
     kernels.load_kernels.cache_clear()
+    yield
+    kernels.load_kernels.cache_clear()
 
 
-@pytest.mark.parametrize("kernel", ["auto", "torch", "triton"])
-def test_a_cpu_has_one_kind(kernel):
-    assert load(kernel, CPU) is None
+@needs_extension
+@pytest.mark.parametrize("kernel, expected", [("auto", True), ("torch", False), ("triton", True)])
+def test_a_cpu_has_one_kind(kernel, expected):
+    assert (load(kernel, CPU) is not None) == expected
+    assert load(kernel, CPU, batched=True) is None
+    assert load(kernel, CPU, weight_dtype=torch.float64) is None
 
 
 @needs_triton
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("kernel, expected", [("auto", False), ("torch", False), ("triton", True)])
-def test_other_devices_do_as_asked(kernel, expected):
+def test_on_a_gpu_triton_has_to_be_asked_for(kernel, expected):
     assert (load(kernel, META) is not None) == expected
+    if not expected:
+        assert load(kernel, NO_GPU) is None
+
+
+def test_without_triton(monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    with pytest.raises(ValueError, match="Triton is not installed: pip install triton, or set"):
+        load("triton", NO_GPU)
 
 
 @pytest.mark.filterwarnings("error")
-def test_without_triton(monkeypatch):
-    monkeypatch.setitem(sys.modules, "triton", None)
-    assert load("auto", GPU) is None
+@pytest.mark.parametrize("device, kernel", [(CPU, "auto"), (META, "triton")])
+def test_files_of_kernels_may_be_deleted(monkeypatch, device, kernel):
+    """With their line in the table. PyTorch runs the biLM, silently."""
+    monkeypatch.setattr(kernels, "MODULES", {})
+    assert load(kernel, device) is None
 
 
 @needs_triton
 def test_kernels_that_do_not_run_are_not_used():
     """With one warning, however often they are asked for."""
     with pytest.warns(UserWarning, match=r"do not work on cuda:99 \(.+kernel = \"torch\""):
-        assert load("auto", GPU) is None
+        assert load("triton", NO_GPU) is None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert load("auto", GPU) is None
+        assert load("triton", NO_GPU) is None
 
 
-@needs_triton
-@pytest.mark.parametrize("error, used", [(0.001, True), (0.2, False), (float("inf"), False)])
-def test_kernels_that_compute_something_else_are_not_used(monkeypatch, error, used):
-    from spacy_elmo.kernels import triton_lstm
-
-    monkeypatch.setattr(triton_lstm, "max_error", lambda *args: error)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        assert (load("auto", GPU, torch.bfloat16) is triton_lstm) == used
-    assert len(caught) == (not used)
+@needs_extension
+@pytest.mark.filterwarnings("error")
+def test_without_the_extension(monkeypatch):
+    """PyTorch runs it, silently."""
+    monkeypatch.setattr(kernels, "find_spec", lambda name: None)
+    assert load("auto", CPU) is None
 
 
-@needs_triton
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("config", [CONFIG, LSTMConfig(16, 16, cell_clip=None)], ids=str)
-def test_the_kernels_agree(config, dtype):
-    from spacy_elmo.kernels import triton_lstm
+@needs_extension
+@pytest.mark.parametrize("name", ["forward", "backward", "softmax_gradient"])
+def test_an_extension_that_computes_something_else(monkeypatch, name):
+    """As after a compiler's `-ffast-math`."""
+    from spacy_elmo.kernels import compiled
 
-    with torch.inference_mode():  # Where a session may be.
-        assert (
-            0
-            < triton_lstm.max_error(DEVICE, dtype, config)
-            < (1e-5 if dtype == DTYPES[0] else 0.05)
-        )
+    function = getattr(compiled, name)
+
+    def wrong(first, *args, **kwargs):
+        function(first.mul_(1.1), *args, **kwargs)
+
+    monkeypatch.setattr(compiled, name, wrong)
+    bilm, sizes = random_bilm(), [2, 1]
+    with pytest.warns(UserWarning, match="compiled do not work on cpu .a result"):
+        ours = bilm.lstm(torch.ones(2, 3, 6), sizes)
+    bilm.lstm.kernel = "torch"
+    assert all(map(torch.equal, ours, bilm.lstm(torch.ones(2, 3, 6), sizes)))
 
 
-@needs_triton
-def test_the_comparison_sees_a_wrong_gradient(monkeypatch):
-    from spacy_elmo.kernels import triton_lstm
+@needs_extension
+def test_the_comparison_sees_what_is_not_a_number(monkeypatch):
+    from spacy_elmo.kernels import compiled
 
-    backward = triton_lstm.cell_backward
+    backward = compiled.backward
 
-    def wrong(*args, d_gates):
-        backward(*args, d_gates=d_gates)
-        d_gates[1, :, -1] = torch.nan
+    def wrong(*args):
+        backward(*args)
+        args[-3][:, -1] = torch.nan
 
-    monkeypatch.setattr(triton_lstm, "cell_backward", wrong)
-    assert triton_lstm.max_error(DEVICE, torch.float32, CONFIG) == float("inf")
+    monkeypatch.setattr(compiled, "backward", wrong)
+    assert compiled.max_error(CPU, torch.float32) == float("inf")

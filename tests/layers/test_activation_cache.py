@@ -14,7 +14,7 @@ from spacy.util import registry
 from thinc.api import Adam, Model, NumpyOps, get_current_ops, set_current_ops
 
 from spacy_elmo.formats import safetensors_format
-from spacy_elmo.inference import Session
+from spacy_elmo.inference import Session, current_session
 from spacy_elmo.layers.activation_cache import ActivationCache
 
 from ..conftest import add_tagger, elmo_pipeline, listener, max_difference, random_bilm, tagged
@@ -153,7 +153,7 @@ def test_predictions_between_updates_are_exact_and_not_kept(tmp_path):
     assert n_entries > 0
     for text in ["The bank flows.", "Money flows", "Money in the bank"]:  # Two were trained on.
         doc = nlp(text)
-        [expected] = random_bilm().embed([[token.text for token in doc]])
+        [expected] = current_session(random_bilm()).embed([[token.text for token in doc]])
         assert max_difference(doc._.elmo_layers, expected) < 1e-5
     nlp.evaluate(tagged(nlp))
     assert len(cache) == n_entries

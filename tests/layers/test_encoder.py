@@ -10,7 +10,7 @@ from spacy.tokens import Doc
 from spacy.vocab import Vocab
 from thinc.api import Adam, Model
 
-from spacy_elmo.inference import Settings
+from spacy_elmo.inference import Settings, current_session
 from spacy_elmo.layers.encoder import (
     ElmoEncoder,
     ElmoShim,
@@ -50,7 +50,7 @@ def test_one_array_per_doc(encoder, bilm):
         assert layers.shape == (N_LAYERS, len(tokens), WIDTH)
         kept = [i for i, token in enumerate(tokens) if not token.isspace()]
         expected = numpy.zeros_like(layers)
-        expected[:, kept] = bilm.embed([[tokens[i] for i in kept]])[0]
+        expected[:, kept] = current_session(bilm).embed([[tokens[i] for i in kept]])[0]
         assert max_difference(layers, expected) < 1e-5
 
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from spacy_elmo.formats import load
+from spacy_elmo.inference import current_session
 from spacy_elmo.pretraining.batches import SentenceBatches
 from spacy_elmo.pretraining.config import LossConfig
 from spacy_elmo.pretraining.corpus import Corpus
@@ -32,7 +33,7 @@ def test_sentences_have_the_boundaries_of_the_model(folder, corpus: Corpus):
     batch = SentenceBatches(corpus.train, [numpy.array([0])]).read(0)
     top = model.top(batch).detach()[0]
     assert len(top) == len(words) + 1
-    [layers] = bilm.embed([words])
+    [layers] = current_session(bilm).embed([words])
     assert max_difference(top[1:], layers[-1, :, : top.shape[1]]) <= 1e-5
 
 

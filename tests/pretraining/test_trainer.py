@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 import spacy_elmo
 from spacy_elmo.bilm.mixed_precision import usable_mixed_precision
 from spacy_elmo.formats import hdf5
+from spacy_elmo.inference import current_session
 from spacy_elmo.pretraining import checkpoint as checkpoints
 from spacy_elmo.pretraining.batches import ContiguousBatches, SentenceBatches, make_epoch, pack
 from spacy_elmo.pretraining.config import LossConfig, OptimizerConfig, read_config
@@ -125,7 +126,7 @@ def test_the_same_activations_as_at_inference(corpus):
     batch = pack(Sentences.from_tokens(texts, corpus.words), numpy.arange(7))
     with torch.no_grad():
         top = model.top(batch)
-    expected = torch.cat([layers[-1] for layers in model.bilm.embed(texts)])
+    expected = torch.cat([layers[-1] for layers in current_session(model.bilm).embed(texts)])
     is_boundary = numpy.isin(batch.types, ["<S>", "</S>"])
     is_word = [torch.from_numpy(~is_boundary[inputs]) for inputs in batch.inputs]
     for direction, layer in enumerate(expected.chunk(2, dim=1)):
@@ -513,7 +514,7 @@ def test_resuming_at_a_limit_that_was_never_evaluated(tmp_path, corpus, limit):
         assert [record["step"] for record in state.history] == [10] and state.best_step == 10
     for name in ("model-best", "model-last"):
         folder = tmp_path / "run" / name
-        [expected] = again.model.bilm.embed([["Anna", "likes", "the", "river"]])
+        [expected] = current_session(again.model.bilm).embed([["Anna", "likes", "the", "river"]])
         doc = spacy.load(folder)("Anna likes the river")
         assert max_difference(doc._.elmo_layers, expected) < 1e-6
         assert load_head(head_folder(folder)).words == corpus.words
@@ -628,7 +629,7 @@ def test_the_result_is_a_pipeline(tmp_path, corpus, bilm):
         doc = nlp("Anna likes the river")
         assert doc._.elmo_layers.shape == (3, 4, 32)
         assert nlp.meta["performance"]["perplexity_average"] > 1
-        [expected] = trainer.model.bilm.embed([["Anna", "likes", "the", "river"]])
+        [expected] = current_session(trainer.model.bilm).embed([["Anna", "likes", "the", "river"]])
         if name == "last":
             assert max_difference(doc._.elmo_layers, expected) < 1e-6
         model, head = load_language_model(nlp.get_pipe("elmo").bilm, folder)

@@ -13,6 +13,8 @@ from triton.compiler import ASTSource
 from spacy_elmo.kernels import triton_cell
 
 tools = triton.__path__[0] + "/backends/nvidia/bin/"
+# Arguments that are not in the type of products.
+TYPES = dict.fromkeys(("c", "c_previous", "d_c", "d_bias"), "*fp32") | {"clip": "fp32", "n": "i32"}
 
 
 def run(tool, *args):
@@ -20,9 +22,10 @@ def run(tool, *args):
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def describe(kernel, product_type, n_warps, **constants):
+def describe(kernel, product_type, **constants):
     """Compile for tensors and strides that are aligned, as those of the published shapes are."""
     signature, aligned = {}, {}
+    constants |= {"H": 4096, "BLOCK": triton_cell.BLOCK}
     for position, name in enumerate(kernel.arg_names):
         if name in constants:
             signature[name] = "constexpr"
@@ -33,8 +36,8 @@ def describe(kernel, product_type, n_warps, **constants):
         if name not in constants and signature[name] != "fp32":
             aligned[position,] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, constants, aligned)
-    target, options = GPUTarget("cuda", 90, 32), {"num_warps": n_warps}
-    compiled = triton.compile(source, target=target, options=options)
+    options = {"num_warps": triton_cell.n_warps(triton_cell.BLOCK)}
+    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()
@@ -45,19 +48,12 @@ def describe(kernel, product_type, n_warps, **constants):
     return {"usage": {name: int(n) for name, n in usage}, "accesses": accesses}
 
 
-# Of arguments that are not in the type of products.
-TYPES = dict.fromkeys(("c", "c_previous", "d_c", "d_bias", "bias"), "*fp32")
-TYPES |= {"clip": "fp32", "n": "i32"}
-
 results = {}
 for dtype in ("bf16", "fp32"):
-    cells = {"H": 4096, "BLOCK": triton_cell.BLOCK}
-    warps = triton_cell.n_warps(triton_cell.BLOCK)
     for keep in (True, False):
         kernel = triton_cell.forward_kernel
-        results[f"forward {dtype} {keep}"] = describe(
-            kernel, dtype, warps, KEEP_GATES=keep, **cells
-        )
+        results[f"forward {dtype} {keep}"] = describe(kernel, dtype, KEEP_GATES=keep)
+    results[f"first {dtype}"] = describe(kernel, dtype, KEEP_GATES=True, addend=None)
     kernel = triton_cell.backward_kernel
-    results[f"backward {dtype}"] = describe(kernel, dtype, warps, ROWS=triton_cell.ROWS, **cells)
+    results[f"backward {dtype}"] = describe(kernel, dtype, ROWS=triton_cell.BIAS_ROWS)
 json.dump(results, sys.stdout)

@@ -12,6 +12,8 @@ import spacy
 import torch
 from spacy.tokens import Doc, DocBin
 
+from spacy_elmo.inference import current_session
+
 from ..conftest import elmo_pipeline
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "project" / "scripts"))
@@ -54,7 +56,7 @@ def test_untrained_is_another_network_of_the_same_shape(bilm):
     first, second = probe.untrained(bilm), probe.untrained(bilm)
     assert torch.equal(torch.get_rng_state(), state)
     assert first.config == bilm.config
-    vectors = [model.embed([["bank"]])[0] for model in (first, second, bilm)]
+    vectors = [current_session(model).embed([["bank"]])[0] for model in (first, second, bilm)]
     assert torch.equal(vectors[0], vectors[1])
     assert not torch.allclose(vectors[0], vectors[2])
 

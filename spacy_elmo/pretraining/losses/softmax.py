@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, Optional
 
@@ -15,10 +14,9 @@ from torch.nn import functional as F
 
 from ...bilm.mixed_precision import autocast, operand, product_dtype
 from ...bilm.packing import to_device
-from ...bilm.threads import run_side_by_side
-from ...kernels import Kernel, load_kernels, relative_error
+from ...kernels import Kernel, load_kernels
+from ...parallel import run_side_by_side
 
-COMPILED_SOFTMAX = "spacy_elmo.kernels.compiled_softmax"
 # Each thread has a gradient of the weights of its own: numbers of all of them together.
 _MAX_GRADIENTS = 64 << 20
 
@@ -149,7 +147,9 @@ def cross_entropy(
     RETURNS (Tensor): The sum over all rows of `logsumexp - logit of the target`.
     """
     dtype = product_dtype(h)
-    kernels = load_kernels(COMPILED_SOFTMAX, kernel, h.device, dtype, weight_dtype=h.dtype)
+    kernels = None
+    if h.device.type == "cpu":  # There are none for other devices.
+        kernels = load_kernels(kernel, h.device, dtype, h.dtype)
     with autocast(h.device, False):
         return _CrossEntropy.apply(h, weight, bias, targets, target_logit, dtype, kernels)
 
@@ -246,26 +246,6 @@ def _softmax_gradient(
     if target_logit is None:
         p[torch.arange(len(p), device=p.device), target] -= 1
     return p, norm - chosen
-
-
-def softmax_error(
-    softmax_gradient: Callable[..., None], device: torch.device, dtype: torch.dtype, block: int
-) -> float:
-    """RETURNS (float): How much the results of a kernel for a few rows differ from PyTorch's own;
-    see `relative_error`. The last of its blocks of words is not full."""
-    generator = torch.Generator().manual_seed(0)
-    logits, bias, given = (
-        torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu").to(device)
-        for shape in ((5, block + 40), (block + 40,), (5,))
-    )
-    targets = torch.tensor([0, 7, 100, block - 1, block], device=device)
-    pairs = []
-    for target_logit in (None, given):
-        ours, loss, d_bias = logits.to(dtype, copy=True), given.clone(), torch.zeros_like(bias)
-        gradient, expected = _softmax_gradient(ours + bias, targets, target_logit)
-        softmax_gradient(ours, bias, targets, target_logit, loss=loss, d_bias=d_bias)
-        pairs += [(expected, loss), (gradient, ours.float()), (gradient.sum(0), d_bias)]
-    return relative_error(pairs)
 
 
 def rows_per_chunk(h: Tensor, n_words: int) -> int:

@@ -10,9 +10,9 @@ import numpy
 import pytest
 import torch
 
-from spacy_elmo.bilm.threads import run_side_by_side
+from spacy_elmo.parallel import run_side_by_side
 
-from ..conftest import random_bilm
+from .conftest import random_bilm
 
 CPU = torch.device("cpu")
 

@@ -1,0 +1,67 @@
+"""The modules of kernels, each with what it needs to run in a test."""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib.util import find_spec
+
+import numpy
+import pytest
+import torch
+
+from spacy_elmo import kernels
+from spacy_elmo.bilm import lstm_function
+from spacy_elmo.inference import packed
+
+GPU = torch.cuda.is_available()
+
+
+def needs(name: str, *others: object):
+    absent = find_spec(name) is None
+    return pytest.mark.skipif(absent, reason=f"{name} is not installed, or was not built")
+
+
+needs_extension = needs("spacy_elmo.kernels._kernels")
+needs_triton = needs("triton")
+
+
+@pytest.fixture
+def triton_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interpreted kernels that run where PyTorch's operators would. GPUs round to the nearest
+    bfloat16, Triton's interpreter towards zero."""
+    if GPU:
+        return
+    from triton.runtime import interpreter
+
+    from spacy_elmo.kernels import triton_cell
+
+    convert = interpreter._convert_float
+
+    def nearest(values, source, target, mode):
+        if (source.name, target.name) != ("fp32", "bf16"):
+            return convert(values, source, target, mode)
+        rounded = torch.from_numpy(numpy.ascontiguousarray(values)).view(torch.float32).bfloat16()
+        return rounded.view(torch.int16).numpy().view(numpy.uint16).reshape(values.shape)
+
+    def load(kernel, device, dtype, weight_dtype, batched=False):
+        return None if kernel == "torch" else triton_cell
+
+    monkeypatch.setattr(interpreter, "_convert_float", nearest)
+    for module in (lstm_function, packed):
+        monkeypatch.setattr(module, "load_kernels", load)
+    monkeypatch.setattr(lstm_function, "side_by_side", lstm_function.batched)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("cpu", marks=needs_extension, id="compiled"),
+        pytest.param("cuda", marks=needs_triton, id="triton"),
+    ]
+)
+def train(request: pytest.FixtureRequest):
+    """`train_layer` on the device that the kernels are for, by default with them."""
+    kernels.load_kernels.cache_clear()
+    if request.param == "cpu":
+        return partial(lstm_function.train_layer, kernel="auto")
+    request.getfixturevalue("triton_on_a_cpu")
+    return partial(lstm_function.train_layer, kernel="triton")

@@ -1,0 +1,229 @@
+"""Each device's kernels against PyTorch, in LSTM layers forward and backward. Triton's are
+interpreted on a CPU, or run on a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+
+from spacy_elmo.bilm.config import LSTMConfig
+from spacy_elmo.bilm.lstm_function import train_layer
+from spacy_elmo.inference import Session, Settings
+from spacy_elmo.kernels import load_kernels
+
+from ..conftest import TINY, TINY_WORDS, max_difference, needs_bfloat16, random_bilm
+from .conftest import GPU, needs_extension, needs_triton
+
+CONFIGS = {
+    "projection": LSTMConfig(21, 6, cell_clip=None, proj_clip=None),
+    "no projection": LSTMConfig(21, 21, cell_clip=None, proj_clip=None),
+    "clipping": LSTMConfig(21, 6, cell_clip=0.4, proj_clip=0.3),
+    "one cell": LSTMConfig(1, 1, cell_clip=3.0, proj_clip=None),
+}
+SIZES = {"falling": [19, 17, 4, 4, 1], "equal": [5, 5, 5]}
+SENTENCES = [["the", "bank", "."], ["river"], ["the", "money", "bank", "the", "."]]
+DEVICES = {"auto": "cpu", "triton": "cuda" if GPU else "cpu"}
+
+
+def run(train, config, sizes, *, dtype=None, carried=False, **settings):
+    """RETURNS (list): Outputs, all gradients, and the states after the last step."""
+    generator = torch.Generator().manual_seed(0)
+    width, p = 7, config.projection_dim
+    device = DEVICES[train.keywords["kernel"]]
+    shapes = [(sum(sizes), width), (4 * config.dim, width + p), (4 * config.dim,), (p, config.dim)]
+    x, *weights = (torch.randn(2, *shape, generator=generator).to(device) / 2 for shape in shapes)
+    leaves = [x, *(w for pair in zip(*weights) for w in pair[: 2 + config.has_projection])]
+    leaves = [tensor.clone().requires_grad_() for tensor in leaves]
+    n = len(leaves) // 2
+    pair = [[*leaves[1 + k * n : 1 + k * n + n], None][:3] for k in (0, 1)]
+    state = None
+    if carried:
+        widths = p, config.dim
+        state = [torch.randn(2, sizes[0], n, generator=generator).to(device) / 4 for n in widths]
+    with torch.autocast(device, dtype, enabled=dtype is not None):
+        y = train(leaves[0], sizes, pair, config, state, **settings)
+    dy = torch.randn(y.shape, generator=generator).to(device)
+    # Twice: a backward pass must leave alone what the forward pass has saved.
+    first = torch.autograd.grad(y, leaves, dy, retain_graph=True)
+    second = torch.autograd.grad(y, leaves, dy)
+    assert all(torch.equal(a, b) for a, b in zip(first, second))
+    return [y.detach(), *first, *(state or [])]
+
+
+every_case = pytest.mark.parametrize(
+    "config, sizes, carried",
+    [
+        pytest.param(CONFIGS["projection"], SIZES["equal"], False, id="projection"),
+        pytest.param(CONFIGS["no projection"], SIZES["falling"], False, id="no projection"),
+        pytest.param(CONFIGS["clipping"], SIZES["falling"], False, id="clipping"),
+        pytest.param(CONFIGS["clipping"], SIZES["equal"], True, id="carried"),
+        pytest.param(CONFIGS["one cell"], [1], False, id="one cell"),
+    ],
+)
+
+
+@every_case
+def test_equals_pytorch_in_float32(train, config, sizes, carried):
+    expected = run(train, config, sizes, carried=carried, kernel="torch")
+    for reference, result in zip(expected, run(train, config, sizes, carried=carried)):
+        bound = 1e-5 if result.is_cuda else 1e-6
+        assert (result - reference).abs().max() <= bound * max(1, reference.abs().max())
+
+
+@every_case
+def test_is_near_float32_in_bfloat16(train, config, sizes, carried):
+    """As near as the plain path in bfloat16, whose gates are float32: rounding decides for some
+    values on which side of a clip they are, and there the gradient jumps."""
+    settings = {"carried": carried, "dtype": torch.bfloat16}
+    exact = run(train, config, sizes, carried=carried, kernel="torch")
+    plain = run(train, config, sizes, **settings, kernel="torch")
+    for reference, rounded, result in zip(exact, plain, run(train, config, sizes, **settings)):
+        bound = 0.01 * reference.norm() + 2 * (rounded - reference).norm()
+        assert 0 < (result - reference).norm() <= bound
+
+
+@needs_triton
+@pytest.mark.usefixtures("triton_on_a_cpu")
+def test_rows_of_several_blocks(request):
+    from spacy_elmo.kernels import triton_cell
+
+    config = LSTMConfig(triton_cell.BLOCK + 76, 8, cell_clip=None, proj_clip=None)
+    bilm = random_bilm(type(TINY)(config, TINY.char_cnn)).to(DEVICES["triton"])
+    found = [
+        Session(bilm, Settings(kernel=kernel)).embed([["a", "b"]])[0]
+        for kernel in ("torch", "triton")
+    ]
+    assert 0 < (found[0] - found[1]).norm() <= 1e-5 * found[0].norm()
+
+
+@pytest.mark.parametrize("gate", range(4))
+def test_what_is_not_a_number_stays_so(train, gate):
+    """A diverging training must be noticed."""
+    config = LSTMConfig(3, 3, cell_clip=3.0, proj_clip=None)
+    x, weight, bias = torch.ones(2, 2, 2), torch.ones(12, 5), torch.zeros(12)
+    bias[3 * gate + 1] = torch.nan
+    device = DEVICES[train.keywords["kernel"]]
+    weights = [[weight.to(device), bias.to(device), None]] * 2
+    for y in train(x.to(device), [1, 1], weights, config):
+        assert y[0].isnan().tolist() == [False, True, False] and y[1].isnan().all()
+
+
+def test_large_gates_saturate(train):
+    config = LSTMConfig(2, 2, cell_clip=None, proj_clip=None)
+    device = DEVICES[train.keywords["kernel"]]
+    x, weight = torch.ones(2, 1, 1, device=device), torch.zeros(8, 3, device=device)
+    for value in (30.0, 1e4, 3e38):
+        bias = torch.tensor([value, -value], device=device).repeat(4)
+        results = [train(x, [1], [[weight, bias, None]] * 2, config)]
+        results.append(train(x, [1], [[weight, bias, None]] * 2, config, kernel="torch"))
+        assert (results[0] - results[1]).abs().max() < 1e-7
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+@pytest.mark.parametrize("config", [TINY, TINY_WORDS], ids=["characters", "words"])
+def test_a_session(train, config, stateful):
+    """Layers with skip connections, in several batches."""
+    kernel = train.keywords["kernel"]
+    bilm = random_bilm(config, scale=2.0).to(DEVICES[kernel])
+    found = []
+    for one in (kernel, "torch"):
+        session = Session(bilm, Settings("float32", 8, 1, stateful, one))
+        found.append(session.embed(SENTENCES) + session.embed(SENTENCES[::-1]))
+    for ours, plain in zip(*found):
+        assert (ours - plain).norm() <= 1e-5 * plain.norm()
+
+
+@needs_extension
+def test_directions_side_by_side_are_those_one_by_one():
+    config, sizes = CONFIGS["clipping"], SIZES["falling"]
+    x = torch.randn(2, sum(sizes), 6, generator=torch.Generator().manual_seed(0))
+    layers = [random_bilm(type(TINY)(config, TINY.char_cnn)).lstm for _ in (1, 2)]
+    threads, results = torch.get_num_threads(), []
+    try:
+        for n_threads, layer in zip((1, 2), layers):
+            torch.set_num_threads(n_threads)
+            y = layer(x, sizes)[-1]
+            y.square().sum().backward()
+            results.append([y.detach(), *(p.grad for p in layer.parameters())])
+    finally:
+        torch.set_num_threads(threads)
+    for one, two in zip(*results):
+        assert max_difference(one, two) <= 1e-6 * max(1, one.abs().max())
+
+
+@needs_extension
+@pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=needs_bfloat16)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+def test_weights_of_other_types_are_for_pytorch(dtype, precision):
+    """The cell reads and writes float32, whatever is there."""
+    bilm = random_bilm().to(dtype)
+    ours, plain = (
+        Session(bilm, Settings(precision=precision, kernel=kernel)).embed(SENTENCES)
+        for kernel in ("auto", "torch")
+    )
+    assert all(torch.equal(*pair) for pair in zip(ours, plain))
+    results = []
+    for bilm.lstm.kernel in ("auto", "torch"):
+        bilm.zero_grad()
+        layers = bilm(["the", "bank"], numpy.array([0, 1, 0]), [2, 1], mixed_precision=True)
+        layers.float().sum().backward()
+        results.append([layers, *(parameter.grad for parameter in bilm.parameters())])
+    assert all(torch.equal(*pair) for pair in zip(*results))
+
+
+@needs_extension
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_comparison_chooses_its_own_types(dtype):
+    """Whatever PyTorch's defaults are: memory of another type would be too small."""
+    compiled = load_kernels("auto", torch.device("cpu"), torch.float32, torch.float32)
+    expected = compiled.max_error(torch.device("cpu"), dtype)
+    assert 0 < expected < (1e-5 if dtype == torch.float32 else 0.05)
+    before = torch.get_default_dtype()
+    try:
+        for default in (torch.float64, torch.bfloat16):
+            torch.set_default_dtype(default)
+            with torch.device("meta"), torch.inference_mode():
+                assert compiled.max_error(torch.device("cpu"), dtype) == expected
+    finally:
+        torch.set_default_dtype(before)
+
+
+@needs_extension
+def test_states_may_have_gaps():
+    config, sizes = CONFIGS["clipping"], SIZES["equal"]
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(2, sum(sizes), 7), (84, 13), (84,), (6, 21)]
+    x, *weights = (torch.randn(*shape, generator=generator) for shape in shapes)
+    wide = torch.randn(2, sizes[0], 2 * 21, generator=generator)
+    results = []
+    for gap in (1, 2):
+        state = [wide[..., : 2 * n : 2].repeat_interleave(gap, -1)[..., ::gap] for n in (6, 21)]
+        y = train_layer(x, sizes, [weights, weights], config, state)
+        results.append([y, *(part.clone() for part in state)])
+    assert all(torch.equal(*pair) for pair in zip(*results))
+
+
+@needs_triton
+@pytest.mark.slow
+def test_compiled_for_hopper(tmp_path):
+    """No GPU is needed for that. All accesses are of 16 bytes, none to local memory, and registers
+    leave room for other programs on the same processor."""
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    program = Path(__file__).parents[1] / "programs" / "compile_kernels.py"
+    done = subprocess.run(
+        [sys.executable, program], check=True, env=environment, capture_output=True
+    )
+    kernels = json.loads(done.stdout)
+    assert len(kernels) == 8
+    for name, kernel in kernels.items():
+        assert kernel["usage"]["REG"] <= 128, name
+        assert kernel["usage"]["STACK"] == kernel["usage"]["LOCAL"] == 0
+        assert len(kernel["accesses"]) >= 3
+        assert set(kernel["accesses"]) <= {"LDG.E.128", "STG.E.128"}, name
