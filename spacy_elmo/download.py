@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -110,24 +111,21 @@ def _download_repository(model: PublishedModel, folder: Path, quiet: bool) -> li
     RAISES (ValueError): If they cannot be downloaded, or the library is missing.
     """
     try:
-        from huggingface_hub import snapshot_download, utils
+        from huggingface_hub import HfApi, utils
     except ImportError as error:
         raise ValueError('for hf:, run `pip install "spacy-elmo[hub]"`') from error
     if quiet:
         utils.disable_progress_bars()
+    api, names = HfApi(endpoint=os.environ.get("HF_ENDPOINT")), []
     try:
-        snapshot_download(
-            str(model.hub),
-            revision=model.revision,
-            local_dir=folder,
-            allow_patterns=_HUB_FILES.split(),
-            ignore_patterns="*/*",
-            endpoint=os.environ.get("HF_ENDPOINT"),
-        )
+        info = api.model_info(str(model.hub), revision=model.revision or "main")
+        for name in (file.rfilename for file in info.siblings or ()):
+            if "/" not in name and any(fnmatch(name, x) for x in _HUB_FILES.split()):
+                api.hf_hub_download(info.id, name, revision=info.sha, local_dir=folder)
+                names.append(name)
     except Exception as error:  # Its errors have no class in common.
         raise ValueError(f"{model.source}: {error}") from error
     shutil.rmtree(folder / ".cache", ignore_errors=True)
-    names = sorted(path.name for path in folder.iterdir() if path.name != MANIFEST)
     if not names:
         raise ValueError("there are no files of a biLM in the repository")
-    return names
+    return sorted(names)

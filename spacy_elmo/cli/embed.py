@@ -75,7 +75,9 @@ def embed_cli(
     ),
 ) -> None:
     """
-    Write the vectors of texts to a file. If it is interrupted, the same command continues.
+    Write the vectors of texts to a file.
+
+    If it is interrupted, the same command continues.
 
     HDF5 has a dataset per line number, of shape (layers, tokens, width), as bilm-tf's
     dump_bilm_embeddings writes them; .npz has arrays of the same names. An empty line has an empty
