@@ -7,6 +7,7 @@ import multiprocessing
 import shutil
 import warnings
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import spacy
@@ -88,6 +89,16 @@ def test_vocabulary_of_the_tokenizer_is_bounded(monkeypatch):
     sentences = [[[word.text for word in sentence] for sentence in nlp(x).sents] for x in texts]
     assert results == list(zip(texts, sentences))
     assert len(strings) < most + 100 < len(nlp.vocab.strings)
+
+
+def test_threads_tokenise_with_a_full_vocabulary(monkeypatch):
+    settings = TokenizationConfig()
+    monkeypatch.setattr("spacy_elmo.strings.MAX_STRINGS", 0)
+    texts = [[f"Don't go {i} {j}. It's late, m{i}x{j}!" for j in range(50)] for i in range(6)]
+    expected = [list(tokenize(some, settings)) for some in texts]
+    with ThreadPoolExecutor(4) as threads:
+        results = threads.map(lambda i: list(tokenize(texts[i % 6], settings)), range(60))
+        assert all(result == expected[i % 6] for i, result in enumerate(results))
 
 
 def test_long_sentences_are_cut(tmp_path):

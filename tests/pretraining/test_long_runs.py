@@ -356,6 +356,38 @@ def test_another_batch_size_reads_what_is_left_of_the_epoch(tmp_path, corpus, ca
     assert (counts == 2 * numpy.bincount(ids)).all()
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="needs POSIX signals")
+@pytest.mark.slow
+def test_all_of_it_in_one_run(tmp_path, corpus, raise_signal):
+    """A lost connection, bad gradients, a scheduler, a lower rate, and a cool-down: it learns."""
+    muon = OptimizerConfig("muon", learn_rate=0.01, warmup_steps=5, total_steps=0)
+    lower = replace(muon, learn_rate=0.005, muon_rate=0.007)
+    wsd = replace(lower, schedule="wsd", decay_steps=30)
+    spoil = spoil_gradients((40, 41))
+
+    def meet(updater, step):
+        spoil(updater, step)
+        if step in (12, 50):
+            raise_signal({12: "SIGHUP", 50: "SIGUSR1"}[step])
+
+    config = run_config(corpus, eval_frequency=30, max_steps=1000)
+    runs = [(muon, 1000), (muon, 1000), (lower, 70), (wsd, 100)]
+    ends = []
+    for optimizer, limit in runs:
+        config = change(config, optimizer=optimizer, max_steps=limit)
+        trainer = train(config, tmp_path / "run", resume=True, after_update=meet)
+        ends.append((trainer.state.step, trainer.interrupted))
+    assert ends == [(12, True), (50, True), (70, False), (100, False)]
+    records = log(tmp_path / "run")
+    assert [record["step"] for record in records] == [30, 60, 70, 90, 100]
+    assert [record["skipped"] for record in records] == [0, 2, 0, 0, 0]
+    rates = [record["learn_rate"] for record in records]
+    assert rates == [0.01, 0.005, 0.005, pytest.approx(0.005 * (1 - (20 / 30) ** 0.5)), 0]
+    changed = [[x["step"] for x in record.get("changes", [])] for record in records]
+    assert changed == [[], [51], [], [71], []]
+    assert records[-1]["average"] < 0.6 * records[-1]["unigram"]
+
+
 # Several machines
 
 
