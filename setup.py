@@ -122,9 +122,6 @@ setup(
             "spacy-elmo.strided.v1 = spacy_elmo.segmenters:strided",
             "spacy-elmo.ActivationCache.v1 = spacy_elmo.layers.activation_cache:ActivationCache",
         ],
-        "spacy_callbacks": [
-            "spacy-elmo.gradual_unfreezing.v1 = spacy_elmo.callbacks:gradual_unfreezing",
-        ],
         "spacy_loggers": [
             "spacy-elmo.MixLogger.v1 = spacy_elmo.mix_logger:mix_logger",
             "spacy-elmo.PretrainConsoleLogger.v1 = spacy_elmo.pretraining.loggers:console_logger",

@@ -23,7 +23,7 @@ from spacy_elmo.segmenters import Segmenter
 OUT = Path(__file__).with_suffix(".md")
 # An entry of a docstring: its names, perhaps a type, and the text, with its further lines.
 ENTRY = re.compile(r"^([a-z][\w, ]*?)(?: \(.+?\))?: (.*(?:\n +.*)*)", re.MULTILINE)
-GROUPS = ("spacy_architectures", "thinc_layers", "spacy_misc", "spacy_callbacks", "spacy_loggers")
+GROUPS = ("spacy_architectures", "thinc_layers", "spacy_misc", "spacy_loggers")
 HEAD = """<!-- Written by docs/settings.py: change the docstrings, and run it. -->
 # Settings
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from itertools import product
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 from spacy.training.initialize import init_nlp
 from spacy.training.loop import train
-from spacy.util import load_config
+from spacy.util import load_config, load_config_from_str
 
 from spacy_elmo.formats import safetensors_format
 from spacy_elmo.mix_logger import find_mixes
@@ -195,23 +196,20 @@ def test_frozen_components(corpus, annotating):
 # Fine-tuning
 
 
-def fine_tuning(corpus, every, **settings) -> spacy.util.Config:
-    config = load_config(FOLDER / "tagger.cfg", overrides=small("tagger", corpus, **settings))
-    config["components"]["elmo"]["frozen"] = False
-    config["training"]["before_update"] = {
-        "@callbacks": "spacy-elmo.gradual_unfreezing.v1",
-        "every": every,
-        "component": "elmo",
-    }
-    return config
-
-
-def test_gradual_unfreezing(corpus):
+def test_the_documented_gradual_unfreezing(corpus):
     """The top layer learns from the start, the token encoder last."""
+    page = (FOLDER.parents[1] / "docs" / "training.md").read_text(encoding="utf8")
+    code = re.search(r"```python\n([^`]*gradual_unfreezing.*?)```", page, re.DOTALL)[1]
+    block = re.search(r"```ini\n([^`]*gradual_unfreezing.*?)```", page, re.DOTALL)[1]
+    exec(code, {})
     changed = {}
     for n_steps in (1, 3, 5):
         settings = {"training.max_steps": n_steps, "training.eval_frequency": 100}
-        nlp = init_nlp(fine_tuning(corpus, every=2, **settings))
+        config = load_config(FOLDER / "tagger.cfg", overrides=small("tagger", corpus, **settings))
+        config["components"]["elmo"]["frozen"] = False
+        callback = load_config_from_str(f"[training]\n{block}")["training"]["before_update"]
+        config["training"]["before_update"] = {**callback, "every": 2}
+        nlp = init_nlp(config)
         before = {k: v.clone() for k, v in nlp.get_pipe("elmo").bilm.state_dict().items()}
         nlp, _ = train(nlp)
         after = nlp.get_pipe("elmo").bilm.state_dict()
@@ -223,23 +221,3 @@ def test_gradual_unfreezing(corpus):
     nlp.get_pipe("elmo").bilm.unfreeze(1)
     nlp.initialize()
     assert all(weight.requires_grad for weight in nlp.get_pipe("elmo").bilm.parameters())
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"components.elmo.frozen": True},
-        {"training.frozen_components": ["elmo"]},
-        {"training.before_update.component": "tagger"},
-    ],
-)
-def test_unfreezing_what_is_frozen(corpus, change):
-    config = fine_tuning(corpus, every=2)
-    for key, value in change.items():
-        *path, last = key.split(".")
-        block = config
-        for section in path:
-            block = block[section]
-        block[last] = value
-    with pytest.raises(ValueError, match="must be an elmo component with frozen = false"):
-        train(init_nlp(config))

@@ -26,7 +26,6 @@ REQUIRED = {
     },
     "spacy-elmo.LearnedMix.v1": {"width": 5},
     "spacy-elmo.TextCatSum.v1": {"tok2vec": listener(), "exclusive_classes": True, "nO": 2},
-    "spacy-elmo.gradual_unfreezing.v1": {"every": 10},
 }
 NAMES = {
     entry_point.name: entry_point
@@ -37,7 +36,6 @@ REGISTRIES = {
     "spacy_architectures": "architectures",
     "thinc_layers": "layers",
     "spacy_misc": "misc",
-    "spacy_callbacks": "callbacks",
     "spacy_loggers": "loggers",
 }
 
