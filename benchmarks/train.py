@@ -49,7 +49,6 @@ VARIANTS: dict[str, dict | None] = {
         "frozen": True,
         "activation_cache": {**CACHE, "half_precision": True},
     },
-    "frozen, cache on disk": {"frozen": True, "activation_cache": {**CACHE, "memory_mb": 0}},
     "frozen, no cache": {"frozen": True, "activation_cache": None},
     "fine-tuned": {"frozen": False},
     BFLOAT16: {"frozen": False, "model": {"mixed_precision": True}},
@@ -89,8 +88,6 @@ def pipeline(variant: str, shape: str, folder: Path, words: set[str]) -> Languag
         tok2vec = {"@architectures": "spacy.Tok2Vec.v2", "embed": embed, "encode": encode}
     else:
         settings = json.loads(json.dumps(settings))
-        if settings.get("activation_cache", {}) and settings["frozen"]:
-            settings["activation_cache"]["folder"] = str(folder)
         settings.setdefault("model", {})["weights"] = str(folder / "bilm")
         safetensors_format.write(build(shape, "cpu"), folder / "bilm")
         nlp.add_pipe("elmo", config=settings)

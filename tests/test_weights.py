@@ -231,7 +231,6 @@ def change_config(folder, **values):
         ({"nlp__pipeline": ["elmo", "x"], "components__x__factory": "of_another_package"}, "E002"),
         ({"nlp__lang": "no-such-language"}, "no-such-language"),
         ({"components__elmo__model__precision": "tf32"}, None),
-        ({"components__elmo__activation_cache__folder": "/no/such/folder/any/more"}, None),
     ],
 )
 def test_weights_need_nothing_else_of_their_pipeline(saved, bilm, values, problem):

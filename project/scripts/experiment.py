@@ -228,14 +228,13 @@ class Experiment:
         msg.divider(str(name))
         start = time.monotonic()
         work = args.models / args.task / args.system / ".work"
-        # A killed run leaves its cache, which is large.
+        # A killed run leaves its models.
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
         try:
             train, n_train = self.select(size, seed, work)
             steps = self.train(self.config(seed), train, work)
             best = work / "model" / "model-best"
-            forget_cache_folder(best / "config.cfg")
             scores = self.evaluate(best, work / "scores.json")
             dev_scores = self.numbers(srsly.read_json(best / "meta.json")["performance"])
             record = {
@@ -286,9 +285,9 @@ class Experiment:
             config["paths"]["weights"] = str(self.args.weights)
             cache = config["components"]["elmo"]["activation_cache"]
             if cache is not None:
-                # Long texts need more than the memory; leave half of the disk to others.
-                free = shutil.disk_usage(work).free / 2**20
-                cache.update(half_precision=True, folder=str(work), folder_mb=round(free / 2))
+                # Long texts need more than the default; leave half of the memory to others.
+                free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**20
+                cache.update(half_precision=True, memory_mb=round(free / 2))
         config.to_disk(work / "config.cfg")
         arguments = [work / "config.cfg", "--output", work / "model"]
         self.spacy("train", *arguments, "--gpu-id", self.args.gpu_id)
@@ -336,15 +335,6 @@ def replace_mixes(block: dict[str, Any], mix: dict[str, Any]) -> None:
             block[name] = dict(mix)
         else:
             replace_mixes(value, mix)
-
-
-def forget_cache_folder(path: Path) -> None:
-    """A pipeline must load where the folder of its training is gone."""
-    config = load_config(path, interpolate=False)
-    cache = config["components"].get("elmo", {}).get("activation_cache")
-    if cache is not None:
-        cache.update(folder=None, folder_mb=None)
-        config.to_disk(path)
 
 
 def read_docs(path: Path) -> list[Doc]:
