@@ -9,6 +9,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Optional
@@ -125,7 +126,7 @@ def exclusive_lock(path: Path, message: str) -> Iterator[list[int]]:
 
     message (str): The error if another process has locked the file.
     YIELDS (list[int]): The descriptor. A child process that inherits it keeps the lock if this one
-        is killed.
+        is killed. Empty, with a warning, if the file system has no locks.
     RAISES (ValueError): If another process has locked it.
     """
     held: list[int] = []
@@ -134,6 +135,13 @@ def exclusive_lock(path: Path, message: str) -> Iterator[list[int]]:
         lock.acquire(timeout=0)
     except Timeout:
         raise ValueError(message) from None
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
+            raise
+        warnings.warn(
+            f"the file system of {path.parent} has no locks: let no other run write there",
+            stacklevel=2,
+        )
     try:
         yield held
     finally:

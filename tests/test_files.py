@@ -200,6 +200,21 @@ def test_a_lock_is_refused_while_another_process_has_it(tmp_path):
     assert not path.exists()
 
 
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP])
+def test_a_file_system_without_locks(tmp_path, monkeypatch, number):
+    """Some network file systems: a command warns, and goes on."""
+
+    def acquire(*args, **kwargs):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("filelock.FileLock.acquire", acquire)
+    with (
+        pytest.warns(UserWarning, match=f"{tmp_path} has no locks"),
+        exclusive_lock(tmp_path / ".lock", "") as held,
+    ):
+        assert held == []
+
+
 def test_a_lock_whose_file_is_removed_meanwhile_is_one_lock(tmp_path):
     """Many threads, each of which removes the file in the end."""
     path, inside, most, taken = tmp_path / ".lock", [0], [0], [0]
