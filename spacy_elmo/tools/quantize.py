@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ..component import Elmo
 from ..formats import fits_half, fits_int8, round_to_half, round_to_int8
-from ..inference import current_session
+from ..inference import current_session, has_quantized_products
 from ..layers.encoder import get_shim, run_sequences, set_bilm, set_precision
 from ..segmenters import Sequences
 
@@ -60,8 +60,7 @@ def quantize(nlp: Language, elmo: Elmo, precision: Stored, docs: Iterable[Doc]) 
     if not sequences.kept.any():
         raise ValueError("there are no words in the text to measure the cost with")
     set_bilm(elmo.model, after)
-    has_products = "fbgemm" in torch.backends.quantized.supported_engines
-    if precision == "int8" or (asked == "float32" and has_products):
+    if precision == "int8" or (asked == "float32" and has_quantized_products()):
         set_precision(elmo.model, precision)
         nlp.get_pipe_config(elmo.name)["model"]["precision"] = precision
     exact = current_session(before, replace(settings, precision="float32"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import zipfile
 import zlib
@@ -13,6 +14,7 @@ import numpy
 from numpy.lib.format import write_array
 from spacy.tokens import Doc
 
+DEFAULTS = {"layers": "all", "pool": "none", "dtype": "float32"}
 PART = ".npz"
 # All that zipfile and NumPy raise for damaged files.
 _DAMAGED = (
@@ -46,30 +48,34 @@ def write_part(path: Path, block: Any, rows: Iterable[tuple], checksum: str) -> 
     write_arrays(path, arrays())
 
 
-def read_part(path: Path) -> Optional[str]:
-    """RETURNS (Optional[str]): The checksum of a part; None if it is missing or damaged."""
+@contextlib.contextmanager
+def _open_part(path: Path) -> Iterator[Any]:
+    """YIELDS (NpzFile): A part. RAISES (ValueError): If it is missing or damaged."""
     try:
         with numpy.load(path) as part:
-            return str(part["checksum"])
-    except _DAMAGED:
-        return None
-
-
-def read_arrays(path: Path) -> Iterator[numpy.ndarray]:
-    """YIELDS (ndarray): The arrays of a part, in the order of its rows.
-    RAISES (ValueError): If it is damaged."""
-    try:
-        with numpy.load(path) as part:
-            yield from (part[name] for name in part.files if name.isdigit())
+            yield part
     except _DAMAGED as error:
         raise ValueError(
             f"{path} is damaged: remove it, and the same command computes it again"
         ) from error
 
 
+def read_part(path: Path) -> Optional[str]:
+    """RETURNS (Optional[str]): The checksum of a part; None if it is missing or damaged."""
+    with contextlib.suppress(ValueError), _open_part(path) as part:
+        return str(part["checksum"])
+    return None
+
+
+def read_arrays(path: Path) -> Iterator[numpy.ndarray]:
+    """YIELDS (ndarray): The arrays of a part, in the order of its rows."""
+    with _open_part(path) as part:
+        yield from (part[name] for name in part.files if name.isdigit())
+
+
 def read_texts(path: Path) -> list[str]:
     """RETURNS (list): The texts of a part; tokens are joined by spaces."""
-    with numpy.load(path) as part:
+    with _open_part(path) as part:
         return json.loads(str(part["texts"]))
 
 

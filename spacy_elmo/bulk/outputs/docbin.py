@@ -12,11 +12,10 @@ import numpy
 from spacy.tokens import DocBin
 from thinc.api import to_numpy
 
-from .arrays import PART, read_arrays, read_part, write_arrays
+from .arrays import DEFAULTS, PART, read_arrays, read_part, write_arrays
 
 __all__ = ["DEFAULTS", "PART", "REFUSED", "join", "read_part", "write_part"]
 
-DEFAULTS = {"layers": "all", "pool": "none", "dtype": "float32"}
 REFUSED = ("ids", "shard", "pool", "dtype")
 
 

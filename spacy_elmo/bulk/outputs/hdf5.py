@@ -12,11 +12,10 @@ from typing import Any, Optional
 
 import h5py
 
-from .arrays import PART, read_arrays, read_part, read_texts, write_part
+from .arrays import DEFAULTS, PART, read_arrays, read_part, read_texts, write_part
 
 __all__ = ["DEFAULTS", "PART", "REFUSED", "join", "read_part", "write_part"]
 
-DEFAULTS = {"layers": "all", "pool": "none", "dtype": "float32"}
 REFUSED = ("ids", "shard")
 
 

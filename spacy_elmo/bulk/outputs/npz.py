@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
-from .arrays import PART, read_arrays, read_part, write_arrays, write_part
+from .arrays import DEFAULTS, PART, read_arrays, read_part, write_arrays, write_part
 
 __all__ = ["DEFAULTS", "PART", "REFUSED", "join", "read_part", "write_part"]
 
-DEFAULTS = {"layers": "all", "pool": "none", "dtype": "float32"}
 REFUSED = ("ids", "shard")
 
 
