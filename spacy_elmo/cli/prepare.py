@@ -21,8 +21,8 @@ from ..tools.texts import find_files, read_texts, total_size
 from .util import ENCODING, ERRORS, INPUT_HELP, TEXT, exit_on_error, lock_folder, warn_of_errors
 
 _FILES = (MANIFEST, *FILES)
-# More unknown words of a given vocabulary call for a warning.
-_MAX_UNKNOWN = 0.5
+# More unknown words of a given vocabulary, or fewer words in all, call for a warning.
+_MAX_UNKNOWN, _MIN_WORDS = 0.5, 1_000_000
 
 
 def prepare_cli(
@@ -129,6 +129,11 @@ def _report(out: Path, manifest: dict[str, Any], has_vocabulary: bool) -> None:
         msg.warn(
             f"{fraction:.0%} of the words are not in --vocab: is it of this language, and are its "
             "words spelled as the tokenizer leaves them?"
+        )
+    if n_tokens["train"] < _MIN_WORDS:
+        msg.warn(
+            f"{n_tokens['train']:,} words are too few to learn much from: give a million or more, "
+            "or continue with weights that there are (--paths.init_from)"
         )
     if not n_unknown:
         msg.warn(

@@ -152,6 +152,20 @@ def test_threads_share_a_full_vocabulary(zone: str, pipeline: Path, monkeypatch)
         assert all(threads.map(is_right, range(100)))
 
 
+def test_a_zone_of_the_caller_ends_when_it_says(pipeline: Path, monkeypatch):
+    embed = EmbedColumns(pipeline)
+    expected = embed.embed(TEXTS)
+    nlp, _ = embed.load()
+    monkeypatch.setattr("spacy_elmo.strings.MAX_STRINGS", 0)
+    n_strings = len(nlp.vocab.strings)
+    with nlp.memory_zone():
+        doc = nlp("zzyzx qwerty")
+        embed.embed(["hello zzyzx"])
+        assert [token.text for token in doc] == ["zzyzx", "qwerty"]
+        assert numpy.array_equal(embed.embed(TEXTS), expected)
+    assert len(nlp.vocab.strings) == n_strings
+
+
 def test_threads_load_one_pipeline(pipeline: Path, monkeypatch):
     loaded = []
 

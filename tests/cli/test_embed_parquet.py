@@ -222,6 +222,33 @@ def test_nulls(rows_with_nulls: Path, pipeline: Path, tmp_path: Path):
     assert [x["nulls"] for x in check_manifest(out)["parts"].values()] == [1, 0, 1, 0, 0]
 
 
+def test_rows_are_counted_from_the_start_of_the_file(pipeline: Path, tmp_path: Path):
+    texts = ["money"] * 9
+    texts[7] = None
+    parquet.write_table(arrow.table({"text": texts}), tmp_path / "in.parquet")
+    message = fail(
+        "embed", tmp_path / "in.parquet", tmp_path / "out.parquet", "-m", pipeline, "--rows", 3
+    )
+    assert "in.parquet, rows 7 to 9: row 8 of the column 'text' is null" in message
+
+
+def test_tables_are_what_pandas_reads(pipeline: Path, tmp_path: Path):
+    pandas = pytest.importorskip("pandas")
+    texts = ['Great, "really"', "Two\nlines, in one field", "", " a,b ", '"', "\r\n", "bank"]
+    frame = pandas.DataFrame({"id": [f"n{i}" for i in range(7)], "n": range(7), "text": texts})
+    for name in ("reviews.csv", "reviews.csv.gz", "reviews.tsv"):
+        path, out = tmp_path / name, tmp_path / f"{name}.parquet"
+        separator = "\t" if name.endswith("tsv") else ","
+        frame.to_csv(path, index=False, sep=separator, encoding="utf-8-sig")
+        embed(path, out, "-m", pipeline, "--text", "text", "--id", "id", "--id", "text")
+        expected = pandas.read_csv(path, sep=separator, keep_default_na=False, lineterminator=None)
+        rows = parquet.read_table(out).to_pylist()
+        assert [row["id"] for row in rows] == expected["id"].to_list()
+        assert [row["text"] for row in rows] == expected["text"].to_list() == texts
+        vectors = numpy.array([row["vector"] for row in rows])
+        assert numpy.array_equal(vectors, EmbedColumns(pipeline).embed(texts))
+
+
 def test_without_arrow(text: Path, pipeline: Path, tmp_path: Path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     message = fail("embed", text, tmp_path / "out.parquet", "-m", pipeline)

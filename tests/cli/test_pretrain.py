@@ -230,6 +230,15 @@ def test_a_vocabulary_of_another_text(run, tmp_path):
     assert "not in --vocab" not in succeed(*command, "--vocab", vocabulary, "--force")
 
 
+def test_a_corpus_of_few_words(tmp_path):
+    text, line = tmp_path / "text.txt", "the bank of the river and of the mill " * 100
+    for n_lines, is_few in ((1100, True), (1200, False)):
+        text.write_text("".join(f"{line}{i}\n" for i in range(n_lines)))
+        options = ("--whitespace", "--sentence-per-line", "--force")
+        output = " ".join(succeed("prepare", text, tmp_path / "corpus", *options).split())
+        assert ("words are too few to learn much from" in output) == is_few
+
+
 @pytest.mark.parametrize(
     "line, is_split",
     [
