@@ -136,9 +136,9 @@ def with_steps(settings: Mapping[str, Any], words: int) -> dict[str, Any]:
     training = read_config(CONFIG, settings).pretraining
     steps = max(1, words // (training.batch_words * training.accumulate_gradient))
     return {
+        "pretraining.optimizer.schedule": "cosine",
         **settings,
         "pretraining.max_steps": steps,
-        "pretraining.optimizer.schedule": "cosine",
         "pretraining.optimizer.total_steps": steps,
         "pretraining.optimizer.warmup_steps": round(WARMUP * steps),
         "pretraining.eval_frequency": max(1, steps // 4),
