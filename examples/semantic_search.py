@@ -25,8 +25,7 @@ from spacy.tokens import Doc, Span
 from thinc.api import to_numpy
 
 from spacy_elmo.files import atomic_folder
-from spacy_elmo.tools.neighbors import read_corpus
-from spacy_elmo.tools.texts import find_files
+from spacy_elmo.tools.texts import find_files, read_docs
 from spacy_elmo.weights import absolute_source, load_pipeline
 
 BUNDLED = "en_elmo_sm"
@@ -118,7 +117,7 @@ def half_whitening(vectors: numpy.ndarray) -> numpy.ndarray:
 
 
 def _sentences(nlp: Language, corpus: str) -> Iterator[Span]:
-    docs = (doc for doc, _ in read_corpus(nlp, find_files([corpus])))
+    docs = (doc for doc, _ in read_docs(nlp, find_files([corpus])))
     for doc in nlp.pipe(docs):
         yield from (sentence for sentence in doc.sents if sentence.text.strip())
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from senses import SENSES, load
 
 from spacy_elmo.cli.util import exit_on_error
-from spacy_elmo.tools.neighbors import Neighbor, find_neighbors, read_corpus
-from spacy_elmo.tools.texts import find_files
+from spacy_elmo.tools.neighbors import Neighbor, find_neighbors
+from spacy_elmo.tools.texts import find_files, read_docs
 
 HEADER = """# Neighbours of words with two senses
 
@@ -41,7 +41,7 @@ def main() -> None:
             nlp = load(name)
             # The other paragraphs have no neighbours.
             pattern = re.compile(rf"\b({'|'.join(SENSES)})\b", re.IGNORECASE)
-            docs = (x for x in read_corpus(nlp, files) if pattern.search(x[0].text))
+            docs = (x for x in read_docs(nlp, files) if pattern.search(x[0].text))
             settings = {"n": args.n, "layer": args.layer, "window": args.window}
             elmo = nlp.get_pipe("elmo")
             results.append(find_neighbors(nlp, elmo, queries, docs, same_word=True, **settings))

@@ -3,9 +3,8 @@ Hugging Face datasets, Dask and Spark. None of them is imported."""
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from operator import length_hint
@@ -24,20 +23,23 @@ from ..component import Elmo, pipe_settings
 from ..inference.settings import Precision
 from ..layers.encoder import get_session, set_precision
 from ..strings import bounded_strings, one_thread
+from ..tools.records import Text, check_text, import_arrow
 from ..tools.texts import make_doc
 from ..weights import absolute_source, choose_component, load_pipeline
-from .arrow import vectors_to_arrow
 
 # Which layers, besides the number of one.
-LAYERS: dict[str, Callable[[Doc], Any]] = {
+_LAYERS: dict[str, Callable[[Doc], Any]] = {
     "all": lambda doc: doc._.elmo_layers,
     "top": lambda doc: doc._.elmo_layers[-1],
     "mix": lambda doc: doc._.elmo_tokens,
     "mean": lambda doc: doc._.elmo_layers.mean(axis=0),
 }
-POOLS = ("none", "mean")
-DTYPES = ("float16", "float32")
-NULLS = ("error", "empty")
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "layers": (*_LAYERS, "the number of one"),
+    "pool": ("none", "mean"),
+    "dtype": ("float16", "float32"),
+    "nulls": ("error", "empty"),
+}
 _BATCH = "give a list with an item for each row; Dataset.map does so with batched=True"
 
 
@@ -52,12 +54,10 @@ class EmbedColumns:
     pipeline (Union[str, Path]): A pipeline or weights, by name or path.
     text (str): The column of texts. A row is a string, a list of tokens (one sentence), or a doc.
     output (str): The column to add; it replaces one of this name.
-    layers (Union[str, int]): "mix": the component's mix. "top", "mean" (of all layers), or the
-        number of a layer: 0 is the token encoder, -1 the top. "all": all of them, in a dimension
-        of their own, the first one.
-    pool (str): "mean": the mean over the tokens of a row. "none": a vector for each token, in a
-        dimension of their own, the last but one. Whitespace tokens have zeros, and do not count in
-        the mean. The mean of no tokens is zeros.
+    layers (Union[str, int]): "mix" (the component's), "top", "mean" (of all layers), or the number
+        of a layer: 0 is the token encoder. "all": all of them, in a first dimension of their own.
+    pool (str): "mean": the mean over the tokens of a row, without whitespace, or zeros if there are
+        none. "none": a vector for each token, in the last dimension but one; whitespace has zeros.
     dtype (str): How the vectors are stored, "float16" or "float32".
     threads (Optional[int]): Threads of PyTorch in the process; None leaves their number.
     precision (Optional[str]): Arithmetic; None is that of the pipeline. int8 has to be named here:
@@ -85,17 +85,10 @@ class EmbedColumns:
     )
 
     def __post_init__(self) -> None:
-        layers = [*LAYERS, "the number of one"]
-        choices = {"layers": layers, "pool": POOLS, "dtype": DTYPES, "nulls": NULLS}
-        for setting, allowed in choices.items():
+        for setting, allowed in _CHOICES.items():
             value = getattr(self, setting)
             if value not in allowed and not (setting == "layers" and isinstance(value, int)):
                 raise ValueError(f"{setting} must be one of {', '.join(allowed)}, found {value!r}")
-        if not isinstance(self.pipeline, (str, Path)):
-            raise ValueError(
-                f"pipeline must be a name or a path, found {type(self.pipeline).__name__}: save it "
-                "with nlp.to_disk first"
-            )
         # Workers may have another working directory.
         self.pipeline = absolute_source(self.pipeline)
 
@@ -104,9 +97,9 @@ class EmbedColumns:
         return _unpickle, (type(self), *settings)
 
     def __call__(self, columns: Any) -> Any:
-        """Embed a batch.
+        """Embed a batch: a dict of columns, a data frame of pandas, or a table or a record batch of
+        Arrow.
 
-        columns (Union[Mapping, DataFrame, Table, RecordBatch]): Columns by name, pandas or Arrow.
         RETURNS (Union[dict, DataFrame, Table, RecordBatch]): All columns and the vectors: in a dict
             an array if they are pooled, else a list of arrays; in each cell of a data frame an
             array, inside lists if it has several dimensions.
@@ -114,28 +107,31 @@ class EmbedColumns:
         """
         is_frame = isinstance(columns, getattr(sys.modules.get("pandas"), "DataFrame", ()))
         is_arrow = hasattr(columns, "append_column")
-        if not (is_frame or is_arrow or isinstance(columns, Mapping)):
-            kind = type(columns)
-            raise ValueError(
-                f"cannot read columns of {kind.__module__}.{kind.__qualname__}: give a dict of "
-                "columns, a data frame of pandas, or an Arrow table"
-            )
         names = columns.schema.names if is_arrow else list(columns)
-        if names.count(self.text) != 1:
-            raise ValueError(f"there must be one column {self.text!r} of texts, found {names}")
-        if not (is_frame or is_arrow):
-            _check_columns(columns, self.text)
-            return {**columns, self.output: self.embed(columns[self.text])}
+        is_known = is_frame or is_arrow or isinstance(columns, Mapping)
+        if not is_known or names.count(self.text) != 1:
+            raise ValueError(
+                f"there must be one column {self.text!r} of texts, in a dict, a data frame of "
+                f"pandas, or an Arrow table, found {names} in a {type(columns).__name__}"
+            )
         if is_frame:
-            texts = columns[self.text]
-            rows, is_null = self._embed(texts)
+            rows, is_null = self._embed(columns[self.text])
             cells = [None if null else _nested_lists(x) for x, null in zip(rows, is_null[:-1])]
-            series = type(texts)(cells, index=columns.index, dtype=object)
+            series = type(columns[self.text])(cells, index=columns.index, dtype=object)
             return columns.assign(**{self.output: series})
-        vectors = vectors_to_arrow(*self._embed(columns.column(self.text).to_pylist()))[:-1]
-        if self.output in names:
-            return columns.set_column(names.index(self.output), self.output, vectors)
-        return columns.append_column(self.output, vectors)
+        if is_arrow:
+            vectors = vectors_to_arrow(*self._embed(columns.column(self.text).to_pylist()))[:-1]
+            if self.output in names:
+                return columns.set_column(names.index(self.output), self.output, vectors)
+            return columns.append_column(self.output, vectors)
+        # Hugging Face datasets have a class for one row.
+        is_row = type(columns).__name__ == "LazyRow"
+        n_rows = -1 if is_row else length_hint(columns[self.text], -1)
+        for name in (self.text, *columns):
+            check_batch(columns[name], f"the column {name!r}", _BATCH)
+            if (n := length_hint(columns[name], -1)) != n_rows or n < 0:
+                raise ValueError(f"the column {name!r} has {n} rows, not {n_rows}: {_BATCH}")
+        return {**columns, self.output: self.embed(columns[self.text])}
 
     def embed(self, texts: Iterable[Any]) -> Any:
         """Embed rows. RETURNS (Union[ndarray, list]): See `__call__`."""
@@ -154,10 +150,9 @@ class EmbedColumns:
         return [vectors for vectors, _ in rows], [is_null for _, is_null in rows]
 
     def stream(
-        self, texts: Iterable[Any], *, first_row: int = 1
+        self, texts: Iterable[Any]
     ) -> Generator[tuple[Doc, numpy.ndarray, bool], None, None]:
-        """Embed rows, of which the first has the number `first_row` in messages. Other threads
-        wait until all are read.
+        """Embed rows. Other threads wait until all are read.
 
         YIELDS (tuple): The processed doc, which must not be used after the iteration, the vectors,
             and whether the text is null. Such a row has the vectors of an empty text.
@@ -167,13 +162,17 @@ class EmbedColumns:
             settings = pipe_settings(nlp, elmo, keep_layers=self.layers != "mix")
             # The last bits of a type's encoding depend on the types that it is computed with.
             get_session(elmo.model).type_cache.clear()
-            rows = list(texts)
-            nulls = [self._is_null(text, n) for n, text in enumerate(rows, first_row)]
+            rows = [self._check_text(text, number) for number, text in enumerate(texts, start=1)]
             with bounded_strings(nlp):
-                texts = ("" if is_null else text for text, is_null in zip(rows, nulls))
-                docs = (self._make_doc(nlp, text, n) for n, text in enumerate(texts, first_row))
-                for doc, is_null in zip(nlp.pipe(docs, **settings), nulls):
-                    yield doc, self._choose(doc), is_null
+                docs = (make_doc(nlp, "" if text is None else text) for text in rows)
+                for doc, text in zip(nlp.pipe(docs, **settings), rows):
+                    yield doc, self._choose(doc), text is None
+
+    def _check_text(self, text: Any, number: int) -> Text:
+        try:
+            return check_text(text, self.nulls)
+        except ValueError as error:
+            raise ValueError(f"row {number} of the column {self.text!r} {error}") from error
 
     @one_thread()
     def load(self) -> tuple[Language, Elmo]:
@@ -188,85 +187,65 @@ class EmbedColumns:
             pipes = {name: pipe for name, pipe in nlp.components if isinstance(pipe, Elmo)}
             names = list(pipes), nlp.component_names
             name = choose_component(*names, self.name, "choose one with --name, or name=...")
-            self._check(pipes[name])
+            self._check_component(pipes[name])
             self._loaded = nlp, pipes[name]
         return self._loaded
 
-    def _check(self, elmo: Elmo) -> None:
+    def _check_component(self, elmo: Elmo) -> None:
         if self.precision is not None:
             set_precision(elmo.model, self.precision)
         session = get_session(elmo.model)
-        if session.settings.precision == "int8" and self.precision != "int8":
+        is_int8 = session.settings.precision == "int8" and self.precision != "int8"
+        if is_int8 or session.settings.stateful:
+            kind = "computes in int8" if is_int8 else "is stateful"
             raise ValueError(
-                f"{self.pipeline} computes in int8, where the vectors of a row depend on the other "
-                "rows of its batch: choose precision 'float32', or name 'int8' to accept that"
-            )
-        if session.settings.stateful:
-            raise ValueError(
-                f"{self.pipeline} is stateful: the vectors of a row depend on all rows before; "
-                "choose a pipeline with stateful = false"
+                f"{self.pipeline} {kind}: the vectors of a row depend on other rows; choose "
+                "precision 'float32' or name 'int8', and a pipeline with stateful = false"
             )
         n = session.n_layers
         if isinstance(self.layers, int) and not -n <= self.layers < n:
             raise ValueError(f"layers must be from {-n} to {n - 1}, found {self.layers}")
 
-    def _is_null(self, text: Any, number: int) -> bool:
-        """RETURNS (bool): Whether a text is None, or what pandas makes of it."""
-        is_nan = isinstance(text, float) and math.isnan(text)
-        is_null = text is None or is_nan or type(text).__name__ == "NAType"
-        if is_null and self.nulls == "error":
-            raise ValueError(
-                f"row {number} of the column {self.text!r} is null: remove it, or choose nulls "
-                "'empty'"
-            )
-        return is_null
-
-    def _make_doc(self, nlp: Language, text: Any, number: int) -> Doc:
-        is_list = isinstance(text, (list, tuple, numpy.ndarray))
-        words = list(text) if is_list else [text]
-        if not all(isinstance(x, str) and (x or not is_list) for x in words) and not isinstance(
-            text, Doc
-        ):
-            raise ValueError(
-                f"row {number} of the column {self.text!r} is neither a string nor a list of "
-                f"tokens: {text!r:.80}"
-            )
-        return make_doc(nlp, words if is_list else text)
-
     def _choose(self, doc: Doc) -> numpy.ndarray:
         """RETURNS (ndarray): The vectors of a processed doc."""
-        if isinstance(self.layers, int):
-            vectors = to_numpy(doc._.elmo_layers[self.layers])
-        else:
-            vectors = to_numpy(LAYERS[self.layers](doc))
+        is_number = isinstance(self.layers, int)
+        vectors = doc._.elmo_layers[self.layers] if is_number else _LAYERS[str(self.layers)](doc)
+        vectors = to_numpy(vectors)
         if self.pool == "mean":
             vectors = vectors.sum(axis=-2) / max(sum(not token.is_space for token in doc), 1)
         try:
             with numpy.errstate(over="raise"):
                 return vectors.astype(self.dtype)
         except FloatingPointError as error:
-            raise ValueError(
-                f"a vector of {doc.text!r:.80} does not fit into {self.dtype}: choose dtype "
-                "'float32'"
-            ) from error
+            raise ValueError(f"a vector of {doc.text!r:.80} needs dtype 'float32'") from error
+
+
+def vectors_to_arrow(vectors: Sequence[numpy.ndarray], is_null: Sequence[bool]) -> Any:
+    """Make a column of vectors.
+
+    vectors (Sequence[ndarray]): For each row shape (width,), (n, width) or (m, n, width); one row
+        at least.
+    is_null (Sequence[bool]): Which rows become null.
+    RETURNS (Array): Lists of the fixed size `width`, inside lists for tokens and for layers.
+    """
+    arrow = import_arrow()
+    flat = numpy.concatenate([row.reshape(-1) for row in vectors])
+    column = arrow.FixedSizeListArray.from_arrays(flat, vectors[0].shape[-1])
+    # From the inside out.
+    lengths = [row.shape[1] for row in vectors for _ in row] if vectors[0].ndim == 3 else None
+    for sizes in (lengths, list(map(len, vectors)) if vectors[0].ndim > 1 else None):
+        if sizes is not None:
+            offsets = numpy.cumsum([0, *sizes], dtype=numpy.int32)
+            column = arrow.ListArray.from_arrays(offsets, column)
+    if not any(is_null):
+        return column
+    numbers = [None if null else number for number, null in enumerate(is_null)]
+    return column.take(arrow.array(numbers, arrow.int64()))
 
 
 def _nested_lists(vectors: numpy.ndarray) -> Any:
     """RETURNS (Union[ndarray, list]): Lists of vectors: pandas cannot store other arrays."""
     return vectors if vectors.ndim == 1 else list(map(_nested_lists, vectors))
-
-
-def _check_columns(columns: Mapping[str, Any], text: str) -> None:
-    """RAISES (ValueError): If the columns of a dict are one row, or of different lengths."""
-    if type(columns).__name__ == "LazyRow":  # Of Hugging Face datasets.
-        raise ValueError(f"found one row of a dataset, not a batch: {_BATCH}")
-    n_rows = length_hint(columns[text], -1)
-    for name in (text, *columns):
-        check_batch(columns[name], f"the column {name!r}", _BATCH)
-        if (n := length_hint(columns[name], -1)) != n_rows or n < 0:
-            raise ValueError(
-                f"the column {name!r} has {n} rows, but {text!r} has {n_rows}: {_BATCH}"
-            )
 
 
 @one_thread()

@@ -10,23 +10,26 @@ import srsly
 import typer
 from wasabi import msg
 
-from ..tools.neighbors import find_neighbors, read_corpus
+from ..tools.neighbors import find_neighbors
 from ..tools.records import Reader
-from ..tools.texts import find_files
+from ..tools.texts import find_files, read_docs
 from ..weights import load_pipeline
 from . import util
+
+_QUERY = typer.Option(
+    ..., "--query", "-q", help="A text with one span in [brackets]; can be given several times"
+)
+_LAYER = typer.Option(
+    None, "--layer", "-L", help="A layer, -1 for the top; by default the component's mix"
+)
 
 
 def neighbors_cli(
     pipeline: str = typer.Argument(..., help="A pipeline with an elmo component, or weights"),
     corpus: list[str] = typer.Argument(..., help=util.INPUT_HELP),
-    queries: list[str] = typer.Option(
-        ..., "--query", "-q", help="A text with one span in [brackets]; can be given several times"
-    ),
+    queries: list[str] = _QUERY,
     n: int = typer.Option(10, "--n-neighbors", "-n", min=1, help="Neighbours per query"),
-    layer: Optional[int] = typer.Option(
-        None, "--layer", "-L", help="A layer, -1 for the top; by default the component's mix"
-    ),
+    layer: Optional[int] = _LAYER,
     same_word: bool = typer.Option(False, "--same-word", help="Only the word of the query"),
     window: int = typer.Option(12, "--window", "-w", min=0, help="Most tokens on each side"),
     as_json: bool = typer.Option(False, "--json", help="Print a JSON object per neighbour"),
@@ -47,8 +50,8 @@ def neighbors_cli(
         reader = Reader(text, encoding, errors)
         files = find_files(corpus, columns=text is not None)
         nlp = load_pipeline(pipeline)
-        docs = read_corpus(nlp, files, reader)
         settings: dict[str, Any] = {"layer": layer, "same_word": same_word, "window": window}
+        docs = read_docs(nlp, files, reader)
         results = find_neighbors(nlp, util.get_component(nlp, name), queries, docs, n=n, **settings)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A file or a pipe may have an encoding without some of the characters, as on Windows.

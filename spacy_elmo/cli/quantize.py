@@ -16,8 +16,6 @@ from ..weights import find_source, is_pipeline, load_pipeline
 from .convert import lock_pipeline, write_pipeline
 from .util import exit_on_error, get_component
 
-_MAX_CHARACTERS = 10_000  # Of a doc.
-
 
 def quantize_cli(
     pipeline: str = typer.Argument(..., help="A pipeline with an elmo component, or weights"),
@@ -57,7 +55,7 @@ def quantize_cli(
             elmo = get_component(nlp, name)
             before = len(get_shim(elmo.model).to_bytes())
             if text:
-                docs = list(read_docs(nlp, find_files(text), max_characters=_MAX_CHARACTERS))
+                docs = [doc for doc, _ in read_docs(nlp, find_files(text))]
             else:
                 docs = [nlp.make_doc(x) for x in _examples(nlp.lang)]
             cost = quantize(nlp, elmo, cast(Stored, precision), docs)

@@ -22,7 +22,7 @@ from ..weights import choose_component
 # Options of the commands that read texts.
 INPUT_HELP = (
     "Files, folders or patterns: .txt, .jsonl, .csv, .tsv (also compressed: .gz, .zst, ...), "
-    ".spacy; a file of another suffix has lines of text; - is stdin"
+    ".spacy, .parquet; a file of another suffix has lines of text; - is stdin"
 )
 TEXT = typer.Option(
     None, "--text", help="The column of texts, or of lists of tokens (.csv, .tsv, .jsonl)"

@@ -17,9 +17,6 @@ from ..inference import Settings, current_session
 from ..inference.settings import Precision, check_precision
 from ..weights import DEFAULT, load_bilm
 
-# What to give in place of a batch that is none.
-_SENTENCES = "give a list of lists of tokens; embed_sentence takes one of them"
-
 
 class EmbedTokens:
     """Embeds lists of tokens, with the methods of AllenNLP's `ElmoEmbedder`. The vectors are those
@@ -31,8 +28,7 @@ class EmbedTokens:
     precision (str): Arithmetic; see `spacy-elmo.PretrainedBiLM.v1`.
     device (str): The device, such as "cpu" or "cuda".
     stateful (bool): Carry LSTM states from batch to batch, row by row, as AllenNLP does.
-    RAISES (ValueError): If the weights cannot be read, there is no such device, or it does not have
-        the precision.
+    RAISES (ValueError): If the weights cannot be read, or the device does not have the precision.
     """
 
     def __init__(
@@ -45,18 +41,13 @@ class EmbedTokens:
         device: str = "cpu",
         stateful: bool = False,
     ) -> None:
-        if (options_file is None) != (weight_file is None):
-            raise ValueError("give options_file and weight_file together, or weights alone")
-        if options_file is None or weight_file is None:
+        if options_file is not None and weight_file is not None:
+            bilm = load(weight_file, Path(options_file))
+        elif options_file is weight_file:
             bilm = load_bilm(weights)
         else:
-            bilm = load(weight_file, Path(options_file))
-        try:
-            self.bilm = bilm.to(device)
-        except (AssertionError, RuntimeError) as error:
-            raise ValueError(
-                f"device {device!r}: {error}; give 'cpu', 'cuda' or 'cuda:1'"
-            ) from error
+            raise ValueError("give options_file and weight_file together, or weights alone")
+        self.bilm = bilm.to(device)
         self._settings = Settings(precision=precision, stateful=stateful)
         check_precision(precision, self.bilm.device)
 
@@ -71,14 +62,11 @@ class EmbedTokens:
         RETURNS (list): All layers of each sentence, shape (L+1, tokens, 2P). No two share memory.
         RAISES (ValueError): If a sentence is a string, or a token is not one.
         """
-        check_batch(sentences, "sentences", _SENTENCES)
+        check_batch(sentences, "sentences", "give a list of lists of tokens")
         tokens = [s if isinstance(s, str) else list(s) for s in sentences]
-        for number, token in ((i, token) for i, s in enumerate(tokens) for token in s):
-            if not isinstance(token, str):
-                raise ValueError(
-                    f"sentence {number} has a token of type {type(token).__name__} ({token!r}): "
-                    "give strings, such as [token.text for token in doc]"
-                )
+        for number, sentence in enumerate(tokens):
+            if wrong := [token for token in sentence if not isinstance(token, str)]:
+                raise ValueError(f"sentence {number} has a token that is no string: {wrong[0]!r}")
         if any("" in sentence for sentence in tokens if not isinstance(sentence, str)):
             warnings.warn(
                 "there is an empty token (''): it is read as a word, and changes the vectors of "
@@ -97,8 +85,5 @@ class EmbedTokens:
     ) -> Iterator[numpy.ndarray]:
         """Embed a stream, so many sentences at a time.
         YIELDS (ndarray): All layers of each sentence in order, shape (L+1, tokens, 2P)."""
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be 1 or more, found {batch_size}")
-        check_batch(sentences, "sentences", _SENTENCES)
-        for batch in minibatch(sentences, batch_size):
+        for batch in minibatch(sentences, max(batch_size, 1)):
             yield from self.embed_batch(batch)

@@ -6,8 +6,7 @@ A query marks one or more tokens with square brackets; `\[` and `\]` are literal
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Optional
 
 import numpy
@@ -16,13 +15,8 @@ from spacy.language import Language
 from spacy.tokens import Doc, Span
 from thinc.api import to_numpy
 
-from ..bilm.validation import check_batch
 from ..component import Elmo, pipe_settings
-from .records import Reader
-from .texts import read_docs
 
-# Characters of a doc: the layers of a whole doc are in memory at once.
-_MAX_CHARACTERS = 100_000
 _BRACKET = re.compile(r"(?<!\\)[\[\]]")
 
 
@@ -35,16 +29,6 @@ class Neighbor(NamedTuple):
     token: str
     after: str
     source: str
-
-
-def read_corpus(
-    nlp: Language, files: Iterable[Path], reader: Optional[Reader] = None
-) -> Iterator[tuple[Doc, str]]:
-    """Read docs, tokenised but not processed. Long texts are split.
-    YIELDS (tuple): A doc and the name of its file."""
-    for path in files:
-        for doc in read_docs(nlp, [path], reader, max_characters=_MAX_CHARACTERS):
-            yield doc, str(path)
 
 
 def query_span(nlp: Language, query: str, **settings: Any) -> Span:
@@ -78,17 +62,15 @@ def find_neighbors(
     """Find the tokens with the highest cosine similarity, without whitespace and punctuation. The
     corpus is read as a stream.
 
-    nlp, elmo (Language, Elmo): The pipeline, and the component whose vectors are compared.
     queries (Sequence[str]): Texts with one span in square brackets. The vector of several tokens
         is their mean.
-    docs (Iterable[tuple[Doc, str]]): Docs and their sources, as `read_corpus` yields them.
+    docs (Iterable[tuple[Doc, str]]): Docs and their sources, as `read_docs` yields them.
     layer (Optional[int]): 0 for the token encoder, -1 for the top; None for the component's mix.
     same_word (bool): Only tokens that equal the first one of the query, except for case.
     window (int): Maximum number of tokens on each side in a `Neighbor`.
     RETURNS (list): The neighbours of each query, best first; equal ones in the corpus's order.
     RAISES (ValueError): If a query or a setting is impossible.
     """
-    check_batch(queries, "queries", "give a list of texts")
     n_layers = elmo.layer_shape[0]
     if layer is not None and not -n_layers <= layer < n_layers:
         raise ValueError(f"no layer {layer}: the model has layers 0 to {n_layers - 1}")
@@ -115,7 +97,6 @@ def _vectors(doc: Doc, layer: Optional[int]) -> numpy.ndarray:
 
 
 def _normalize(vectors: numpy.ndarray) -> numpy.ndarray:
-    """Scale vectors to length 1. The zero vectors of whitespace stay."""
     norms = numpy.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / numpy.where(norms > 0, norms, 1)
 

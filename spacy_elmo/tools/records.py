@@ -1,5 +1,5 @@
-"""Read the records of a file: lines, JSON lines, rows of a table, docs. All files may be compressed
-with what `smart_open` reads."""
+"""Read the records of a file: lines, JSON lines, rows of a table or of Parquet, docs. A source is a
+path, or the URL of a file. All but Parquet may be compressed with what `smart_open` reads."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import contextlib
 import csv
 import io
 import json
+import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, Optional, Union
 
+import numpy
 import smart_open
 from smart_open.compression import compression_wrapper
 from spacy.tokens import Doc, DocBin
@@ -23,14 +27,14 @@ from spacy.vocab import Vocab
 Source = Union[Path, str]
 Text = Union[str, list[str], Doc, None]
 Progress = Optional[Callable[[int], object]]
-# A number, the line where it begins, and the fields, what is wrong, or None for an empty line.
-_Fields = tuple[int, int, Union[dict[str, Any], str, None]]
+# The fields of a record, what is wrong with it, or None for an empty line.
+_Fields = Union[dict[str, Any], ValueError, None]
 
 STDIN = Path("-")
 ERRORS = ("strict", "replace", "ignore")
-LINES, JSON, TABLE, DOCS, PARQUET = "lines", "json", "table", "docs", "parquet"
-# What a suffix means. A name has the meaning of its last suffix that is here, whatever follows,
-# such as .gz or .part1; without one, it has lines.
+LINES, JSON, TABLE, DOCS, PARQUET = "lines", "lines of JSON", "rows", "docs", "rows of Parquet"
+# What a suffix means. A name has the meaning of its last suffix that is here, or is refused,
+# whatever follows, such as .gz or .part1; without one, it has lines.
 KINDS = {
     ".txt": LINES,
     ".jsonl": JSON,
@@ -40,70 +44,77 @@ KINDS = {
     ".spacy": DOCS,
     ".parquet": PARQUET,
 }
-# Known formats that are not read, and what to do with them.
-_ADVICE = {
-    ".json .geojson": "name it .jsonl if it has an object per line, or else write it so",
-    ".conllu .conllubio .conll .conllx .iob .iob2 .ner": "`python -m spacy convert FILE "
-    "FOLDER` makes a .spacy file of it",
-    ".html .htm .xhtml .xml .pdf .doc .docx .odt .rtf .epub": "write its text to a .txt file, "
-    "a text per line",
-    ".xlsx .xls .ods": "save it as .csv",
-    ".arrow .feather .orc .avro .db .sqlite .sqlite3 .pkl .pickle": "write it as .parquet, .csv or "
-    ".jsonl",
-    ".npy .npz .hdf5 .h5 .safetensors": "it has arrays, not text",
-    ".zip .tar .tgz .tbz2 .txz .7z .rar": "unpack it",
-}
-_REFUSED = {suffix: advice for suffixes, advice in _ADVICE.items() for suffix in suffixes.split()}
+_REFUSED = re.compile(
+    r"\.(json|geojson|conll|conllu|conllx|conllubio|iob2?|ner|x?html?|xml|pdf|docx?|odt|rtf|epub|"
+    r"xlsx?|ods|arrow|feather|orc|avro|db|sqlite3?|pkl|pickle|np[yz]|hdf5|h5|safetensors|zip|tar|"
+    r"tgz|tbz2|txz|7z|rar)"
+)
 # The suffixes of the files that are read in a folder.
-_COMPRESSIONS = ("", ".gz", ".zst", ".bz2", ".xz")
-SUFFIXES = tuple(x + end for x in KINDS if KINDS[x] != PARQUET for end in _COMPRESSIONS)
-_MAX_FIELD = 2**31 - 1  # Characters of a field of a table. The default of `csv` is 131,072.
+SUFFIXES = tuple(x + end for x in KINDS for end in ("", ".gz", ".zst", ".bz2", ".xz"))
 
 # Bytes that cannot be decoded become this surrogate, which no encoding has.
 _BAD = "\udfff"
 codecs.register_error("spacy-elmo", lambda error: (_BAD, error.end))  # type: ignore[attr-defined]
 
 
-def path_of(source: Source) -> str:
-    """RETURNS (str): A path, or a URL without its query, such as a signature."""
-    return str(source) if isinstance(source, Path) else source.partition("?")[0]
+def import_arrow() -> Any:
+    """RETURNS (module): pyarrow. RAISES (ValueError): If it is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ValueError(
+            f'Arrow and Parquet need pyarrow: pip install "spacy-elmo[arrow]" ({error})'
+        ) from error
+    return pyarrow
 
 
 def suffix_of(source: Source) -> str:
     """RETURNS (str): The suffix that says of what kind a source is; empty if none does."""
-    suffixes = [f".{x}" for x in os.path.basename(path_of(source)).lower().split(".")[1:]]
-    return next((x for x in reversed(suffixes) if x in KINDS or x in _REFUSED), "")
+    suffixes = [f".{x}" for x in os.path.basename(_path_of(source)).lower().split(".")[1:]]
+    known = (x for x in reversed(suffixes) if x in KINDS or _REFUSED.fullmatch(x))
+    return next(known, "")
 
 
-def kind_of(source: Source) -> str:
-    """RETURNS (str): How a source is read."""
-    return KINDS.get(suffix_of(source), LINES)
-
-
-def check_kind(source: Source, *, columns: bool, parquet: bool) -> None:
-    """RAISES (ValueError): If a source is of a kind that is not read (Parquet is, if the caller
-    reads it), or has no columns although the user has named some."""
-    suffix, kind = suffix_of(source), kind_of(source)
-    if suffix in _REFUSED:
-        raise ValueError(f"{source}: {suffix} is not read: {_REFUSED[suffix]}")
-    if kind == PARQUET and not parquet:
+def check_kind(source: Source, *, columns: bool = False) -> str:
+    """RETURNS (str): How a source is read. RAISES (ValueError): If it is of a kind that is not
+    read, or has no columns although the user has named some (`columns`)."""
+    suffix = suffix_of(source)
+    kind = KINDS.get(suffix, LINES)
+    if _REFUSED.fullmatch(suffix):
         raise ValueError(
-            f"{source}: only `spacy elmo embed` reads .parquet: write it as .csv or .jsonl"
+            f"{source}: {suffix} is not read: write its texts to .txt (one per line), .jsonl or "
+            ".csv; `python -m spacy convert FILE FOLDER` makes .spacy of annotated files"
         )
     if columns and kind in (LINES, DOCS):
-        raise ValueError(
-            f"{source}: its {kind} have no columns: leave out --text and --id, or give .csv, .tsv, "
-            ".jsonl or .parquet"
-        )
+        raise ValueError(f"{source}: its {kind} have no columns: leave out --text and --id")
+    return kind
 
 
-class Record(NamedTuple):
-    """A line, a row or a doc: its number in the file, from 1 (the header and empty lines of a table
-    have none), its text, and the values of other columns."""
+def check_text(value: Any, nulls: str) -> Text:
+    """Check what should be a text.
 
-    number: int
-    text: Text
-    ids: Sequence[Optional[str]]
+    nulls (str): Whether None, and what pandas makes of it, is an "error" or "empty".
+    RETURNS (Union[str, list, Doc, None]): The text. Halves of surrogate pairs, which are valid in
+        JSON but not in UTF-8, are question marks. A null is None.
+    RAISES (ValueError): If it is neither a string, nor a list of tokens, nor a doc.
+    """
+    if isinstance(value, str):
+        return value.encode("utf8", "replace").decode("utf8")
+    if isinstance(value, Doc):
+        return value
+    is_list = isinstance(value, (list, tuple, numpy.ndarray))
+    if is_list and all(isinstance(x, str) and x for x in value):
+        return [x.encode("utf8", "replace").decode("utf8") for x in value]
+    is_nan = isinstance(value, float) and math.isnan(value)
+    is_null = value is None or is_nan or type(value).__name__ == "NAType"
+    if is_null and nulls == "empty":
+        return None
+    raise ValueError(
+        "is null: remove it, or choose nulls 'empty'"
+        if is_null
+        else f"is neither a string nor a list of tokens: {value!r:.80}"
+    )
 
 
 @dataclass
@@ -116,7 +127,7 @@ class Reader:
     errors (str): "strict": an error. "replace": U+FFFD for bytes that are not of the encoding, and
         for NUL; an empty text for a record without a text. "ignore": both are left out.
     nulls (str): Whether a text that is null is an "error", or "empty".
-    n_bad (int): Lines and rows so far that were not read as they are.
+    n_bad (int): Records so far that were not read as they are.
     RAISES (ValueError): If a value is impossible.
     """
 
@@ -125,221 +136,177 @@ class Reader:
     errors: str = "strict"
     nulls: str = "error"
     n_bad: int = 0
+    # What is wrong with the lines of a record, but not with its fields.
+    _problem: str = field(default="", init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         try:
             # Not codecs.lookup: it also accepts encodings that are not of text, such as rot13.
             "\n".encode(self.encoding)
-        except (LookupError, UnicodeError) as error:
-            raise ValueError(f"{error}: give another --encoding") from error
-        if self.errors not in ERRORS:
-            raise ValueError(f"--errors must be one of {', '.join(ERRORS)}, found {self.errors!r}")
-        self._last_bad = 0
+            ERRORS.index(self.errors)
+        except (LookupError, ValueError) as error:
+            raise ValueError(
+                f"{error}: give an --encoding of text, and --errors {', '.join(ERRORS)}"
+            ) from error
 
     def read(
         self, source: Source, ids: Sequence[str] = (), progress: Progress = None
-    ) -> Iterator[Record]:
-        """Read a file, or a URL that `smart_open` reads. An empty line of JSON lines is an empty
-        text, or no record if there are `ids`.
+    ) -> Iterator[tuple[int, Text, list[Any]]]:
+        """Read a file. Empty lines of tables and of JSON lines are no records.
 
-        ids (Sequence[str]): Other columns to read, as strings.
+        ids (Sequence[str]): Other columns to read.
         progress (Optional[Callable]): Called with the number of bytes read since the last call.
+        YIELDS (tuple): The number of the line, row or doc in the file, from 1, the text, and the
+            values of the other columns: strings and nulls, of Parquet scalars of Arrow.
         RAISES (ValueError): If something cannot be read. The message names file and line.
         """
-        self._last_bad = 0
-        is_table = kind_of(source) == TABLE
-        for number, line, fields in self._parse(source, ids, progress):
-            text: Text = ""
-            values: list[Optional[str]] = [""] * len(ids)
-            if fields is None and {*ids} - {self.text or "text"}:
-                continue
-            try:
-                if isinstance(fields, str):
-                    raise ValueError(fields)
-                if fields is not None:
+        where = self._problem = ""
+        try:
+            unit = check_kind(source).split()[0][:-1]
+            for number, fields in enumerate(self._parse(source, ids, progress), start=1):
+                where, problem = f", {unit} {number}", ""
+                if fields is None:
+                    continue
+                text: Text = ""
+                values: list[Any] = [""] * len(ids)
+                try:
+                    if isinstance(fields, ValueError):
+                        raise fields
                     values = [_get_id(fields, name) for name in ids]
                     text = self._get_text(fields)
-            except ValueError as error:
-                where = f"row {number} (line {line})" if is_table else f"line {line}"
-                self._report(source, line, f"{where}: {error}")
-                if self.errors == "ignore":
-                    continue
-            yield Record(number, text, values)
+                except ValueError as error:
+                    problem = str(error)
+                if problem or self._problem:
+                    if self.errors == "strict":
+                        raise ValueError(problem or self._problem)
+                    self._problem = ""
+                    self.n_bad += 1
+                where = f", after {unit} {number}"
+                if not problem or self.errors == "replace":
+                    yield number, text, values
+        except Exception as error:  # Each kind of file and of compression has its own errors.
+            name = "stdin" if source == STDIN else source
+            raise ValueError(f"{name}{where}: {error}") from error
 
     def _parse(self, source: Source, ids: Sequence[str], progress: Progress) -> Iterator[_Fields]:
-        kind = kind_of(source)
-        if kind == DOCS:
-            for number, doc in enumerate(_read_docbin(source, progress), start=1):
-                yield number, number, {"text": doc}
-            return
-        # Lines end at line feeds only. Python's `csv` wants the line ends of a table as they are.
-        lines = self._read_lines(source, "" if kind == TABLE else "\n", progress)
-        if kind == TABLE:
-            yield from self._parse_table(lines, source, ids)
-        for number, line in enumerate(lines, start=1):
-            yield (
-                number,
-                number,
-                _parse_json(line) if kind == JSON else {"text": line.rstrip("\r\n")},
-            )
-
-    def _report(self, source: Source, line: int, problem: str) -> None:
-        """Count a line that is wrong. RAISES (ValueError): If the user wants an error."""
-        if self.errors == "strict":
-            raise ValueError(f"{_name(source)}, {problem}")
-        # A row with several wrong lines, or a line that is wrong twice, counts once.
-        if line > self._last_bad:
-            self.n_bad += 1
-            self._last_bad = line
-
-    def _get_text(self, fields: dict[str, Any]) -> Text:
-        """RAISES (ValueError): If an object has no text."""
-        name = self.text or ("tokens" if isinstance(fields.get("tokens"), list) else "text")
-        value = fields.get(name)
-        if isinstance(value, Doc):
-            return value
-        if isinstance(value, str):
-            return replace_surrogates(value)
-        if isinstance(value, list) and all(isinstance(x, str) for x in value):
-            if "" in value:
-                raise ValueError(f"a token of {name!r} is an empty string: {value!r:.80}")
-            return list(map(replace_surrogates, value))
-        if value is None and name in fields:
-            if self.nulls == "error":
-                raise ValueError(f"{name!r} is null: remove it, or choose nulls 'empty'")
-            return None
-        raise ValueError(_misfit("a string or a list of strings", name, fields))
+        kind = check_kind(source)
+        columns = list(dict.fromkeys([*ids, self.text or "text"]))
+        if kind in (DOCS, PARQUET):
+            yield from _read_docs(source) if kind == DOCS else _read_parquet(source, columns)
+            if progress is not None and isinstance(source, Path):
+                progress(source.stat().st_size)
+        elif kind == TABLE:
+            # Python's `csv` wants line ends as they are.
+            lines = self._read_lines(source, "", progress)
+            yield from _read_table(lines, "\t" if suffix_of(source) == ".tsv" else ",", columns)
+        else:  # Lines end at line feeds only.
+            lines = self._read_lines(source, "\n", progress)
+            texts = ({"text": line.rstrip("\r\n")} for line in lines)
+            yield from map(_parse_json, lines) if kind == JSON else texts
 
     def _read_lines(self, source: Source, newline: str, progress: Progress) -> Iterator[str]:
         """YIELDS (str): Lines with their ends, decoded."""
-        raw = _read_raw(source, self.encoding, newline, progress)
-        for number, line in enumerate(raw, start=1):
-            line = line.removeprefix("\ufeff") if number == 1 else line
-            if _BAD in line or "\0" in line:
-                problem = (
-                    f"not {self.encoding} text: give the right --encoding or --errors replace, "
-                    "where the command has them, or convert it"
-                    if _BAD in line
-                    else "holds NUL characters: is it text?"
-                )
-                self._report(source, number, f"line {number}: {problem}")
-                mark = "" if self.errors == "ignore" else "\ufffd"
-                line = line.replace(_BAD, mark).replace("\0", mark)
-            yield line
-
-    def _parse_table(
-        self, lines: Iterator[str], source: Source, ids: Sequence[str]
-    ) -> Iterator[_Fields]:
-        """Read rows, as Python's `csv` does. Empty lines are no rows."""
-        is_over = False
-
-        def feed() -> Iterator[str]:
-            nonlocal is_over
-            yield from lines
-            is_over = True
-
-        csv.field_size_limit(_MAX_FIELD)
-        rows = csv.reader(feed(), delimiter="\t" if suffix_of(source) == ".tsv" else ",")
-        header: list[str] = []
-        number = end = 0
-        for row in rows:
-            start, end = end + 1, rows.line_num
-            if is_over:  # `csv` takes the rest of the file for a field.
-                raise ValueError(
-                    f"{_name(source)}: a quote in the row that begins in line {start} is not closed"
-                )
-            if row and not header:
-                header = row
-                for column in (*ids, self.text or "text"):
-                    if header.count(column) != 1:
-                        problem = "several columns" if column in header else "no column"
-                        raise ValueError(
-                            f"{_name(source)}: {problem} {column!r}, only {header}: name the one "
-                            "of the texts with --text"
-                        )
-            elif row:
-                number += 1
-                problem = f"has {len(row)} fields, but the header {len(header)}"
-                is_right = len(row) == len(header)
-                yield number, start, dict(zip(header, row)) if is_right else problem
-        if not header:
-            raise ValueError(f"{_name(source)}: it is empty, but must have a header of columns")
-
-
-def _parse_json(line: str) -> Union[dict[str, Any], str, None]:
-    """RETURNS (Union[dict, str, None]): The object, what is wrong, or None for an empty line."""
-    if not line.strip():
-        return None
-    try:
-        value = json.loads(line)
-    except RecursionError:
-        return "brackets are nested too deep to be read"
-    except ValueError as error:
-        return f"not JSON: {error}"
-    return value if isinstance(value, dict) else f"must be an object, found {value!r:.80}"
-
-
-def _get_id(fields: dict[str, Any], name: str) -> Optional[str]:
-    """RETURNS (Optional[str]): A field that is carried through, or null.
-    RAISES (ValueError): If there is none."""
-    value = fields.get(name)
-    if value is None and name in fields:
-        return None
-    if isinstance(value, (str, Doc)):
-        return replace_surrogates(str(value))
-    if isinstance(value, (int, float)):
-        return json.dumps(value)
-    raise ValueError(_misfit("a string or a number", name, fields))
-
-
-def _misfit(kind: str, name: str, fields: dict[str, Any]) -> str:
-    return f"must have {kind} {name!r}, found {fields.get(name)!r:.80} in {list(fields)}"
-
-
-def replace_surrogates(text: str) -> str:
-    """Halves of surrogate pairs, valid in JSON but not in UTF-8, become question marks."""
-    return text.encode("utf8", "replace").decode("utf8")
-
-
-def _read_docbin(source: Source, progress: Progress) -> Iterator[Doc]:
-    """RAISES (ValueError): If it is not a complete .spacy file."""
-    try:
-        with _open(source) as (_, stream):
-            docs = DocBin().from_bytes(stream.read())
-        yield from docs.get_docs(Vocab())
-    except Exception as error:  # A damaged file raises many kinds of errors.
-        raise ValueError(f"{source}: not a complete .spacy file ({error})") from error
-    if progress is not None and isinstance(source, Path):
-        progress(source.stat().st_size)
-
-
-def _read_raw(source: Source, encoding: str, newline: str, progress: Progress) -> Iterator[str]:
-    number = position = 0
-    has_size = isinstance(source, Path) and source.is_file()
-    try:
+        position = 0
+        encoding = "utf-8-sig" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
         with _open(source) as (file, stream):
             text = io.TextIOWrapper(stream, encoding, "spacy-elmo", newline)
             try:
                 for line in text:
-                    number += 1
-                    if progress is not None and has_size and (end := file.tell()) > position:
-                        progress(end - position)
-                        position = end
+                    if progress is not None and file.seekable():
+                        progress(file.tell() - position)
+                        position = file.tell()
+                    if _BAD in line or "\0" in line:
+                        self._problem = (
+                            f"not {self.encoding} text: give the right --encoding or --errors "
+                            "replace, where the command has them, or convert it"
+                            if _BAD in line
+                            else "holds NUL characters: is it text?"
+                        )
+                        mark = "" if self.errors == "ignore" else "\ufffd"
+                        line = line.replace(_BAD, mark).replace("\0", mark)
                     yield line
             finally:
                 with contextlib.suppress(ValueError):  # It is closed.
                     text.detach()  # Else stdin would be.
-    except ImportError as error:
+
+    def _get_text(self, fields: dict[str, Any]) -> Text:
+        name = self.text or ("tokens" if isinstance(fields.get("tokens"), list) else "text")
+        value = _get(fields, name)
+        try:
+            return check_text(value.as_py() if hasattr(value, "as_py") else value, self.nulls)
+        except ValueError as error:
+            raise ValueError(f"{name!r} {error}") from error
+
+
+def _get(fields: dict[str, Any], name: str) -> Any:
+    if name not in fields:
+        raise ValueError(f"no {name!r}, only {list(fields)}")
+    return fields[name]
+
+
+def _get_id(fields: dict[str, Any], name: str) -> Any:
+    value = _get(fields, name)
+    if isinstance(value, (str, Doc)):
+        return check_text(str(value), "error")
+    return json.dumps(value) if isinstance(value, (int, float, list, dict)) else value
+
+
+def _read_table(lines: Iterator[str], delimiter: str, columns: Sequence[str]) -> Iterator[_Fields]:
+    """Read rows, as Python's `csv` does. Empty lines are no rows."""
+    csv.field_size_limit(2**31 - 1)  # By default 131,072 characters.
+    # The mark is a row of its own, unless a quote is not closed.
+    rows = filter(None, csv.reader(chain(lines, [_BAD]), delimiter=delimiter))
+    header = next(rows)
+    _check_header(header, columns)
+    for row in rows:
+        if row == [_BAD]:
+            return
+        if row[-1].endswith(_BAD):
+            raise ValueError("a quote in the next row is not closed")
+        problem = ValueError(f"has {len(row)} fields, but the header {len(header)}")
+        yield dict(zip(header, row)) if len(row) == len(header) else problem
+
+
+def _check_header(header: list[str], columns: Sequence[str]) -> None:
+    if wrong := [name for name in columns if header.count(name) != 1]:
         raise ValueError(
-            f"{source}: to read {os.path.splitext(path_of(source))[1]}, install what it needs: "
-            f'pip install "spacy-elmo[zst]" ({error})'
-        ) from error
-    except Exception as error:  # Each kind of compression raises its own errors.
-        raise ValueError(f"{_name(source)}, after line {number}: {error}") from error
+            f"there must be one column {wrong[0]!r}, found {[x for x in header if x != _BAD]}: "
+            "name the one of the texts with --text"
+        )
 
 
-def _name(source: Source) -> str:
-    return "stdin" if source == STDIN else str(source)
+def _parse_json(line: str) -> _Fields:
+    try:
+        value = json.loads(line) if line.strip() else None
+    except (ValueError, RecursionError) as error:  # The second one for brackets without end.
+        return ValueError(f"not JSON: {error}")
+    is_right = isinstance(value, dict) or not line.strip()
+    return value if is_right else ValueError(f"no object: {value!r:.80}")
+
+
+def _read_docs(source: Source) -> Iterator[_Fields]:
+    with _open(source) as (_, stream):
+        docs = DocBin().from_bytes(stream.read())
+    yield from ({"text": doc} for doc in docs.get_docs(Vocab()))
+
+
+def _read_parquet(source: Source, columns: list[str]) -> Iterator[_Fields]:
+    """YIELDS (dict): The columns of each row as scalars of Arrow, which have their types."""
+    arrow = import_arrow()
+    file_system, path = None, str(source)
+    if isinstance(source, str):
+        from pyarrow.fs import FileSystem
+
+        file_system, path = FileSystem.from_uri(source)
+    with arrow.parquet.ParquetFile(path, filesystem=file_system) as file:
+        _check_header(file.schema_arrow.names, columns)
+        for batch in file.iter_batches(columns=columns):
+            yield from (dict(zip(batch.schema.names, row)) for row in zip(*batch.columns))
+
+
+def _path_of(source: Source) -> str:
+    """RETURNS (str): A path, or a URL without its query, such as a signature."""
+    return str(source) if isinstance(source, Path) else source.partition("?")[0]
 
 
 @contextlib.contextmanager
@@ -348,12 +315,9 @@ def _open(source: Source) -> Iterator[tuple[Any, Any]]:
     if source == STDIN:
         yield sys.stdin.buffer, sys.stdin.buffer
         return
-    if isinstance(source, Path):
-        file: Any = source.open("rb")
-    else:
+    with smart_open.open(source, "rb", compression="disable") as file:
         try:
-            file = smart_open.open(source, "rb", compression="disable")
-        except ImportError as error:  # Not of the compression, but of the kind of URL.
-            raise ValueError(error) from error
-    with file:
-        yield file, compression_wrapper(file, "rb", filename=path_of(source))
+            stream = compression_wrapper(file, "rb", filename=_path_of(source))
+        except ImportError as error:
+            raise ValueError(f'{error}: pip install "spacy-elmo[zst]"') from error
+        yield file, stream

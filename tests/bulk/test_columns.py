@@ -51,21 +51,18 @@ def test_mean(pipeline: Path, docs: list):
     assert numpy.array_equal(exact.astype("float16"), embedded["vector"])
 
 
-@pytest.mark.parametrize("layer", [0, 2, -1])
-def test_a_layer(layer: int, pipeline: Path, docs: list):
-    tokens = EmbedColumns(pipeline, pool="none", layers=layer, dtype="float32").embed(TEXTS)
-    for row, doc in zip(tokens, docs):
-        assert max_difference(row, doc._.elmo_layers[layer]) <= 1e-6
-    mean = EmbedColumns(pipeline, layers=layer, dtype="float32").embed(TEXTS)
-    assert max_difference(mean[0], tokens[0].mean(0)) <= 1e-6
-
-
 def test_tokens_and_layers(pipeline: Path, docs: list):
-    tokens = EmbedColumns(pipeline, pool="none", dtype="float32").embed(TEXTS)
-    layers = EmbedColumns(pipeline, layers="all", pool="none", dtype="float32").embed(TEXTS)
-    for doc, row, all_layers in zip(docs, tokens, layers):
-        assert max_difference(row, doc._.elmo_tokens) <= 1e-6
-        assert max_difference(all_layers, doc._.elmo_layers) <= 1e-6
+    chosen = {
+        "mix": lambda doc: doc._.elmo_tokens,
+        "all": lambda doc: doc._.elmo_layers,
+        "top": lambda doc: doc._.elmo_layers[-1],
+        0: lambda doc: doc._.elmo_layers[0],
+        -2: lambda doc: doc._.elmo_layers[-2],
+    }
+    for layers, choose in chosen.items():
+        settings = {"layers": layers, "pool": "none", "dtype": "float32"}
+        for doc, row in zip(docs, EmbedColumns(pipeline, **settings).embed(TEXTS), strict=True):
+            assert max_difference(row, choose(doc)) <= 1e-6
 
 
 def test_lists_of_tokens(pipeline: Path):
@@ -80,12 +77,7 @@ def test_halves_of_surrogate_pairs_are_question_marks(pipeline: Path):
     assert numpy.array_equal(vectors[0], vectors[2]) and numpy.array_equal(vectors[1], vectors[2])
 
 
-def test_no_rows(pipeline: Path):
-    assert EmbedColumns(pipeline)({"text": []})["vector"].shape == (0, 12)
-    assert EmbedColumns(pipeline, pool="none")({"text": []})["vector"] == []
-
-
-@pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_rows_of_a_batch_change_nothing(precision: str, pipeline: Path):
     texts = [" ".join(f"w{i * k % 7}" for i in range(k % 23)) for k in range(60)]
     try:
@@ -108,11 +100,8 @@ def test_the_same_batch_has_the_same_bits(pipeline: Path):
     assert all(map(numpy.array_equal, used.embed(TEXTS), fresh))
 
 
-@pytest.mark.parametrize("layers, pool", CHOICES[::3])
-def test_the_vocabulary_does_not_grow_without_end(
-    layers: str, pool: str, pipeline: Path, monkeypatch
-):
-    embed = EmbedColumns(pipeline, layers=layers, pool=pool)
+def test_the_vocabulary_does_not_grow_without_end(pipeline: Path, monkeypatch):
+    embed = EmbedColumns(pipeline, layers="all", pool="none")
     before = embed.embed(TEXTS)
     nlp, _ = embed.load()
     monkeypatch.setattr("spacy_elmo.strings.MAX_STRINGS", len(nlp.vocab.strings))
@@ -150,20 +139,6 @@ def test_threads_share_a_full_vocabulary(zone: str, pipeline: Path, monkeypatch)
     around = nlp.memory_zone() if zone == "caller's" else contextlib.nullcontext()
     with around, ThreadPoolExecutor(4) as threads:
         assert all(threads.map(is_right, range(100)))
-
-
-def test_a_zone_of_the_caller_ends_when_it_says(pipeline: Path, monkeypatch):
-    embed = EmbedColumns(pipeline)
-    expected = embed.embed(TEXTS)
-    nlp, _ = embed.load()
-    monkeypatch.setattr("spacy_elmo.strings.MAX_STRINGS", 0)
-    n_strings = len(nlp.vocab.strings)
-    with nlp.memory_zone():
-        doc = nlp("zzyzx qwerty")
-        embed.embed(["hello zzyzx"])
-        assert [token.text for token in doc] == ["zzyzx", "qwerty"]
-        assert numpy.array_equal(embed.embed(TEXTS), expected)
-    assert len(nlp.vocab.strings) == n_strings
 
 
 def test_threads_load_one_pipeline(pipeline: Path, monkeypatch):
@@ -204,21 +179,11 @@ def test_it_pickles_as_its_settings(pipeline: Path, monkeypatch):
     assert pickle.loads(pickle.dumps(EmbedColumns(copy.pipeline, layers=2))) is not copy
 
 
-@pytest.mark.parametrize(
-    "settings, problem",
-    [
-        ({"pool": "max"}, "pool must be one of none, mean, found 'max'"),
-        ({"dtype": "int8"}, "dtype must be one of float16, float32, found 'int8'"),
-        (
-            {"layers": "last"},
-            "layers must be one of all, top, mix, mean, the number of one, found 'last'",
-        ),
-        ({"nulls": "zeros"}, "nulls must be one of error, empty, found 'zeros'"),
-    ],
-)
-def test_impossible_settings(settings: dict, problem: str, pipeline: Path):
-    with pytest.raises(ValueError, match=problem):
-        EmbedColumns(pipeline, **settings)
+def test_impossible_settings(pipeline: Path):
+    with pytest.raises(ValueError, match="layers must be one of all, top, mix, mean, the n"):
+        EmbedColumns(pipeline, layers="last")
+    with pytest.raises(ValueError, match="nulls must be one of error, empty, found 'zeros'"):
+        EmbedColumns(pipeline, nulls="zeros")
 
 
 def test_int8_has_to_be_asked_for(tmp_path: Path, weights_folder: Path):
@@ -247,16 +212,14 @@ def test_not_a_text(text, pipeline: Path):
 
 
 @pytest.mark.parametrize("null", [None, float("nan"), numpy.float64("nan")])
-@pytest.mark.parametrize("n_rows", [1, 1001])  # More than go through the pipeline together.
-def test_nulls_are_errors(null, n_rows: int, pipeline: Path):
-    texts = [""] * (n_rows - 1) + [null]
-    message = f"row {n_rows + 6} of the column 'text' is null: remove it, or choose nulls 'empty'"
+def test_nulls_are_errors(null, pipeline: Path):
+    message = "row 2 of the column 'text' is null: remove it, or choose nulls 'empty'"
     with pytest.raises(ValueError, match=message):
-        list(EmbedColumns(pipeline).stream(texts, first_row=7))
+        EmbedColumns(pipeline).embed(["a", null])
 
 
-@pytest.mark.parametrize("texts", [["The bank", None, "", "Money."], [None, None], [None, "a"]])
-@pytest.mark.parametrize("layers, pool", CHOICES)
+@pytest.mark.parametrize("texts", [["The bank", None, "", "Money."], [None, None]])
+@pytest.mark.parametrize("layers, pool", CHOICES[::3])
 def test_nulls_may_be_empty(layers: str, pool: str, texts: list, pipeline: Path):
     arrow = pytest.importorskip("pyarrow", reason="needs the extra arrow")
     pandas = pytest.importorskip("pandas")
@@ -290,7 +253,7 @@ def test_nulls_may_be_empty(layers: str, pool: str, texts: list, pipeline: Path)
     assert len(embed.embed(texts)) == len(texts)
 
 
-@pytest.mark.parametrize("layers, pool", CHOICES)
+@pytest.mark.parametrize("layers, pool", CHOICES[::3])
 def test_a_data_frame(layers: str, pool: str, pipeline: Path):
     """Two rows have as many tokens, which pandas must not make a matrix of."""
     pandas = pytest.importorskip("pandas")
@@ -307,7 +270,7 @@ def test_a_data_frame(layers: str, pool: str, pipeline: Path):
         assert len(arrow.Table.from_pandas(embedded)) == len(texts)
     replaced = EmbedColumns(pipeline, output="text", layers=layers, pool=pool)(frame)
     assert list(replaced) == ["text", "n"]
-    with pytest.raises(ValueError, match=r"one column 'text' of texts, found \['text', 'text'\]"):
+    with pytest.raises(ValueError, match=r"one column 'text' of texts, .*found \['text', 'text'\]"):
         embed(frame[["text", "text"]])
     with pytest.raises(ValueError, match=r"'text': .* is a DataFrame, not a batch"):
         embed.embed(frame[["text"]][:0])
@@ -320,26 +283,19 @@ BATCHED = "give a list with an item for each row; Dataset.map does so with batch
     "columns, problem",
     [
         ({"text": "The bank"}, "'text': 'The bank' is a str, not a batch"),
-        ({"id": 3, "text": numpy.str_("bank")}, "'text': .*'bank'.* is a str_, not a batch"),
-        ({"text": b"bank"}, "'text': b'bank' is a bytes"),
-        ({"text": None}, "'text': None is a NoneType"),
         ({"text": {"de": "Bank"}}, "'text': .* is a dict"),
         # A list of tokens. Other columns show that it is one row.
         ({"text": ["The", "bank"], "id": 3}, "'id': 3 is a int"),
-        ({"text": ["The", "bank"], "id": "xy"}, "'id': 'xy' is a str"),
-        ({"text": ["The", "bank"], "id": torch.tensor(3)}, "'id' has -1 rows, but 'text' has 2"),
-        ({"text": ["The", "bank"], "tags": [1]}, "'tags' has 1 rows, but 'text' has 2"),
+        ({"text": ["The", "bank"], "id": torch.tensor(3)}, "'id' has -1 rows, not 2"),
+        ({"text": ["The", "bank"], "tags": [1]}, "'tags' has 1 rows, not 2"),
     ],
 )
 def test_one_row_is_no_batch(columns: dict, problem: str, pipeline: Path):
     with pytest.raises(ValueError, match=f"{problem}.*: {BATCHED}"):
         EmbedColumns(pipeline)(columns)
-    if isinstance(columns["text"], str):
-        with pytest.raises(ValueError, match=f"not a batch: {BATCHED}"):
-            EmbedColumns(pipeline).embed(columns["text"])
 
 
-@pytest.mark.parametrize("format", [None, "numpy", "torch", "arrow", "pandas"])
+@pytest.mark.parametrize("format", [None, "numpy", "arrow", "pandas"])
 def test_hugging_face_datasets(format: str | None, pipeline: Path):
     """Without `batched=True`, there are tables of one row, or errors."""
     datasets = pytest.importorskip("datasets", reason="needs Hugging Face datasets")
@@ -359,28 +315,28 @@ def test_hugging_face_datasets(format: str | None, pipeline: Path):
 
 
 def test_no_such_column(pipeline: Path):
-    with pytest.raises(ValueError, match=r"one column 'text' of texts, found \['body'\]"):
-        EmbedColumns(pipeline)({"body": []})
-    with pytest.raises(ValueError, match=r"cannot read columns of builtins\.list: give a dict"):
-        EmbedColumns(pipeline)(["text"])
+    for columns in ({"body": []}, ["text"]):
+        with pytest.raises(ValueError, match="must be one column 'text' of texts, in a dict"):
+            EmbedColumns(pipeline)(columns)
 
 
 def test_too_large_for_float16(pipeline: Path):
-    doc = spacy.blank("en")("huge")
-    doc._.elmo_tokens = numpy.full((1, 12), 70_000.0, dtype="float32")
-    with pytest.raises(ValueError, match="'huge' does not fit into float16: choose dtype"):
-        EmbedColumns(pipeline)._choose(doc)
+    embed = EmbedColumns(pipeline)
+    _, elmo = embed.load()
+    with torch.no_grad():
+        for parameter in elmo.bilm.parameters():
+            parameter *= 1e4
+    with pytest.raises(ValueError, match="a vector of 'huge' needs dtype 'float32'"):
+        embed.embed(["huge"])
 
 
 @pytest.mark.parametrize("layers, pool", CHOICES)
-@pytest.mark.parametrize("rows", [0, 5])
-def test_arrow(layers: str, pool: str, rows: int, pipeline: Path):
+def test_arrow(layers: str, pool: str, pipeline: Path):
     arrow = pytest.importorskip("pyarrow", reason="needs the extra arrow")
-    table = arrow.table({"id": range(rows), "text": arrow.array(TEXTS[:rows], arrow.string())})
+    table = arrow.table({"id": range(5), "text": arrow.array(TEXTS, arrow.string())})
     embed = EmbedColumns(pipeline, layers=layers, pool=pool)
-    expected = embed.embed(TEXTS[:rows])
-    for columns in (table, *table.to_batches()):
-        embedded = embed(columns)
+    for columns in (table, table[:0], *table.to_batches()):
+        embedded, expected = embed(columns), embed.embed(TEXTS[: len(columns)])
         assert type(embedded) is type(columns)
         assert embedded.schema.names == ["id", "text", "vector"]
         for actual, row in zip(embedded.column("vector").to_pylist(), expected, strict=True):

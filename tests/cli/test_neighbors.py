@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy
@@ -75,7 +72,7 @@ def brute_force(nlp: Language, query: str, lines: list[str], layer: int | None) 
     return sorted(scored, key=lambda pair: -pair[0])
 
 
-@pytest.mark.parametrize("layer, n", [(None, 7), (None, 1000), (0, 1), (1, 7), (-1, 1)])
+@pytest.mark.parametrize("layer, n", [(None, 1000), (0, 1), (-1, 7)])
 def test_equals_brute_force(nlp: Language, layer: int | None, n: int):
     nearest = find_neighbors(nlp, nlp.get_pipe("elmo"), QUERIES, with_source(nlp), n=n, layer=layer)
     for query, neighbors in zip(QUERIES, nearest):
@@ -110,21 +107,6 @@ def test_literal_brackets(nlp: Language):
     assert span.text == "river bank" and span.doc.text == "a [sic] and  river bank  [1]"
 
 
-@pytest.mark.parametrize(
-    "query, problem",
-    [
-        ("no brackets", "put square brackets around"),
-        ("[two] of [them]", "put square brackets around"),
-        (r"the \[play\]", "put square brackets around"),
-        ("the [ \t] play", "around one or more whole tokens"),
-        ("the [pl]ay", "whole tokens.*'play'"),
-    ],
-)
-def test_bad_queries(nlp: Language, query: str, problem: str):
-    with pytest.raises(ValueError, match=problem):
-        find_neighbors(nlp, nlp.get_pipe("elmo"), [query], with_source(nlp))
-
-
 def test_command_reads_all_kinds_of_files(pipeline: Path, corpus: Path, nlp: Language):
     queries = [option for query in QUERIES for option in ("-q", query)]
     output = succeed("neighbors", pipeline, corpus, *queries, "-n", 1000, "--json")
@@ -146,31 +128,25 @@ def test_command_reads_tables(pipeline: Path, tmp_path: Path):
     """Stdout has nothing but results."""
     (tmp_path / "a.csv").write_text('text,n\n"a play, ""they"" said",1\nbad\n', encoding="utf8")
     command = ("neighbors", pipeline, tmp_path / "a.csv", "-q", "the [play]", "--json")
-    assert "a.csv, row 2 (line 3): has 1 fields" in fail(*command)
+    assert "a.csv, row 2: has 1 fields" in fail(*command)
     result = run(*command, "--errors", "ignore", "--text", "text")
     assert [json.loads(x)["token"] for x in result.stdout.splitlines()] != []
     assert "Of 1 bad line(s) or row(s), what cannot be read was left out" in result.stderr
     assert "no columns" in fail(*command, "-", "--text", "text")
 
 
-def test_command_prints_to_a_stream_without_some_characters(pipeline: Path, tmp_path: Path):
-    """As a pipe on Windows."""
-    (tmp_path / "a.txt").write_text("a play by Stanisław\n", encoding="utf8")
-    command = ["-m", "spacy", "elmo", "neighbors", pipeline, tmp_path / "a.txt", "-q", "to [play]"]
-    env = {**os.environ, "PYTHONIOENCODING": "cp1252"}
-    process = subprocess.run([sys.executable, *command, "-n", "1"], env=env, capture_output=True)
-    assert process.returncode == 0, process.stderr
-    assert b"[play] by Stanis\\u0142aw" in process.stdout
-
-
 def test_bad_arguments(pipeline: Path, corpus: Path, tmp_path: Path):
-    query = ("-q", "the [bank]")
-    assert "nowhere" in fail("neighbors", pipeline, tmp_path / "nowhere.txt", *query)
-    assert "no pipeline and no weights" in fail("neighbors", tmp_path / "nowhere", corpus, *query)
-    assert "no layer 9" in fail("neighbors", pipeline, corpus, *query, "--layer", 9)
-    assert "'no brackets'" in fail("neighbors", pipeline, corpus, "-q", "no brackets")
-    assert "nope" in fail("neighbors", pipeline, corpus, *query, "--name", "nope")
-    (tmp_path / "bad.txt").write_bytes(b"good\nb\xe4d\n")
-    assert "bad.txt, line 2" in fail("neighbors", pipeline, tmp_path / "bad.txt", *query)
-    spacy.blank("en").to_disk(tmp_path / "blank")
-    assert "no elmo component" in fail("neighbors", tmp_path / "blank", corpus, *query)
+    def check(problem: str, query: str = "the [bank]", *options: object, text: Path = corpus):
+        assert problem in fail("neighbors", pipeline, text, "-q", query, *options)
+
+    check("no text in", text=tmp_path / "nowhere.txt")
+    check("no layer 9", "the [bank]", "--layer", 9)
+    check("nope", "the [bank]", "--name", "nope")
+    for query in (
+        "no brackets",
+        "[two] of [them]",
+        r"the \[play\]",
+        "the [ \t] play",
+        "the [pl]ay",
+    ):
+        check("put square brackets around one or more whole tokens", query)

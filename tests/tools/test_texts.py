@@ -53,13 +53,16 @@ def test_stdin(monkeypatch):
 def test_docs_and_texts(tmp_path):
     """Docs keep empty lines and lists of tokens; texts are strings that are not empty."""
     nlp = spacy.blank("en")
-    (tmp_path / "a.txt").write_text("It's here.\n\n")
+    (tmp_path / "a.txt").write_text("It's here.\n\n" + "word " * 3000)
     records = [{"text": "It's", "tokens": ["It's"]}, {"tokens": ["a", "b c"]}]
     (tmp_path / "b.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     files = find_files([tmp_path])
-    assert list(read_texts(files)) == ["It's here.", "It's", "a b c"]
-    docs = [[token.text for token in doc] for doc in read_docs(nlp, files)]
-    assert docs == [["It", "'s", "here", "."], [], ["It's"], ["a", "b c"]]
+    (first, _, *others) = read_texts(files)
+    assert [first, *others] == ["It's here.", "It's", "a b c"]
+    docs = [[token.text for token in doc] for doc, _ in read_docs(nlp, files)]
+    long = ["word"]
+    assert docs[:2] + docs[4:] == [["It", "'s", "here", "."], [], ["It's"], ["a", "b c"]]
+    assert docs[2:4] == [long * 2000, long * 1000]  # It is cut.
 
 
 def test_zst(tmp_path):
@@ -70,7 +73,7 @@ def test_zst(tmp_path):
     path.write_bytes(b"".join(frames))
     assert list(read_texts([path])) == ["one line"] + ["another"] * 99
     path.write_bytes(b"".join(frames)[:-5])
-    with pytest.raises(ValueError, match=r"a.txt.zst, after line .*ended before the end"):
+    with pytest.raises(ValueError, match=r"a.txt.zst.*ended before the end"):
         list(read_texts([path]))
 
 
@@ -79,23 +82,26 @@ def test_zst(tmp_path):
     [
         ("a.txt", b"good\nb\xe4d\n", r"a.txt, line 2: not utf8 text: .* --encoding"),
         ("a.txt", b"good\n\0\1\n", r"a.txt, line 2: .*NUL"),
-        ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a.jsonl, line 2"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a.jsonl, line 2: not JSON"),
+        ("a.jsonl", b'{"txt": "a"}\n', r"a.jsonl, line 1: no 'text', only .'txt'.$"),
+        ("a.jsonl", b'{"text": 3}\n', r"a.jsonl, line 1: 'text' is neither a string nor"),
+        ("a.jsonl", b'["text"]\n', r"a.jsonl, line 1: no object"),
+        ("a.jsonl", b"[" * 100_000, r"a.jsonl, line 1: not JSON: .*recursion"),
+        ("a.txt.gz", b"not gzip", r"a.txt.gz: "),
+        ("a.txt.gz", gzip.compress(b"text\n" * 99, mtime=0)[:-9], r"a.txt.gz: .*ended before"),
+        ("a.txt.zst", b"not zst", r"a.txt.zst: "),
+        ("a.spacy", b"not docs", r"a.spacy: "),
         (
-            "a.jsonl",
-            b'{"txt": "a"}\n',
-            r"a.jsonl, line 1: must have .*'text', found None in .'txt'.$",
+            "a.csv",
+            b"id,body\n1,a\n",
+            r"a.csv: .* one column 'text', found .*: .*--text",
         ),
-        ("a.jsonl", b'["text"]\n', r"a.jsonl, line 1"),
-        ("a.jsonl", b"[" * 100_000, r"a.jsonl, line 1: .*too deep"),
-        ("a.txt.gz", b"not gzip", r"a.txt.gz, line 0|a.txt.gz, after line 0"),
-        ("a.txt.gz", gzip.compress(b"text\n" * 99, mtime=0)[:-9], r"a.txt.gz, after line"),
-        (
-            "a.txt.gz",
-            gzip.compress(bytes(range(256)) * 9, mtime=0)[:20] + b"\xff" * 40,
-            "a.txt.gz, after",
-        ),
-        ("a.txt.zst", b"not zst", r"a.txt.zst, (after line 0|line 0: to read .zst)"),
-        ("a.spacy", b"not docs", r"a.spacy: not a complete .spacy file"),
+        ("a.csv", b"text,text\na,b\n", r"a.csv: there must be one column 'text', found"),
+        ("a.csv", b"", r"a.csv: there must be one column 'text', found \[\]"),
+        ("a.csv", b'text\na\n\nb\n"c\nd\n', r"a.csv, after row 2: a quote in the next row is not"),
+        ("a.csv", b'"text\na', r"a.csv: there must be one column"),
+        ("a.csv", b'id,text\n1,"a\nb"\n\n2\n', r"a.csv, row 2: has 1 fields, but the header 2"),
+        ("a.csv", b"id,text\n1,a\n2,\xff\n", r"a.csv, row 2: not utf8"),
     ],
 )
 def test_bad_files(tmp_path, name, data, message):
@@ -113,9 +119,8 @@ def test_other_encodings(tmp_path):
     (tmp_path / "c.txt").write_bytes("\ufeffBär\n".encode())
     assert list(read_texts([tmp_path / "c.txt"])) == ["Bär"]
     for arguments, message in (
-        ({"encoding": "utf9"}, "give another --encoding"),
-        ({"encoding": "rot13"}, "give another --encoding"),
-        ({"errors": "xmlcharrefreplace"}, "--errors must be one of strict, replace, ignore"),
+        ({"encoding": "rot13"}, "give an --encoding of text"),
+        ({"errors": "xmlcharrefreplace"}, "--errors strict, replace, ignore"),
     ):
         with pytest.raises(ValueError, match=message):
             Reader(**arguments)
@@ -126,35 +131,36 @@ def test_half_a_surrogate_pair(tmp_path):
     assert list(read_texts([tmp_path / "a.jsonl"])) == ["so ? \U0001f600"]
 
 
-@pytest.mark.parametrize(
-    "name, advice",
-    [
-        ("a.pdf", r"a.pdf: .pdf is not read: write its text to a .txt file"),
-        ("a.JSON", r".json is not read: name it .jsonl if it has an object per line"),
-        ("a.json.gz", r".json is not read"),
-        ("a.html", r".html is not read"),
-        ("a.conllu", r".conllu is not read: `python -m spacy convert FILE FOLDER` makes a .spacy"),
-        ("a.iob.part1", r".iob is not read: `python -m spacy convert"),
-        ("a.tar.gz", r"unpack it"),
-        ("a.npz", r"it has arrays"),
-        ("a.parquet", r"only `spacy elmo embed` reads .parquet"),
-    ],
-)
-def test_formats_that_are_not_read(name, advice, tmp_path):
+@pytest.mark.parametrize("name", ["a.pdf", "a.JSON.gz", "a.iob.part1", "a.tar.gz"])
+def test_formats_that_are_not_read(name, tmp_path):
     (tmp_path / name).write_text("text")
     for source in (tmp_path / name, tmp_path / "a*"):
-        with pytest.raises(ValueError, match=advice):
+        with pytest.raises(ValueError, match=r"is not read: .* .txt .*`python -m spacy convert"):
             find_files([source])
 
 
 def test_columns_of_what_has_none(files):
     folder, _ = files
-    for name, kind in (("a.txt", "lines"), ("c.txt.gz", "lines"), ("e.spacy", "docs")):
+    for name, kind in (("c.txt.gz", "lines"), ("e.spacy", "docs")):
         with pytest.raises(ValueError, match=f"{name}: its {kind} have no columns: leave out"):
             find_files([folder / name], columns=True)
-    with pytest.raises(ValueError, match="-: its lines have no columns"):
-        find_files(["-"], columns=True)
     assert find_files([folder / "b.jsonl"], columns=True)
+
+
+def test_parquet(tmp_path):
+    """Values of other columns keep their types."""
+    pyarrow = pytest.importorskip("pyarrow", reason="needs the extra arrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = pyarrow.table({"text": ["a", None, "b"], "n": pyarrow.array([1, None, 3], "int16")})
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=2)
+    (path,) = find_files([tmp_path])
+    records = list(Reader(nulls="empty").read(path, ["n"]))
+    assert [text for _, text, _ in records] == ["a", None, "b"]
+    assert [values for *_, values in records] == [[x] for x in table.column("n")]
+    with pytest.raises(ValueError, match=r"a.parquet, row 2: 'text' is null: remove it, or choose"):
+        list(read_texts([path]))
+    with pytest.raises(ValueError, match=r"a.parquet: there must be one column 'body'"):
+        list(Reader("body").read(path))
 
 
 TABLES = [
@@ -168,7 +174,7 @@ TABLES = [
 ]
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".CSV.bz2"])
+@pytest.mark.parametrize("suffix", [".tsv", ".CSV.bz2"])
 @pytest.mark.parametrize("content", TABLES)
 def test_tables_are_what_the_csv_module_reads(content, suffix, tmp_path):
     if suffix == ".tsv":
@@ -181,29 +187,9 @@ def test_tables_are_what_the_csv_module_reads(content, suffix, tmp_path):
     rows = list(csv.DictReader(lines, delimiter="\t" if suffix == ".tsv" else ","))
     csv.field_size_limit(monkey)
     records = list(Reader().read(path, ["id"]))
-    assert [(x.text, *x.ids) for x in records] == [(row["text"], row["id"]) for row in rows]
-    assert [x.number for x in records] == list(range(1, len(rows) + 1))
+    expected = [(n, row["text"], [row["id"]]) for n, row in enumerate(rows, start=1)]
+    assert records == expected
     assert find_files([tmp_path]) == [path]
-
-
-@pytest.mark.parametrize(
-    "content, message",
-    [
-        ("id,body\n1,a\n", r"a.csv: no column 'text', only \['id', 'body'\]: .* with --text"),
-        ("text,text\na,b\n", r"a.csv: several columns 'text', only \['text', 'text'\]"),
-        ("", r"a.csv: it is empty, but must have a header"),
-        ('text,id\na,1\n\nb,2\n"c,3\nd,4\n', r"a quote in the row that begins in line 5 is not"),
-        ('"text\na', r"a quote in the row that begins in line 1 is not closed"),
-        ('id,text\n1,"a\nb"\n\n2\n', r"a.csv, row 2 \(line 5\): has 1 fields, but the header 2"),
-        ("id,text\n1,a\n2,b,c\n", r"a.csv, row 2 \(line 3\): has 3 fields, but the header 2"),
-        (b"id,text\n1,a\n2,\xff\n", r"a.csv, line 3: not utf8"),
-    ],
-)
-def test_bad_tables(content, message, tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(ValueError, match=message):
-        list(Reader().read(path))
 
 
 BAD = {
@@ -226,22 +212,14 @@ def test_errors_hold_for_all_that_can_be_wrong(name, tmp_path):
     data, replaced = BAD[name]
     path = tmp_path / name
     path.write_bytes(data)
-    with pytest.raises(ValueError, match=f"{name}, (line 2|row 2 .line 3.): "):
+    with pytest.raises(ValueError, match=f"{name}, (line|row) 2: "):
         list(Reader().read(path))
+    n_bad = {"a.txt": 2, "a.jsonl": 8, "a.csv": 3}[name]
     reader = Reader(errors="replace")
-    # Twice: the count is of the lines that were read.
-    for times in (1, 2):
-        assert [x.text for x in reader.read(path)] == replaced
-        n_bad = {"a.txt": 2, "a.jsonl": 8, "a.csv": 4}[name]  # Two lines of a row.
-        assert reader.n_bad == n_bad * times
+    assert [text for _, text, _ in reader.read(path)] == replaced and reader.n_bad == n_bad
     reader = Reader(errors="ignore")
-    left = [
-        (number, text.replace("\ufffd", ""))
-        for number, text in enumerate(replaced, start=1)
-        if text
-    ]
-    assert [(x.number, x.text) for x in reader.read(path)] == left
-    assert reader.n_bad == n_bad
+    left = [(n, x.replace("\ufffd", ""), []) for n, x in enumerate(replaced, start=1) if x]
+    assert list(reader.read(path)) == left and reader.n_bad == n_bad
 
 
 def test_errors_of_other_encodings(tmp_path):
@@ -249,18 +227,17 @@ def test_errors_of_other_encodings(tmp_path):
     path.write_bytes("good\nb".encode("utf-16-le") + b"\x00\xdc" + "d\n".encode("utf-16-le"))
     with pytest.raises(ValueError, match=r"a\.txt, line 2: not utf-16-le"):
         list(Reader(encoding="utf-16-le").read(path))
-    for errors, text in (("replace", "b\ufffdd"), ("ignore", "bd")):
-        reader = Reader(encoding="utf-16-le", errors=errors)
-        assert [x.text for x in reader.read(path)] == ["good", text] and reader.n_bad == 1
+    reader = Reader(encoding="utf-16-le", errors="replace")
+    assert list(read_texts([path], reader)) == ["good", "b\ufffdd"] and reader.n_bad == 1
 
 
 def test_a_bad_record_keeps_its_ids(tmp_path):
     path = tmp_path / "a.jsonl"
-    path.write_text('{"id": 1, "text": null}\n{"text": "a"}\n{"id": true, "body": ["b"]}\n\n')
-    rows = [(x.number, x.text, x.ids) for x in Reader(errors="replace").read(path, ["id"])]
-    assert rows == [(1, "", ["1"]), (2, "", [""]), (3, "", ["true"])]
+    path.write_text('{"id": 1, "text": null}\n\n{"text": "a"}\n{"id": true, "body": ["b"]}\n')
+    rows = list(Reader(errors="replace").read(path, ["id"]))
+    assert rows == [(1, "", ["1"]), (3, "", [""]), (4, "", ["true"])]
     reader = Reader(text="body", errors="ignore")
-    assert list(reader.read(path, ["id"])) == [(3, ["b"], ["true"])]
+    assert list(reader.read(path, ["id"])) == [(4, ["b"], ["true"])]
     assert reader.n_bad == 2
 
 
@@ -289,14 +266,8 @@ def test_a_folder_that_is_named_is_read(tmp_path):
     "pattern, names",
     [
         ("texts/**/*.txt", ["a.txt", "deep/c.txt", "linked/b.txt"]),
-        ("texts/**.txt", ["a.txt"]),
-        ("texts/**/c*", ["deep/c.txt"]),
-        ("texts/.*.txt", [".h.txt"]),
         ("texts/.h*/*.txt", [".hidden/d.txt"]),
-        ("texts/.hidden/*.txt", [".hidden/d.txt"]),
-        ("texts/l*/*.txt", ["linked/b.txt"]),
         ("texts/*/../a.txt", ["deep/../a.txt", "linked/../a.txt"]),
-        ("texts/deep/../*.txt", ["deep/../a.txt"]),
     ],
 )
 def test_patterns(pattern, names, tmp_path):

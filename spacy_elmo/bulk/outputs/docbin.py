@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,15 @@ import numpy
 from spacy.tokens import DocBin
 from thinc.api import to_numpy
 
-from .arrays import DEFAULTS, PART, read_arrays, read_part, write_arrays
+from .npz import DEFAULTS, PART, read_arrays, read_part, write_arrays
 
 __all__ = ["DEFAULTS", "PART", "REFUSED", "join", "read_part", "write_part"]
 
 REFUSED = ("ids", "shard", "pool", "dtype")
 
 
-def write_part(path: Path, block: Any, rows: Iterable[tuple], checksum: str) -> None:
-    """Write the docs of a block, as bytes."""
+def write_part(path: Path, texts: Any, ids: Any, rows: Iterable[tuple], checksum: str) -> None:
+    """Write the docs of some rows, as bytes."""
     docs = DocBin(store_user_data=True)
     for doc, vectors, _ in rows:
         if vectors.ndim == 3:
@@ -34,6 +33,6 @@ def write_part(path: Path, block: Any, rows: Iterable[tuple], checksum: str) -> 
 def join(parts: Sequence[Path], out: Path) -> None:
     """Write the output from all parts."""
     docs = DocBin(store_user_data=True)
-    for array in chain.from_iterable(map(read_arrays, parts)):
+    for array in read_arrays(parts):
         docs.merge(DocBin(store_user_data=True).from_bytes(array.tobytes()))
     docs.to_disk(out)

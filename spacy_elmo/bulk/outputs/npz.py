@@ -1,19 +1,85 @@
-"""An archive of NumPy: an array for each row, named by its number, from 0."""
+"""An archive of NumPy: an array for each row, named by its number, from 0.
+
+A part is one, too, with "texts" and "checksum". Other outputs that are joined have the same parts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain
+import contextlib
+import json
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, Optional
 
-from .arrays import DEFAULTS, PART, read_arrays, read_part, write_arrays, write_part
+import numpy
+from numpy.lib.format import write_array
+from spacy.tokens import Doc
 
-__all__ = ["DEFAULTS", "PART", "REFUSED", "join", "read_part", "write_part"]
+DEFAULTS = {"layers": "all", "pool": "none", "dtype": "float32"}
+REFUSED: tuple[str, ...] = ("ids", "shard")
+PART = ".npz"
 
-REFUSED = ("ids", "shard")
+
+def write_arrays(path: Path, arrays: Iterable[tuple[object, Any]]) -> None:
+    """Write an .npz archive from a stream. The same arrays have the same bytes."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays:
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                write_array(file, numpy.asanyarray(array))
+
+
+def write_part(
+    path: Path, texts: list[Any], ids: Any, rows: Iterable[tuple], checksum: str
+) -> None:
+    """Write the vectors of some rows. A null has those of an empty text."""
+
+    def arrays() -> Iterator[tuple[object, Any]]:
+        yield from enumerate(vectors for _, vectors, _ in rows)
+        yield "texts", json.dumps(list(map(_text, texts)))
+        yield "checksum", checksum
+
+    write_arrays(path, arrays())
+
+
+@contextlib.contextmanager
+def _open_part(path: Path) -> Iterator[Any]:
+    try:
+        with numpy.load(path) as part:
+            yield part
+    except Exception as error:  # zipfile, zlib and NumPy have many for damaged files.
+        raise ValueError(
+            f"{path} is damaged: remove it, and the same command computes it again"
+        ) from error
+
+
+def read_part(path: Path) -> Optional[str]:
+    """RETURNS (Optional[str]): The checksum of a part; None if it is missing or damaged."""
+    with contextlib.suppress(ValueError), _open_part(path) as part:
+        return str(part["checksum"])
+    return None
+
+
+def read_arrays(parts: Sequence[Path]) -> Iterator[numpy.ndarray]:
+    """YIELDS (ndarray): The arrays of all rows."""
+    for path in parts:
+        with _open_part(path) as part:
+            yield from (part[name] for name in part.files if name.isdigit())
+
+
+def read_texts(parts: Sequence[Path]) -> Iterator[str]:
+    """YIELDS (str): The texts of all rows; tokens are joined by spaces."""
+    for path in parts:
+        with _open_part(path) as part:
+            yield from json.loads(str(part["texts"]))
 
 
 def join(parts: Sequence[Path], out: Path) -> None:
     """Write the output from all parts."""
-    arrays = chain.from_iterable(map(read_arrays, parts))
-    write_arrays(out, ((str(number), array) for number, array in enumerate(arrays)))
+    write_arrays(out, enumerate(read_arrays(parts)))
+
+
+def _text(row: Any) -> str:
+    if isinstance(row, Doc):
+        row = row.text
+    return row.strip() if isinstance(row, str) else " ".join(row or ())

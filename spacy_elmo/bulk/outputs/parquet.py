@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Optional
 
-from ..arrow import import_arrow, vectors_to_arrow
+from ...tools.records import import_arrow
+from ..columns import vectors_to_arrow
 
 DEFAULTS = {"layers": "mix", "pool": "mean", "dtype": "float16"}
 REFUSED: tuple[str, ...] = ()
@@ -17,24 +18,23 @@ _CHECKSUM = b"spacy-elmo.input"
 join = None
 
 
-def write_part(path: Path, block: Any, rows: Iterable[tuple], checksum: str) -> None:
-    """Write the vectors of a block as one row group."""
+def write_part(
+    path: Path, texts: Any, ids: dict[str, list[Any]], rows: Iterable[tuple], checksum: str
+) -> None:
+    """Write the vectors of some rows as one row group."""
     arrow = import_arrow()
     _, vectors, is_null = zip(*rows)
-    ids = {
-        # Without the type, a column of nulls would have another one in this part.
-        name: arrow.array(x, arrow.string()) if isinstance(x, list) else x
-        for name, x in block.ids.items()
-    }
-    table = arrow.table({**ids, "vector": vectors_to_arrow(vectors, is_null)})
+    # Without the type, a column of nulls would have another one in this part.
+    columns = {x: arrow.array(y, getattr(y[0], "type", arrow.string())) for x, y in ids.items()}
+    table = arrow.table({**columns, "vector": vectors_to_arrow(vectors, is_null)})
     table = table.replace_schema_metadata({_CHECKSUM: checksum.encode()})
     arrow.parquet.write_table(
         table,
         path,
         row_group_size=len(table),
         compression="zstd",
-        use_dictionary=list(block.ids),  # Vectors do not repeat.
-        write_statistics=list(block.ids),
+        use_dictionary=list(ids),  # Vectors do not repeat.
+        write_statistics=list(ids),
         write_page_checksum=True,
     )
 
