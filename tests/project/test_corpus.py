@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from spacy_elmo.pretraining.corpus import open_corpus
 from .conftest import PROJECT
 
 sys.path.insert(0, str(PROJECT / "en_elmo_sm"))
-import ablations
 import corpus
 import sources
 from cleaning import NGRAM, Filter, Words, clean, fingerprint, split_sentences
@@ -143,77 +141,8 @@ def test_corpus(data, tmp_path, monkeypatch, capsys):
     assert times == {x: x.stat().st_mtime_ns for x in (tmp_path / "out").rglob("*") if x.is_file()}
 
 
-def test_an_interrupted_run_continues(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "MAX_SHARE", 0.7)
-    monkeypatch.setattr(corpus, "DEV_FRACTION", 0.1)
-    out = tmp_path / "out"
-
-    def fail(path):
-        yield "The news are not complete today.", False
-        raise KeyboardInterrupt
-
-    broken = sources.Source("talk", "conversation", 1, "modern_text/talk.txt", fail)
-    with pytest.raises(KeyboardInterrupt):
-        build(data, out, [MIX[0], broken])
-    assert sorted(x.name for x in (out / "text").iterdir()) == ["news.txt"]
-    before = os.stat(out / "text" / "news.txt").st_mtime_ns
-    build(data, out, MIX)
-    assert os.stat(out / "text" / "news.txt").st_mtime_ns == before
-    build(data, tmp_path / "other", MIX)
-    assert contents(tmp_path / "other") == contents(out)
-    # A text that has changed is read again, and so is what comes after it.
-    path = data / "modern_text" / "news.txt"
-    path.write_text(path.read_text() + "\nSomething else is in the news today.")
-    records = build(data, out, MIX)
-    assert records[0]["dropped"]["sentences"] == 4003
-
-
 def test_the_mix_is_what_the_card_says():
     """Every source has its licence in SOURCES.md."""
     table = (PROJECT / "en_elmo_sm" / "SOURCES.md").read_text(encoding="utf8")
     assert not [x.name for x in sources.SOURCES if f"| {x.name} |" not in table]
     assert numpy.all([x.times >= 1 for x in sources.SOURCES])
-
-
-# Ablations
-
-
-TINY = {
-    "bilm.lstm.dim": 16,
-    "bilm.lstm.projection_dim": 16,
-    "bilm.char_cnn.filters": [[1, 4], [2, 4]],
-    "pretraining.batch_words": 256,
-    "pretraining.loss.cutoffs": [20],
-    "pretraining.mixed_precision": False,
-}
-
-
-@pytest.fixture
-def built(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "MAX_SHARE", 0.7)
-    monkeypatch.setattr(corpus, "DEV_FRACTION", 0.1)
-    build(data, tmp_path / "out", MIX)
-    monkeypatch.setattr(ablations, "SOURCES", MIX)
-    return tmp_path / "out"
-
-
-def test_ablations(built, tmp_path, capfd):
-    folder = tmp_path / "runs" / "base"
-    base = ablations.make(folder, TINY, built, 2048, -1)
-    assert base["words"] == pytest.approx(2048, rel=0.1)
-    assert set(base["perplexity"]) == {"news", "conversation"}
-    assert (folder / "run" / "model-last" / "config.cfg").is_file()
-    assert not list((folder / "run").glob("step-*"))
-    # A run that has a result is not made again, unless its settings change.
-    written = (folder / "result.json").stat().st_mtime_ns
-    assert ablations.make(folder, TINY, built, 2048, -1) == base
-    assert (folder / "result.json").stat().st_mtime_ns == written
-    changed = ablations.make(folder, {**TINY, "pretraining.dropout": 0.5}, built, 1024, -1)
-    assert changed["words"] == pytest.approx(1024, rel=0.1)
-    capfd.readouterr()
-    ablations.print_results({"base": base, "changed": changed})
-    head, _, *rows = [line.split(" | ") for line in capfd.readouterr().out.strip().splitlines()]
-    assert head == ["| run", "words", "minutes", "news", "conversation", "mean |"]
-    assert [row[0] for row in rows] == ["| base", "| changed"]
-    news, conversation, mean = (float(cell.strip(" |*")) for cell in rows[0][3:])
-    assert mean**2 == pytest.approx(news * conversation, rel=0.01)

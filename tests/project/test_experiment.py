@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ from .conftest import CONFIG_FOLDER, SCRIPTS, script
 
 sys.path.insert(0, SCRIPTS)
 from baseline import without_elmo
-from experiment import Experiment
 
 CONFIGS = sorted(CONFIG_FOLDER.glob("*.cfg"))
 KEYS = {
@@ -137,43 +135,3 @@ def test_a_run(folder, in_process):
     safetensors_format.write(random_bilm(seed=1), folder / "bilm")
     output = script("experiment", *ARGUMENTS, *elmo[:4], "--sizes", "3", "--mix", "frozen")
     assert "done already" not in output and results["3"].read_bytes() != before
-
-
-def test_a_baseline(folder):
-    """Trained and tested in processes of their own, as users do."""
-    work = folder / "training/films/baseline/.work"
-    work.mkdir(parents=True)
-    (work / "cache").write_bytes(b"what a killed run has left")
-    script("experiment", *ARGUMENTS, "--system", "baseline", "--sizes", "3")
-    result = json.loads((folder / "metrics/films/baseline/3/seed-0.json").read_text("utf8"))
-    assert result["mixes"] == {} and result["weights"] is None
-    assert not work.exists()
-
-
-def experiment(**settings) -> Experiment:
-    names = {"task": "films", "system": "elmo", "weights": "bilm", "mix": None, "components": None}
-    paths = {"config": ARGUMENTS[2], "corpus": Path(), "models": Path("training")}
-    args = {**names, **paths, "gold_preproc": False, "gpu_id": -1}
-    overrides = settings.pop("overrides", {})
-    return Experiment(Namespace(**{**args, **settings}), overrides)
-
-
-def test_fingerprints(folder):
-    """One says that a result is up to date, the other that results can be compared."""
-
-    def fingerprints(**settings) -> tuple[str, str]:
-        result = experiment(**settings)
-        return result.fingerprint(), result.baseline_fingerprint()
-
-    before, comparable = fingerprints()
-    assert fingerprints() == (before, comparable)
-    safetensors_format.write(random_bilm(seed=1), folder / "other")
-    for same in ({"weights": "other"}, {"mix": "learned"}, {"system": "baseline"}):
-        result = fingerprints(**same)
-        assert result[0] != before and result[1] == comparable, same
-    for other in ({"overrides": {"training.max_steps": 3}}, {"gold_preproc": True}):
-        result = fingerprints(**other)
-        assert result[0] != before and result[1] != comparable, other
-    DocBin(docs=docs(7)).to_disk(folder / "dev.spacy")
-    result = fingerprints()
-    assert result[0] != before and result[1] != comparable
