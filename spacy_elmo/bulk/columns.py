@@ -4,7 +4,7 @@ Hugging Face datasets, Dask and Spark. None of them is imported."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from operator import length_hint
@@ -23,19 +23,12 @@ from ..component import Elmo, pipe_settings
 from ..inference.settings import Precision
 from ..layers.encoder import get_session, set_precision
 from ..strings import bounded_strings, one_thread
-from ..tools.records import Text, check_text, import_arrow
+from ..tools.records import check_text, import_arrow
 from ..tools.texts import make_doc
 from ..weights import absolute_source, choose_component, load_pipeline
 
-# Which layers, besides the number of one.
-_LAYERS: dict[str, Callable[[Doc], Any]] = {
-    "all": lambda doc: doc._.elmo_layers,
-    "top": lambda doc: doc._.elmo_layers[-1],
-    "mix": lambda doc: doc._.elmo_tokens,
-    "mean": lambda doc: doc._.elmo_layers.mean(axis=0),
-}
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "layers": (*_LAYERS, "the number of one"),
+    "layers": ("all", "top", "mix", "mean", "the number of one"),
     "pool": ("none", "mean"),
     "dtype": ("float16", "float32"),
     "nulls": ("error", "empty"),
@@ -51,22 +44,18 @@ class EmbedColumns:
     The vectors of a row depend on its text alone, apart from rounding to the last bit. The same
     batch always has the same bits. Threads may share the object: they take turns.
 
-    pipeline (Union[str, Path]): A pipeline or weights, by name or path.
     text (str): The column of texts. A row is a string, a list of tokens (one sentence), or a doc.
     output (str): The column to add; it replaces one of this name.
     layers (Union[str, int]): "mix" (the component's), "top", "mean" (of all layers), or the number
         of a layer: 0 is the token encoder. "all": all of them, in a first dimension of their own.
     pool (str): "mean": the mean over the tokens of a row, without whitespace, or zeros if there are
         none. "none": a vector for each token, in the last dimension but one; whitespace has zeros.
-    dtype (str): How the vectors are stored, "float16" or "float32".
     threads (Optional[int]): Threads of PyTorch in the process; None leaves their number.
     precision (Optional[str]): Arithmetic; None is that of the pipeline. int8 has to be named here:
         its values depend on the other rows of a batch.
-    name (Optional[str]): The elmo component, if the pipeline has several.
     gpu_id (int): A GPU, or -1 for the device that spaCy uses.
     nulls (str): What becomes of a row whose text is null (None or NaN): "error", or "empty", which
         is null in Arrow, None in pandas and in lists, and a row of NaN in an array.
-    RAISES (ValueError): If a setting is impossible.
     """
 
     pipeline: Union[str, Path]
@@ -80,9 +69,7 @@ class EmbedColumns:
     name: Optional[str] = field(default=None, kw_only=True)
     gpu_id: int = field(default=-1, kw_only=True)
     nulls: str = field(default="error", kw_only=True)
-    _loaded: Optional[tuple[Language, Elmo]] = field(
-        default=None, init=False, repr=False, compare=False
-    )
+    _loaded: Any = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for setting, allowed in _CHOICES.items():
@@ -97,13 +84,11 @@ class EmbedColumns:
         return _unpickle, (type(self), *settings)
 
     def __call__(self, columns: Any) -> Any:
-        """Embed a batch: a dict of columns, a data frame of pandas, or a table or a record batch of
-        Arrow.
+        """Embed a dict of columns, a data frame of pandas, or a table or a batch of Arrow.
 
         RETURNS (Union[dict, DataFrame, Table, RecordBatch]): All columns and the vectors: in a dict
             an array if they are pooled, else a list of arrays; in each cell of a data frame an
             array, inside lists if it has several dimensions.
-        RAISES (ValueError): If the columns are not those of a batch, or a text is not one.
         """
         is_frame = isinstance(columns, getattr(sys.modules.get("pandas"), "DataFrame", ()))
         is_arrow = hasattr(columns, "append_column")
@@ -162,17 +147,12 @@ class EmbedColumns:
             settings = pipe_settings(nlp, elmo, keep_layers=self.layers != "mix")
             # The last bits of a type's encoding depend on the types that it is computed with.
             get_session(elmo.model).type_cache.clear()
-            rows = [self._check_text(text, number) for number, text in enumerate(texts, start=1)]
+            name = f"of the column {self.text!r}"
+            rows = [check_text(x, self.nulls, f"row {i} {name}") for i, x in enumerate(texts, 1)]
             with bounded_strings(nlp):
                 docs = (make_doc(nlp, "" if text is None else text) for text in rows)
                 for doc, text in zip(nlp.pipe(docs, **settings), rows):
                     yield doc, self._choose(doc), text is None
-
-    def _check_text(self, text: Any, number: int) -> Text:
-        try:
-            return check_text(text, self.nulls)
-        except ValueError as error:
-            raise ValueError(f"row {number} of the column {self.text!r} {error}") from error
 
     @one_thread()
     def load(self) -> tuple[Language, Elmo]:
@@ -195,21 +175,24 @@ class EmbedColumns:
         if self.precision is not None:
             set_precision(elmo.model, self.precision)
         session = get_session(elmo.model)
-        is_int8 = session.settings.precision == "int8" and self.precision != "int8"
-        if is_int8 or session.settings.stateful:
-            kind = "computes in int8" if is_int8 else "is stateful"
-            raise ValueError(
-                f"{self.pipeline} {kind}: the vectors of a row depend on other rows; choose "
-                "precision 'float32' or name 'int8', and a pipeline with stateful = false"
-            )
         n = session.n_layers
-        if isinstance(self.layers, int) and not -n <= self.layers < n:
-            raise ValueError(f"layers must be from {-n} to {n - 1}, found {self.layers}")
+        problem = ""
+        if session.settings.precision == "int8" and self.precision != "int8":
+            problem = "vectors in int8 depend on other rows: name precision 'int8' or 'float32'"
+        elif session.settings.stateful:
+            problem = "it is stateful: the vectors of a row depend on all rows before"
+        elif isinstance(self.layers, int) and not -n <= self.layers < n:
+            problem = f"layers must be from {-n} to {n - 1}, found {self.layers}"
+        if problem:
+            raise ValueError(f"{self.pipeline}: {problem}")
 
     def _choose(self, doc: Doc) -> numpy.ndarray:
         """RETURNS (ndarray): The vectors of a processed doc."""
-        is_number = isinstance(self.layers, int)
-        vectors = doc._.elmo_layers[self.layers] if is_number else _LAYERS[str(self.layers)](doc)
+        vectors = doc._.elmo_tokens if self.layers == "mix" else doc._.elmo_layers
+        if self.layers == "mean":
+            vectors = vectors.mean(axis=0)
+        elif self.layers not in ("mix", "all"):
+            vectors = vectors[-1 if self.layers == "top" else self.layers]
         vectors = to_numpy(vectors)
         if self.pool == "mean":
             vectors = vectors.sum(axis=-2) / max(sum(not token.is_space for token in doc), 1)
@@ -221,22 +204,16 @@ class EmbedColumns:
 
 
 def vectors_to_arrow(vectors: Sequence[numpy.ndarray], is_null: Sequence[bool]) -> Any:
-    """Make a column of vectors.
-
-    vectors (Sequence[ndarray]): For each row shape (width,), (n, width) or (m, n, width); one row
-        at least.
-    is_null (Sequence[bool]): Which rows become null.
-    RETURNS (Array): Lists of the fixed size `width`, inside lists for tokens and for layers.
-    """
+    """RETURNS (Array): A column of vectors of shape (width,), (n, width) or (m, n, width), one row
+    at least, as lists of the fixed size `width`, inside lists for tokens and for layers."""
     arrow = import_arrow()
     flat = numpy.concatenate([row.reshape(-1) for row in vectors])
     column = arrow.FixedSizeListArray.from_arrays(flat, vectors[0].shape[-1])
-    # From the inside out.
-    lengths = [row.shape[1] for row in vectors for _ in row] if vectors[0].ndim == 3 else None
-    for sizes in (lengths, list(map(len, vectors)) if vectors[0].ndim > 1 else None):
-        if sizes is not None:
-            offsets = numpy.cumsum([0, *sizes], dtype=numpy.int32)
-            column = arrow.ListArray.from_arrays(offsets, column)
+    inner = [len(x) for row in vectors for x in row] if vectors[0].ndim == 3 else []
+    sizes = [inner, [len(row) for row in vectors]]
+    for lengths in sizes[3 - vectors[0].ndim :]:  # From the inside out.
+        offsets = numpy.cumsum([0, *lengths], dtype=numpy.int32)
+        column = arrow.ListArray.from_arrays(offsets, column)
     if not any(is_null):
         return column
     numbers = [None if null else number for number, null in enumerate(is_null)]

@@ -59,21 +59,18 @@ def find_sources(inputs: Sequence[str], out: Path, *, columns: bool = False) -> 
     """Expand files, folders and patterns (see `find_files`), without what is in the output. URLs
     stay as they are.
     RAISES (ValueError): If there are none, or one of an unknown kind, or the same twice."""
-    found: dict[str, Source] = {}
-    n = 0
+    found: list[tuple[str, Source]] = []
     for name in inputs:
         if "://" in name:
             check_kind(name, columns=columns)
-            found[name], n = name, n + 1
-            continue
-        for path in find_files([name], columns=columns):
-            full = path.resolve()
-            if out.resolve() not in (full, *full.parents):
-                found[str(full)], n = path, n + 1
-    if n > len(found) or not found:
+            found.append((name, name))
+        else:
+            paths = ((x.resolve(), x) for x in find_files([name], columns=columns))
+            found += ((str(x), y) for x, y in paths if out.resolve() not in (x, *x.parents))
+    if len(dict(found)) < max(len(found), 1):
         problem = "the same text twice" if found else "no text besides the output"
         raise ValueError(f"{problem} in {', '.join(inputs)}")
-    return list(found.values())
+    return [source for _, source in found]
 
 
 @dataclass(frozen=True)
@@ -83,8 +80,7 @@ class Job:
     out (Path): The output. Its suffix is a key of `OUTPUTS`.
     sources (Sequence): The input files and URLs, always in the same order.
     n_rows (int): Rows of a block.
-    ids (Sequence[str]): Columns that are carried through. Without one, there is a column "id" that
-        names file and row, such as "a.txt:1".
+    ids (Sequence[str]): Columns to carry through; without one, "id" is file and row ("a.txt:1").
     whitespace (bool): Spaces separate the tokens of texts.
     """
 
@@ -109,15 +105,12 @@ class Job:
 
     def prepare(self, *, force: bool = False) -> None:
         """Make the folder, or check that it is of a run with the same settings. `force` removes
-        what an earlier run has written.
-        RAISES (ValueError): If it is of another run, or the settings are impossible."""
+        what an earlier run has written."""
         exists = self.out.is_dir() or (self.out.exists() and not force)
         if "vector" in self.ids or (exists and self.output.join is not None):
-            raise ValueError(
-                f"{self.out} exists already: choose another, or overwrite a file with --force"
-                if exists
-                else "the column of the vectors is called 'vector': rename the one that is there"
-            )
+            problem = "--id vector is the name of the vectors: rename that column"
+            exists_already = f"{self.out} exists: choose another, or overwrite a file with --force"
+            raise ValueError(problem if "vector" in self.ids else exists_already)
         folder, path, settings = self.folder, self.folder / SETTINGS, self._settings()
         clear_temporary(folder.parent, folder.name)
         if force and path.is_file():
@@ -127,24 +120,16 @@ class Job:
             remove_folder(folder)
         # One look: another shard may begin in this moment.
         names = [x.name for x in folder.glob("[!.]*")] if folder.is_dir() else []
-        if SETTINGS in names:
-            previous = {}
-            with contextlib.suppress(ValueError, TypeError):  # It is damaged.
-                previous = dict(srsly.read_json(path))
-            keys = sorted({*previous, *settings})
-            if differing := [key for key in keys if previous.get(key) != settings.get(key)]:
-                raise ValueError(
-                    f"{folder} is of a run that differs in {', '.join(differing)}: {_AFRESH}"
-                )
-        elif names or folder.is_file():
-            raise ValueError(f"{folder} was not written by this command: choose another output")
-        else:
-            with atomic_file(path) as temporary:
-                srsly.write_json(temporary, settings)
+        if not names and not folder.is_file():
+            return _write_json(path, settings)
+        # Of another program, it has none.
+        previous = srsly.read_json(path) if SETTINGS in names else {}
+        keys = sorted({*previous, *settings})
+        if differing := [key for key in keys if previous.get(key) != settings.get(key)]:
+            raise ValueError(f"{folder} differs from this run in {', '.join(differing)}: {_AFRESH}")
 
     def count_rows(self, shard: int = 0, n_shards: int = 1) -> Optional[int]:
-        """RETURNS (Optional[int]): The rows of a shard; None if an input is a URL, or cannot be
-        read (twice), which the run then says."""
+        """RETURNS (Optional[int]): The rows of a shard; None if an input cannot be read (twice)."""
         n_bad = self.reader.n_bad
         with contextlib.suppress(ValueError):
             if all(isinstance(x, Path) and x.is_file() for x in self.sources):
@@ -159,7 +144,6 @@ class Job:
 
         YIELDS (tuple): For each part, its number of rows, how many of them are null, and how many
             were computed now.
-        RAISES (ValueError): If something cannot be read, or differs from what an earlier run read.
         """
         parts: dict[str, Any] = {}
         lock = self.folder / f".shard-{shard + 1}-of-{n_shards}.lock"
@@ -187,10 +171,7 @@ class Job:
         if others & {*parts}:  # Another shard has to be written again.
             return
         if others:
-            raise ValueError(
-                f"{self.folder} has parts of rows that are no longer there, such as {min(others)}: "
-                f"{_AFRESH}"
-            )
+            raise ValueError(f"{self.folder / min(others)} has rows that are gone: {_AFRESH}")
         self._write_manifest(self.folder / MANIFEST, parts)
         if self.output.join is not None:
             with locked_output(self.out), atomic_file(self.out) as temporary:
@@ -203,15 +184,12 @@ class Job:
     def _write_manifest(self, path: Path, parts: dict[str, Any]) -> None:
         totals = {f"n_{x}": sum(part[x] for part in parts.values()) for x in ("rows", "nulls")}
         content = {**totals, "n_parts": len(parts), "parts": dict(sorted(parts.items()))}
-        with atomic_file(path) as temporary:
-            srsly.write_json(temporary, content)
+        _write_json(path, content)
 
     def _settings(self) -> dict[str, Any]:
         nlp, elmo = self.embed.load()
-        inputs = [
-            (str(x), x.stat().st_size if isinstance(x, Path) and x.is_file() else None)
-            for x in self.sources
-        ]
+        sizes = [Path(x).stat().st_size if Path(x).is_file() else None for x in self.sources]
+        inputs = list(zip(map(str, self.sources), sizes))
         return {
             "inputs": _checksum(inputs)[:16],
             "rows": self.n_rows,
@@ -232,8 +210,7 @@ class Job:
             records = self.reader.read(source, self.ids)
             for number in count():
                 n_bad = self.reader.n_bad
-                block = list(islice(records, self.n_rows))
-                if not block:
+                if not (block := list(islice(records, self.n_rows))):
                     break
                 if not by_file and (file + number) % n_shards != shard:
                     self.reader.n_bad = n_bad  # Whoever wants the block counts them.
@@ -247,22 +224,21 @@ class Job:
     def _write_part(self, source: Source, path: Path, block: _Block) -> bool:
         """RETURNS (bool): Whether it was written, because it was not there."""
         first, texts, ids = block
-        where = f"{source}, rows {first} to {first + len(texts) - 1}"
         checksum = _checksum([texts, ids])
         previous = self.output.read_part(path) if path.exists() else None
-        if previous is not None:
-            if previous != checksum:
-                raise ValueError(f"{where} differ from those that {path} was made of: {_AFRESH}")
-            return False
-        clear_temporary(path.parent, path.name)
         split = [x.split() if self.whitespace and isinstance(x, str) else x for x in texts]
         rows = self.embed.stream(split)
         try:
-            with contextlib.closing(rows), atomic_file(path) as temporary:
-                self.output.write_part(temporary, texts, ids, rows, checksum)
+            if previous not in (None, checksum):
+                raise ValueError(f"other rows than those that {path} was made of: {_AFRESH}")
+            if previous is None:
+                clear_temporary(path.parent, path.name)
+                with contextlib.closing(rows), atomic_file(path) as temporary:
+                    self.output.write_part(temporary, ids, rows, checksum)
         except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
-        return True
+            last = first + len(texts) - 1
+            raise ValueError(f"{source}, rows {first} to {last}: {error}") from error
+        return previous is None
 
 
 def _describe_pipeline(nlp: Language, elmo: Elmo) -> dict[str, str]:
@@ -284,12 +260,16 @@ def _describe_pipeline(nlp: Language, elmo: Elmo) -> dict[str, str]:
     return checksums
 
 
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    with atomic_file(path) as temporary:
+        srsly.write_json(temporary, content)
+
+
 def _checksum(data: Any) -> str:
     return hashlib.sha256(json.dumps(data, default=_plain).encode()).hexdigest()
 
 
 def _plain(value: Any) -> Any:
     """RETURNS (Any): What JSON can hold, of docs and values of Arrow."""
-    if isinstance(value, Doc):
-        return [[token.text for token in value], value.to_array([ORTH, SENT_START]).tolist()]
-    return repr(value)
+    is_doc = isinstance(value, Doc)
+    return [value.text, value.to_array([ORTH, SENT_START]).tolist()] if is_doc else repr(value)

@@ -24,28 +24,23 @@ _SHARDS_PER_ACTOR = 8
 def run_on_ray(
     job: Job, n_actors: Optional[int] = None, *, gpu: bool = False
 ) -> Iterator[tuple[int, int, int]]:
-    """Write all shards of a job. Ray is that of RAY_ADDRESS, or is started for the time of the run.
+    """Write all shards of a job that is prepared. Ray is that of RAY_ADDRESS, or is started for the
+    time of the run. An actor takes as many CPUs as `embed` has threads (1), and a GPU if `gpu`.
 
-    job (Job): The job, prepared. An actor takes as many CPUs as its `embed` has threads (1).
     n_actors (Optional[int]): How many; None for as many as there are CPUs (or GPUs) for.
-    gpu (bool): Whether each actor takes a GPU.
     YIELDS (tuple): For each shard that is complete, what `Job.run` yields for a part.
-    RAISES (ValueError): If Ray cannot start, or a shard cannot be written.
     """
     threads = job.embed.threads or 1
     embed = replace(job.embed, threads=threads, gpu_id=0 if gpu else -1)
     job = replace(job, out=job.out.absolute(), embed=embed)
-    streams = [x for x in job.sources if isinstance(x, Path) and not x.is_file()]
+    if streams := [x for x in job.sources if isinstance(x, Path) and not x.is_file()]:
+        raise ValueError(f"{streams[0]} can be read only once, and by no worker: give a file")
     with _started() as ray:
         needed = {"CPU": threads, **({"GPU": 1} if gpu else {})}
         resources = ray.cluster_resources()
         n_possible = min(int(resources.get(kind, 0) // n) for kind, n in needed.items())
-        if n_possible < 1 or streams:
-            raise ValueError(
-                f"{streams[0]} can be read only once, and by no worker: give a file"
-                if streams
-                else f"Ray has {resources}, but an actor needs {needed}: fewer --threads?"
-            )
+        if n_possible < 1:
+            raise ValueError(f"Ray has {resources}, but an actor needs {needed}: fewer --threads?")
         n_actors = min(n_actors or n_possible, n_possible)
         n_shards = max(len(job.sources), _SHARDS_PER_ACTOR * n_actors)
         done = ray.data.range(n_shards, override_num_blocks=n_shards).map_batches(

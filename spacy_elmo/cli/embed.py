@@ -25,42 +25,27 @@ _REFUSED = {"local": ("workers",), "ray": ("shard",)}
 _INPUTS = typer.Argument(
     ...,
     metavar="IN... OUT",
-    help=f"{INPUT_HELP}; also URLs. OUT: .hdf5, .npz, .spacy (which is put together in memory) or "
-    ".parquet",
+    help=f"{INPUT_HELP}; also URLs. OUT: .hdf5, .npz, .spacy (made in memory) or .parquet",
 )
-_MODEL = typer.Option(..., "--model", "-m", help="A pipeline, or weights")
-_PRECISION = typer.Option(
-    None, help="float32, float16, int8, bfloat16 (CPU); float32, tf32, bfloat16 (GPU); auto"
-)
-_LAYERS = typer.Option(
-    None,
-    "--layers",
-    "-L",
-    help="all, top, mix (the component's), mean (of the layers), or the number of one; by default "
-    "all, to .parquet mix",
-)
-_POOL = typer.Option(
-    None, help="One vector per row (mean) or per token (none); by default none, to .parquet mean"
-)
-_DTYPE = typer.Option(None, help="float32 or float16; by default float32, to .parquet float16")
-_NULLS = typer.Option("error", help="Null texts: error, or empty (a null vector, or no tokens)")
+_LAYERS = typer.Option(None, "--layers", "-L", help="all, top, mix, mean, or the number of one")
+_PRECISION = typer.Option(None, help="float32, float16, int8, bfloat16; tf32 on a GPU; auto")
 _WORKERS = typer.Option(None, min=1, help="Of Ray: how many (one per CPU or GPU)")
 
 
 def embed_cli(
     ctx: typer.Context,
     inputs: list[str] = _INPUTS,
-    model: str = _MODEL,
+    model: str = typer.Option(..., "--model", "-m", help="A pipeline, or weights"),
     layers: Optional[str] = _LAYERS,
-    pool: Optional[str] = _POOL,
-    dtype: Optional[str] = _DTYPE,
+    pool: Optional[str] = typer.Option(None, help="none: a vector per token; mean: per row"),
+    dtype: Optional[str] = typer.Option(None, help="float32 or float16"),
     name: Optional[str] = typer.Option(None, "--name", "-n", help="Name of the elmo component"),
     whitespace: bool = typer.Option(False, "--whitespace", "-w", help="Spaces separate the tokens"),
     text: Optional[str] = TEXT,
     ids: list[str] = typer.Option([], "--id", help="A column to carry through; any number"),
     encoding: str = ENCODING,
     errors: str = ERRORS,
-    nulls: str = _NULLS,
+    nulls: str = typer.Option("error", help="Null texts: error, or empty (null vectors)"),
     precision: Optional[str] = _PRECISION,
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for the CPU"),
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite OUT, start afresh"),
@@ -74,23 +59,21 @@ def embed_cli(
     """
     Write the vectors of texts to a file. If it is interrupted, the same command continues.
 
-    HDF5 has a dataset per line number, of shape (layers, tokens, width), as bilm-tf's
-    dump_bilm_embeddings writes them; .npz has arrays of the same names. An empty line has an empty
-    array. Several files count as one, in the order of their names.
-
-    Parquet is a folder of parts, with a row of IDs and vectors for each row of the input. Shards
-    may run at the same time, on several machines.
+    HDF5 has a dataset per line, of shape (layers, tokens, width), named by its number from 0; .npz
+    has arrays of the same names. Several files count as one, in the order of their names. Parquet
+    is a folder of parts, with a row for each line; by default, of the mean over the tokens of the
+    component's mix in float16. Shards may run at the same time, on several machines.
     """
     settings = {"layers": layers, "pool": pool, "dtype": dtype, "precision": precision}
     chosen: dict[str, Any] = {x: y for x, y in settings.items() if y is not None}
     chosen |= {"threads": threads, "gpu_id": gpu_id, "nulls": nulls, "name": name}
     with exit_on_error():
-        reader = Reader(text, encoding, errors, nulls)
         out, embed = _prepare(ctx, inputs, model, engine.value, chosen)
         # Lines can be carried through as "text".
         has_columns = text is not None or any(name != "text" for name in ids)
         sources = find_sources(inputs[:-1], out, columns=has_columns)
         n_rows = rows or default_rows(embed.pool, embed.layers)
+        reader = Reader(text, encoding, errors, nulls)
         job = Job(out, sources, embed, n_rows, ids, reader, whitespace)
         _run(job, shard, engine.value, workers, force, quiet)
 

@@ -41,12 +41,10 @@ class EmbedTokens:
         device: str = "cpu",
         stateful: bool = False,
     ) -> None:
-        if options_file is not None and weight_file is not None:
-            bilm = load(weight_file, Path(options_file))
-        elif options_file is weight_file:
-            bilm = load_bilm(weights)
-        else:
+        if (options_file is None) != (weight_file is None):
             raise ValueError("give options_file and weight_file together, or weights alone")
+        options = None if options_file is None else Path(options_file)
+        bilm = load_bilm(weights) if weight_file is None else load(weight_file, options)
         self.bilm = bilm.to(device)
         self._settings = Settings(precision=precision, stateful=stateful)
         check_precision(precision, self.bilm.device)

@@ -21,8 +21,7 @@ _BRACKET = re.compile(r"(?<!\\)[\[\]]")
 
 
 class Neighbor(NamedTuple):
-    """A token of the corpus, the text of its sentence on both sides, and the name of its file.
-    The similarity is the cosine with the query."""
+    """A token of the corpus: its cosine with the query, its sentence on both sides, its file."""
 
     similarity: float
     before: str
@@ -32,8 +31,7 @@ class Neighbor(NamedTuple):
 
 
 def query_span(nlp: Language, query: str, **settings: Any) -> Span:
-    """RETURNS (Span): The tokens in the brackets, processed by `nlp.pipe` with these settings.
-    RAISES (ValueError): If there is no such span, more than one, or if it splits a token."""
+    """RETURNS (Span): The tokens in the brackets, processed by `nlp.pipe` with these settings."""
     is_marked = _BRACKET.findall(query) == ["[", "]"]
     before, marked, after = _BRACKET.split(query) if is_marked else (query, "", "")
     before, marked, after = (re.sub(r"\\([\[\]])", r"\1", x) for x in (before, marked, after))
@@ -98,7 +96,7 @@ def _vectors(doc: Doc, layer: Optional[int]) -> numpy.ndarray:
 
 def _normalize(vectors: numpy.ndarray) -> numpy.ndarray:
     norms = numpy.linalg.norm(vectors, axis=-1, keepdims=True)
-    return vectors / numpy.where(norms > 0, norms, 1)
+    return vectors / numpy.where(norms > 0, norms, 1)  # Whitespace has zeros.
 
 
 def _neighbor(doc: Doc, source: str, similarity: float, i: int, window: int) -> Neighbor:

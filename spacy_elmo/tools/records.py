@@ -91,14 +91,10 @@ def check_kind(source: Source, *, columns: bool = False) -> str:
     return kind
 
 
-def check_text(value: Any, nulls: str) -> Text:
-    """Check what should be a text.
-
-    nulls (str): Whether None, and what pandas makes of it, is an "error" or "empty".
-    RETURNS (Union[str, list, Doc, None]): The text. Halves of surrogate pairs, which are valid in
-        JSON but not in UTF-8, are question marks. A null is None.
-    RAISES (ValueError): If it is neither a string, nor a list of tokens, nor a doc.
-    """
+def check_text(value: Any, nulls: str, name: str) -> Text:
+    """RETURNS (Union[str, list, Doc, None]): A string, a list of tokens or a doc. Halves of
+    surrogate pairs, valid in JSON but not in UTF-8, are question marks. Null, or what pandas makes
+    of it, is None if `nulls` is "empty", not "error". `name` is for messages."""
     if isinstance(value, str):
         return value.encode("utf8", "replace").decode("utf8")
     if isinstance(value, Doc):
@@ -107,14 +103,11 @@ def check_text(value: Any, nulls: str) -> Text:
     if is_list and all(isinstance(x, str) and x for x in value):
         return [x.encode("utf8", "replace").decode("utf8") for x in value]
     is_nan = isinstance(value, float) and math.isnan(value)
-    is_null = value is None or is_nan or type(value).__name__ == "NAType"
-    if is_null and nulls == "empty":
-        return None
-    raise ValueError(
-        "is null: remove it, or choose nulls 'empty'"
-        if is_null
-        else f"is neither a string nor a list of tokens: {value!r:.80}"
-    )
+    if value is not None and not is_nan and type(value).__name__ != "NAType":
+        raise ValueError(f"{name} is neither a string nor a list of tokens: {value!r:.80}")
+    if nulls == "error":
+        raise ValueError(f"{name} is null: remove it, or choose nulls 'empty'")
+    return None
 
 
 @dataclass
@@ -123,12 +116,10 @@ class Reader:
 
     text (Optional[str]): The column of texts or of lists of tokens. By default it is "tokens" of an
         object that has this list, else "text".
-    encoding (str): The encoding.
     errors (str): "strict": an error. "replace": U+FFFD for bytes that are not of the encoding, and
         for NUL; an empty text for a record without a text. "ignore": both are left out.
     nulls (str): Whether a text that is null is an "error", or "empty".
     n_bad (int): Records so far that were not read as they are.
-    RAISES (ValueError): If a value is impossible.
     """
 
     text: Optional[str] = None
@@ -141,13 +132,11 @@ class Reader:
 
     def __post_init__(self) -> None:
         try:
-            # Not codecs.lookup: it also accepts encodings that are not of text, such as rot13.
-            "\n".encode(self.encoding)
+            "\n".encode(self.encoding)  # Fails for those that are not of text, such as rot13.
             ERRORS.index(self.errors)
         except (LookupError, ValueError) as error:
-            raise ValueError(
-                f"{error}: give an --encoding of text, and --errors {', '.join(ERRORS)}"
-            ) from error
+            advice = f"give an --encoding of text, and --errors {', '.join(ERRORS)}"
+            raise ValueError(f"{error}: {advice}") from error
 
     def read(
         self, source: Source, ids: Sequence[str] = (), progress: Progress = None
@@ -158,24 +147,26 @@ class Reader:
         progress (Optional[Callable]): Called with the number of bytes read since the last call.
         YIELDS (tuple): The number of the line, row or doc in the file, from 1, the text, and the
             values of the other columns: strings and nulls, of Parquet scalars of Arrow.
-        RAISES (ValueError): If something cannot be read. The message names file and line.
+        RAISES (ValueError): If something cannot be read, with the file and the line.
         """
         where = self._problem = ""
+        unit = check_kind(source).split()[0][:-1]
         try:
-            unit = check_kind(source).split()[0][:-1]
             for number, fields in enumerate(self._parse(source, ids, progress), start=1):
                 where, problem = f", {unit} {number}", ""
-                if fields is None:
-                    continue
                 text: Text = ""
                 values: list[Any] = [""] * len(ids)
-                try:
-                    if isinstance(fields, ValueError):
-                        raise fields
-                    values = [_get_id(fields, name) for name in ids]
-                    text = self._get_text(fields)
-                except ValueError as error:
-                    problem = str(error)
+                if fields is None:
+                    continue
+                if isinstance(fields, ValueError):
+                    problem = str(fields)
+                else:
+                    try:
+                        values = [_get_id(fields[name]) for name in ids]
+                        text = self._get_text(fields)
+                    except (KeyError, ValueError) as error:
+                        is_missing = isinstance(error, KeyError)
+                        problem = f"no {error}, only {list(fields)}" if is_missing else str(error)
                 if problem or self._problem:
                     if self.errors == "strict":
                         raise ValueError(problem or self._problem)
@@ -195,14 +186,13 @@ class Reader:
             yield from _read_docs(source) if kind == DOCS else _read_parquet(source, columns)
             if progress is not None and isinstance(source, Path):
                 progress(source.stat().st_size)
-        elif kind == TABLE:
-            # Python's `csv` wants line ends as they are.
-            lines = self._read_lines(source, "", progress)
+            return
+        # Lines end at line feeds only, but Python's `csv` wants line ends as they are.
+        lines = self._read_lines(source, "" if kind == TABLE else "\n", progress)
+        if kind == TABLE:
             yield from _read_table(lines, "\t" if suffix_of(source) == ".tsv" else ",", columns)
-        else:  # Lines end at line feeds only.
-            lines = self._read_lines(source, "\n", progress)
-            texts = ({"text": line.rstrip("\r\n")} for line in lines)
-            yield from map(_parse_json, lines) if kind == JSON else texts
+        for line in lines:
+            yield _parse_json(line) if kind == JSON else {"text": line.rstrip("\r\n")}
 
     def _read_lines(self, source: Source, newline: str, progress: Progress) -> Iterator[str]:
         """YIELDS (str): Lines with their ends, decoded."""
@@ -216,12 +206,8 @@ class Reader:
                         progress(file.tell() - position)
                         position = file.tell()
                     if _BAD in line or "\0" in line:
-                        self._problem = (
-                            f"not {self.encoding} text: give the right --encoding or --errors "
-                            "replace, where the command has them, or convert it"
-                            if _BAD in line
-                            else "holds NUL characters: is it text?"
-                        )
+                        what = f"not {self.encoding} text" if _BAD in line else "NUL: no text"
+                        self._problem = f"{what}: give another --encoding, or --errors replace"
                         mark = "" if self.errors == "ignore" else "\ufffd"
                         line = line.replace(_BAD, mark).replace("\0", mark)
                     yield line
@@ -231,23 +217,14 @@ class Reader:
 
     def _get_text(self, fields: dict[str, Any]) -> Text:
         name = self.text or ("tokens" if isinstance(fields.get("tokens"), list) else "text")
-        value = _get(fields, name)
-        try:
-            return check_text(value.as_py() if hasattr(value, "as_py") else value, self.nulls)
-        except ValueError as error:
-            raise ValueError(f"{name!r} {error}") from error
+        value = fields[name]
+        value = value.as_py() if hasattr(value, "as_py") else value
+        return check_text(value, self.nulls, repr(name))
 
 
-def _get(fields: dict[str, Any], name: str) -> Any:
-    if name not in fields:
-        raise ValueError(f"no {name!r}, only {list(fields)}")
-    return fields[name]
-
-
-def _get_id(fields: dict[str, Any], name: str) -> Any:
-    value = _get(fields, name)
+def _get_id(value: Any) -> Any:
     if isinstance(value, (str, Doc)):
-        return check_text(str(value), "error")
+        return check_text(str(value), "error", "")
     return json.dumps(value) if isinstance(value, (int, float, list, dict)) else value
 
 
@@ -316,8 +293,4 @@ def _open(source: Source) -> Iterator[tuple[Any, Any]]:
         yield sys.stdin.buffer, sys.stdin.buffer
         return
     with smart_open.open(source, "rb", compression="disable") as file:
-        try:
-            stream = compression_wrapper(file, "rb", filename=_path_of(source))
-        except ImportError as error:
-            raise ValueError(f'{error}: pip install "spacy-elmo[zst]"') from error
-        yield file, stream
+        yield file, compression_wrapper(file, "rb", filename=_path_of(source))

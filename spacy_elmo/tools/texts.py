@@ -34,7 +34,7 @@ def find_files(
 ) -> list[Path]:
     """Expand files, folders (recursively, without hidden files) and glob patterns. Corpora, models
     and runs below a folder or a pattern are left out: they are not texts. A file that is named
-    itself may have any suffix that does not mean something else: it has lines.
+    itself may have any suffix that does not mean something else: it has lines of text.
 
     on_skip (Optional[Callable]): Called with each folder that is left out.
     columns (bool): See `check_kind`.
@@ -50,42 +50,36 @@ def find_files(
         return written
 
     files: list[Path] = []
-    for name in inputs:
-        path = Path(name)
-        if path.is_dir():
-            found = [x for x in _walk(path) if x.name.lower().endswith(SUFFIXES)]
-        else:
-            is_file = path == STDIN or path.exists()
-            found = [path] if is_file else list(map(Path, glob(str(path), recursive=True)))
+    for path in map(Path, inputs):
         # Folders up to the first wildcard are named.
         top = next(x for x in (path, *path.parents) if not has_magic(str(x)))
         found = [
-            path
-            for path in sorted(found)
-            if not any(is_written(x) for x in reversed(path.parents) if top in x.parents)
+            match
+            for match in _match(path)
+            if not any(is_written(x) for x in reversed(match.parents) if top in x.parents)
         ]
-        unknown = [x for x in found if x != path and not x.name.lower().endswith(SUFFIXES)]
         for match in found:
             check_kind(match, columns=columns)
+        unknown = [x for x in found if x != path and not x.name.lower().endswith(SUFFIXES)]
         if unknown or not found:
-            raise ValueError(
-                f"no text in {', '.join(map(str, unknown)) or repr(str(name))}: give files, "
-                f"folders or patterns of {', '.join(KINDS)}"
-            )
+            raise ValueError(f"no text in {[*unknown, path][0]}: give files of {', '.join(KINDS)}")
         files += found
     return files
 
 
-def _walk(top: Path) -> Iterator[Path]:
-    """YIELDS (Path): The files below a folder, without hidden ones. Links to folders are not
-    followed: they may lead back. RAISES (OSError): If a folder cannot be listed."""
+def _match(path: Path) -> list[Path]:
+    """RETURNS (list): The file, or the files of a folder or a pattern, sorted."""
+    if path.is_dir():
 
-    def fail(error: OSError) -> NoReturn:
-        raise error  # Else `os.walk` leaves out a folder that cannot be listed.
+        def fail(error: OSError) -> NoReturn:
+            raise error  # Else `os.walk` leaves out a folder that cannot be listed.
 
-    for folder, folders, names in os.walk(top, onerror=fail):
-        folders[:] = [x for x in folders if not x.startswith(".")]
-        yield from (Path(folder, x) for x in names if not x.startswith("."))
+        # Links to folders are not followed: they may lead back.
+        found = (Path(folder, x) for folder, _, names in os.walk(path, onerror=fail) for x in names)
+        texts = (x for x in found if x.name.lower().endswith(SUFFIXES))
+        return sorted(x for x in texts if not any(y[0] == "." for y in x.relative_to(path).parts))
+    is_file = path == STDIN or path.exists()
+    return [path] if is_file else sorted(map(Path, glob(str(path), recursive=True)))
 
 
 def total_size(files: Iterable[Path]) -> Optional[int]:
@@ -98,11 +92,7 @@ def read_texts(
     files: Iterable[Path], reader: Optional[Reader] = None, progress: Progress = None
 ) -> Iterator[str]:
     """Read strings, without empty ones. Docs and lists of tokens are joined by spaces.
-
-    reader (Optional[Reader]): How; by default the column "text", in UTF-8.
-    progress (Optional[Callable]): Called with the number of bytes read since the last call.
-    RAISES (ValueError): If something cannot be read. The message names file and line.
-    """
+    See `Reader.read`."""
     reader = reader or Reader()
     for path in files:
         for _, text, _ in reader.read(path, progress=progress):
@@ -116,9 +106,8 @@ def read_texts(
 def read_docs(
     nlp: Language, files: Iterable[Path], reader: Optional[Reader] = None
 ) -> Iterator[tuple[Doc, str]]:
-    """Read docs, tokenised but not processed, an empty one for an empty line. Long texts are cut at
-    spaces. See `read_texts`.
-    YIELDS (tuple): A doc and the name of its file."""
+    """YIELDS (tuple): Docs, tokenised but not processed, and the names of their files. Empty lines
+    are empty docs, long texts are cut at spaces. See `Reader.read`."""
     reader = reader or Reader()
     for path in files:
         for _, text, _ in reader.read(path):

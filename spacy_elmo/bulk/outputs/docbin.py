@@ -18,7 +18,7 @@ __all__ = ["DEFAULTS", "PART", "REFUSED", "join", "read_part", "write_part"]
 REFUSED = ("ids", "shard", "pool", "dtype")
 
 
-def write_part(path: Path, texts: Any, ids: Any, rows: Iterable[tuple], checksum: str) -> None:
+def write_part(path: Path, ids: Any, rows: Iterable[tuple], checksum: str) -> None:
     """Write the docs of some rows, as bytes."""
     docs = DocBin(store_user_data=True)
     for doc, vectors, _ in rows:

@@ -14,7 +14,6 @@ from typing import Any, Optional
 
 import numpy
 from numpy.lib.format import write_array
-from spacy.tokens import Doc
 
 DEFAULTS = {"layers": "all", "pool": "none", "dtype": "float32"}
 REFUSED: tuple[str, ...] = ("ids", "shard")
@@ -29,14 +28,15 @@ def write_arrays(path: Path, arrays: Iterable[tuple[object, Any]]) -> None:
                 write_array(file, numpy.asanyarray(array))
 
 
-def write_part(
-    path: Path, texts: list[Any], ids: Any, rows: Iterable[tuple], checksum: str
-) -> None:
+def write_part(path: Path, ids: Any, rows: Iterable[tuple], checksum: str) -> None:
     """Write the vectors of some rows. A null has those of an empty text."""
+    texts: list[str] = []
 
     def arrays() -> Iterator[tuple[object, Any]]:
-        yield from enumerate(vectors for _, vectors, _ in rows)
-        yield "texts", json.dumps(list(map(_text, texts)))
+        for number, (doc, vectors, _) in enumerate(rows):
+            texts.append(doc.text.strip())
+            yield number, vectors
+        yield "texts", json.dumps(texts)
         yield "checksum", checksum
 
     write_arrays(path, arrays())
@@ -48,9 +48,7 @@ def _open_part(path: Path) -> Iterator[Any]:
         with numpy.load(path) as part:
             yield part
     except Exception as error:  # zipfile, zlib and NumPy have many for damaged files.
-        raise ValueError(
-            f"{path} is damaged: remove it, and the same command computes it again"
-        ) from error
+        raise ValueError(f"{path} is damaged: remove it, and run the command again") from error
 
 
 def read_part(path: Path) -> Optional[str]:
@@ -68,7 +66,7 @@ def read_arrays(parts: Sequence[Path]) -> Iterator[numpy.ndarray]:
 
 
 def read_texts(parts: Sequence[Path]) -> Iterator[str]:
-    """YIELDS (str): The texts of all rows; tokens are joined by spaces."""
+    """YIELDS (str): The texts of all rows, without spaces around them."""
     for path in parts:
         with _open_part(path) as part:
             yield from json.loads(str(part["texts"]))
@@ -77,9 +75,3 @@ def read_texts(parts: Sequence[Path]) -> Iterator[str]:
 def join(parts: Sequence[Path], out: Path) -> None:
     """Write the output from all parts."""
     write_arrays(out, enumerate(read_arrays(parts)))
-
-
-def _text(row: Any) -> str:
-    if isinstance(row, Doc):
-        row = row.text
-    return row.strip() if isinstance(row, str) else " ".join(row or ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 from ...tools.records import import_arrow
 from ..columns import vectors_to_arrow
@@ -18,9 +18,7 @@ _CHECKSUM = b"spacy-elmo.input"
 join = None
 
 
-def write_part(
-    path: Path, texts: Any, ids: dict[str, list[Any]], rows: Iterable[tuple], checksum: str
-) -> None:
+def write_part(path: Path, ids: dict[str, list], rows: Iterable[tuple], checksum: str) -> None:
     """Write the vectors of some rows as one row group."""
     arrow = import_arrow()
     _, vectors, is_null = zip(*rows)
