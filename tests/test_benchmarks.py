@@ -93,16 +93,6 @@ def test_embed(run):
     assert_filled(coarse, "min cosine")
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
-)
-def test_peers(run):
-    rows = run("embed", "--shapes", "--sentences", "4", "--peers", "DistilBERT")
-    assert {row["shape"] for row in rows} == {"DistilBERT"}
-    for row in rows:
-        assert_filled(row, *RATES, "cold", "weights MB")
-
-
 @pytest.mark.parametrize("rows", [(), ("--carry-state", "--rows", "4")], ids=str)
 def test_pretrain(run, rows):
     batch = rows or ("--batch-words", "100")
@@ -121,9 +111,3 @@ def test_bulk(run):
     assert_filled(two, "to 1 worker")
     with pytest.raises(SystemExit):
         run("bulk", "--runs", "spark:1")
-
-
-def test_count(run):
-    options = "--kernel", "torch", "--rows", "8", "--steps", "2", "--vocabulary", "9000"
-    (row,) = run("count", *options)
-    assert_filled(row, "forward", "backward", "kernels", "MB/token", "GB fixed", "TFLOP")

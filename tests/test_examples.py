@@ -90,21 +90,13 @@ def test_semantic_search_keeps_to_its_pipeline(texts: Path, tmp_path: Path, monk
 
 def test_semantic_search_says_what_is_wrong(texts: Path, pipeline: Path, tmp_path: Path):
     index = tmp_path / "index"
-    (texts / "empty.txt").write_text("\n")
     spacy.blank("en").to_disk(tmp_path / "blank")
-    nlp = spacy.load(pipeline)
-    nlp.add_pipe("doc_cleaner", config={"attrs": {"_.elmo_tokens": None}})
-    nlp.to_disk(tmp_path / "cleaned")
     problems = {
         ("index", texts / "nowhere", index, "--pipeline", pipeline): "nowhere",
-        ("index", texts / "empty.txt", index, "--pipeline", pipeline): "no sentences in",
         ("index", texts, index, "--pipeline", tmp_path / "blank"): "no component 'elmo'",
-        ("index", texts, index, "--pipeline", tmp_path / "cleaned"): "has it a doc_cleaner?",
         ("index", texts, texts, "--pipeline", pipeline): "is not an index",
-        ("index", texts, texts / "a.txt", "--pipeline", pipeline): "is not an index",
         ("search", index, "query"): "manifest.json",
     }
     for arguments, problem in problems.items():
         assert problem in search(*arguments, fails=True)
-        assert not index.exists()
-        assert (texts / "a.txt").is_file()
+        assert not index.exists() and (texts / "a.txt").is_file()

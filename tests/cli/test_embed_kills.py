@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import random
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,8 +14,8 @@ import spacy
 from spacy.tokens import DocBin
 
 from ..conftest import elmo_pipeline
-from ..kills import TIMEOUT, kill_repeatedly, run_to_the_end, small_disk
-from .conftest import fail, succeed
+from ..kills import kill_repeatedly, run_to_the_end, small_disk
+from .conftest import succeed
 
 COMMAND = (sys.executable, "-m", "spacy", "elmo", "embed")
 
@@ -96,46 +93,6 @@ def test_killed_at_random_moments(name: str, times: int, weights_folder: Path, t
         return
     tables = [pytest.importorskip("pyarrow.parquet").read_table(x) for x in (out, tmp_path / name)]
     assert len(tables[0]) == lines and tables[0].equals(tables[1])
-
-
-def run_and_die(moment: str, out: Path, arguments: tuple) -> None:
-    """Run a command, and die before or after it puts its output in place."""
-    replace = os.replace
-
-    def replace_and_die(source, target):
-        is_output = Path(target) == out
-        if is_output and moment == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        replace(source, target)
-        if is_output:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    os.replace = replace_and_die
-    succeed(*arguments)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-@pytest.mark.parametrize("moment", ["before", "after"])
-def test_killed_when_the_output_is_put_in_place(moment: str, weights_folder: Path, tmp_path: Path):
-    text, pipeline = make_input(weights_folder, tmp_path, lines=20)
-    folder = tmp_path / "killed"
-    folder.mkdir()
-    out = folder / "out.npz"
-    arguments = ("embed", text, out, "-m", pipeline, "-q", "--rows", 5)
-    context = multiprocessing.get_context("fork")
-    process = context.Process(target=run_and_die, args=(moment, out, arguments))
-    process.start()
-    process.join(TIMEOUT)
-    assert process.exitcode == -signal.SIGKILL
-    assert out.exists() == (moment == "after")
-    if moment == "before":
-        assert "20 of them by an earlier run" in " ".join(succeed(*arguments).split())
-    else:
-        assert "exists already" in fail(*arguments)
-        succeed(*arguments, "--force")
-    assert list(folder.iterdir()) == [out]
-    succeed("embed", text, tmp_path / "undisturbed.npz", *arguments[3:])
-    assert same(out, tmp_path / "undisturbed.npz")
 
 
 @pytest.mark.parametrize(

@@ -82,18 +82,6 @@ def test_lines(text: Path, pipeline: Path, tmp_path: Path):
     assert not list(tmp_path.glob(".*"))
 
 
-@pytest.mark.parametrize("layers", ["mix", "all"])
-@pytest.mark.parametrize("pool", ["none", "mean"])
-def test_layers_and_pools(layers: str, pool: str, text: Path, pipeline: Path, tmp_path: Path):
-    out = tmp_path / "out.parquet"
-    options = ("--layers", layers, "--pool", pool, "--dtype", "float32", "--precision", "int8")
-    embed(text, out, "-m", pipeline, *options, "--threads", 1)
-    settings = {"layers": layers, "pool": pool, "dtype": "float32", "precision": "int8"}
-    expected = EmbedColumns(pipeline, **settings).embed(LINES)
-    for row, vectors in zip(read(out).values(), expected):
-        assert numpy.array_equal(row.reshape(vectors.shape).astype("float32"), vectors)
-
-
 def write_inputs(folder: Path) -> list[Path]:
     """The same rows in several kinds of files, with an id and another column."""
     folder.mkdir()
@@ -132,7 +120,7 @@ def test_texts_can_be_carried_through(text: Path, pipeline: Path, tmp_path: Path
     table = parquet.read_table(tmp_path / "o.parquet")
     assert table.column("n").to_pylist() == ['["a", {}]', None]
     message = fail("embed", path, tmp_path / "v.parquet", "-m", pipeline, "--id", "vector")
-    assert "the column of the vectors is called 'vector'" in message
+    assert "--id vector is the name of the vectors: rename" in message
 
 
 @pytest.mark.parametrize("n_files, n_shards", [(1, 2), (5, 4)])

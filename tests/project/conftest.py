@@ -9,7 +9,6 @@ import pytest
 from ..conftest import run_script
 
 PROJECT = Path(__file__).parents[2] / "project"
-SCRIPTS = str(PROJECT / "scripts")
 CONFIG_FOLDER = Path(__file__).parents[2] / "spacy_elmo" / "configs"
 
 

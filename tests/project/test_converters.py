@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import json
 import sys
 from pathlib import Path
 
@@ -89,39 +87,6 @@ def test_ud(tmp_path):
     docs = list(DocBin().from_bytes(expected).get_docs(Vocab()))
     assert [len(list(doc.sents)) for doc in docs] == [10, 10, 4]
     assert [token.text for token in docs[0]][:4] == ["The", "bank", "Do", "n't"]
-
-
-# IMDB
-
-
-REVIEWS = {
-    "train": [(f"Film {i}<br /><br />was {i}.", "neg" if i % 2 else "pos") for i in range(8)],
-    "test": [(f"The other {i} .", "neg" if i % 2 else "pos") for i in range(6)],
-    "unsup": [("Who<br />knows?", None), ("Nobody\nknows.", None)],
-}
-
-
-def as_json(folder: Path, *more: str) -> None:
-    for split, reviews in REVIEWS.items():
-        lines = [json.dumps({"text": text, "label": label}) for text, label in reviews]
-        if split == "train":
-            lines += more
-        with gzip.open(folder / f"{split}.jsonl.gz", "wt", encoding="utf8") as file:
-            file.write("\n".join(lines))
-
-
-def test_imdb(tmp_path):
-    as_json(tmp_path)
-    out = tmp_path / "out"
-    script("convert_imdb", tmp_path, out, "--n-dev", 2, "--n-test", 4)
-    train, dev, test = (read(out / f"{name}.spacy") for name in ("train", "dev", "test"))
-    labels = ("pos", "neg")
-    assert sorted(train + dev) == sorted((f"Film {i} was {i}.", labels[i % 2]) for i in range(8))
-    assert sorted(label for _, label in dev) == ["neg", "pos"] and len(test) == 4
-    lines = (out / "unlabelled.txt").read_text(encoding="utf8").splitlines()
-    assert lines == ["Who knows?", "Nobody knows."]
-    script("convert_imdb", tmp_path, out, "--n-dev", 2, "--n-test", 6)
-    assert len(read(out / "test.spacy")) == 6
 
 
 def test_checksums(tmp_path):

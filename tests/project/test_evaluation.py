@@ -13,7 +13,6 @@ from ..test_polysemy import SENSES
 from .conftest import PROJECT
 
 sys.path.insert(0, str(PROJECT / "en_elmo_sm"))
-import mix
 import neighbors
 import scores
 import tasks
@@ -61,20 +60,6 @@ def corpus(tmp_path, monkeypatch):
 def run(monkeypatch, module, *arguments) -> None:
     monkeypatch.setattr(sys, "argv", ["script", *map(str, arguments)])
     module.main()
-
-
-def test_mix_command(corpus, weights_folder, monkeypatch, capsys):
-    run(monkeypatch, mix, corpus, corpus, weights_folder, weights_folder)
-    out = capsys.readouterr().out
-    tables = [[x for x in part.splitlines() if x[:2] == "| "] for part in out.split("\n## ")[1:]]
-    assert len(tables) == 2 and tables[0] == tables[1]
-    header, *rows = tables[0]
-    assert header.count("|") == 10 and "| in context |" in header
-    assert len(rows) == len(mix.KINDS) * 6
-    assert rows[0].startswith("| mean | 0.33 0.33 0.33 |")
-    # All of the token encoder's contexts are the same.
-    [encoder] = [row for row in rows if row.startswith("| layer 0 |")]
-    assert encoder.split(" | ")[4] == "50.0"
 
 
 def test_neighbors(corpus, weights_folder, monkeypatch, capsys):

@@ -11,59 +11,17 @@ from pathlib import Path
 import pytest
 import spacy
 from spacy.tokens import Doc, DocBin
-from spacy.util import load_config, load_model_from_config
 
 from spacy_elmo.formats import safetensors_format
 
 from ..conftest import random_bilm, run_spacy
-from .conftest import CONFIG_FOLDER, SCRIPTS, script
+from .conftest import CONFIG_FOLDER, script
 
-sys.path.insert(0, SCRIPTS)
-from baseline import without_elmo
-
-CONFIGS = sorted(CONFIG_FOLDER.glob("*.cfg"))
 KEYS = {
     "task", "system", "size", "n_train", "per_class", "seed", "scores", "dev_scores",
     "mixes", "seconds", "steps", "config", "weights", "hardware", "fingerprint",
     "baseline_fingerprint",
 }  # fmt: skip
-
-
-# Baselines
-
-
-def leaves(block: dict, path: str = "") -> dict[str, object]:
-    result = {}
-    for name, value in block.items():
-        where = f"{path}.{name}"
-        result.update(leaves(value, where) if isinstance(value, dict) else {where: value})
-    return result
-
-
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_baseline_differs_in_elmo_alone(path):
-    """Where the tok2vec is an ElmoTok2Vec, its own layers stay; a listener becomes a CNN; of a
-    TextCatSum, the bag of words stays."""
-    config = load_config(path, interpolate=False)
-    twin = without_elmo(config)
-    load_model_from_config(twin.interpolate())
-    assert config == load_config(path, interpolate=False)  # It has not been changed.
-    before, after = leaves(config), leaves(twin)
-    changed = {name for name in {*before, *after} if before.get(name) != after.get(name)}
-    if path.stem in ("textcat", "textcat_multilabel"):
-        bag_of_words = twin["components"][path.stem]["model"]
-        assert bag_of_words["@architectures"] == "spacy.TextCatBOW.v3"
-        assert bag_of_words["exclusive_classes"] == (path.stem == "textcat")
-        own = ("@architectures", "no_output_layer")
-        changed -= {f".components.{path.stem}.model.{name}" for name in own}
-    for name in changed - {".nlp.pipeline"}:
-        assert name.startswith(".components.elmo.") or ".tok2vec." in name
-        assert ".embed." not in name and ".encode." not in name
-    assert twin["nlp"]["pipeline"] == [name for name in config["nlp"]["pipeline"] if name != "elmo"]
-    assert "spacy-elmo" not in str(twin["components"])
-
-
-# Sizes
 
 
 def docs(count: int) -> list[Doc]:
@@ -75,9 +33,6 @@ def docs(count: int) -> list[Doc]:
         doc.cats = {"pos": float(number % 2 == 0), "neg": float(number % 2 == 1)}
         result.append(doc)
     return result
-
-
-# Runs
 
 
 @pytest.fixture

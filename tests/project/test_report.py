@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -15,15 +14,6 @@ report = import_module("report")
 results = import_module("results")
 
 MIX = {"tagger": {"input": {"weights": [0.2, 0.5, 0.3], "gamma": 1.5}}}
-RECORD = {"step": 1, "words": 2e6, "seconds": 3600.0, "forward": 90.0, "backward": 110.0}
-RECORD.update(average=100.0, unigram=600.0)
-PROBE = {
-    "name": "sm",
-    "probe": "pos",
-    "layers": [{"layer": 0, "accuracy": 0.8}, {"layer": "all", "accuracy": 0.9}],
-    "most_frequent": 0.85,
-    "untrained": [{"layer": 0, "accuracy": 0.5}, {"layer": "all", "accuracy": 0.6}],
-}
 
 
 def write(folder, system, score, seed=0, task="ewt-tagger", size="full", **values) -> Path:
@@ -85,23 +75,3 @@ def test_tables(metrics, tmp_path):
     assert rows_of(markdown.replace(report.NO_BREAK, " "), "ewt-tagger")[-1] == weak
     assert "Of 2 comparisons of a main score with `baseline`, 1 did not" in markdown
     assert "token_acc" not in markdown
-
-
-def test_html_shows_every_plot(metrics, tmp_path):
-    (metrics / "probe").mkdir()
-    (metrics / "probe" / "sm.json").write_text(json.dumps(PROBE))
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "log.jsonl").write_text(json.dumps(RECORD) + "\n")
-    out = tmp_path / "out"
-    markdown, html = page(metrics, out, [run])
-    plots = {path.name for path in out.glob("*.png")}
-    assert plots == {"sizes-0.png", "mixes.png", "pretraining-0.png", "probe-pos.png"}
-    shown = dict(re.findall(r'<img src="(.*?)" alt="(.+?)"', html))
-    assert set(shown) == plots
-    assert "<script" not in html and "http" not in html
-    assert html.count("<table>") == html.count("</table></div>") > 5
-    assert rows_of(markdown, "run")[0][1:] == ["2.0", "1.0", "100.00", "90.00", "110.00", "600.00"]
-    assert rows_of(markdown, "most frequent")[0][1] == "85.00"
-    # Layer 0 is better than the untrained network, but not than the word's most frequent tag.
-    assert rows_of(markdown, "sm") == [["sm", "pos", "0", "80.00", "50.00", "85.00"]]

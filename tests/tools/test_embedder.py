@@ -5,10 +5,9 @@ import warnings
 
 import pytest
 
-from spacy_elmo.formats import safetensors_format
 from spacy_elmo.tools.embedder import EmbedTokens
 
-from ..conftest import TINY_WORDS, max_difference, random_bilm
+from ..conftest import max_difference
 from ..reference import reference_layers
 
 SENTENCES = [["The", "bank", "of", "the", "river"], ["money"], [], ["é", "<S>"]]
@@ -80,16 +79,6 @@ def test_padding_is_read_as_words(embedder, bilm, padding):
     assert max_difference(layers, reference_layers(bilm, tokens).layers) <= 1e-5
 
 
-def test_sentences_and_their_tokens_may_be_generators(embedder):
-    expected = embedder.embed_batch(SENTENCES)
-    one = embedder.embed_sentence(token for token in SENTENCES[0])
-    assert max_difference(one, expected[0]) <= 1e-6
-    for method in (embedder.embed_batch, embedder.embed_sentences):
-        actual = list(method((token for token in sentence) for sentence in SENTENCES))
-        assert [layers.shape for layers in actual] == [layers.shape for layers in expected]
-        assert all(max_difference(*pair) <= 1e-6 for pair in zip(actual, expected))
-
-
 def test_kept_arrays_keep_no_others(embedder):
     """Of many batches, a small array each."""
     kept = [embedder.embed_batch([["a"], ["b"] * 200])[0] for _ in range(3)]
@@ -113,13 +102,6 @@ def test_options_file_and_weight_file(hdf5_folder, embedder, tmp_path):
 
 def test_weights_have_a_default():
     assert EmbedTokens().embed_sentence(["The", "bank"]).shape == (3, 2, 512)
-
-
-def test_word_input(tmp_path):
-    bilm = random_bilm(TINY_WORDS)
-    safetensors_format.write(bilm, tmp_path / "words")
-    layers = EmbedTokens(tmp_path / "words").embed_sentence(["the", "unheard-of"])
-    assert max_difference(layers, reference_layers(bilm, ["the", "unheard-of"]).layers) <= 1e-5
 
 
 def test_stateful(weights_folder, bilm):
