@@ -50,7 +50,6 @@ class EmbedColumns:
         of a layer: 0 is the token encoder. "all": all of them, in a first dimension of their own.
     pool (str): "mean": the mean over the tokens of a row, without whitespace, or zeros if there are
         none. "none": a vector for each token, in the last dimension but one; whitespace has zeros.
-    threads (Optional[int]): Threads of PyTorch in the process; None leaves their number.
     precision (Optional[str]): Arithmetic; None is that of the pipeline. int8 has to be named here:
         its values depend on the other rows of a batch.
     gpu_id (int): A GPU, or -1 for the device that spaCy uses.
@@ -72,6 +71,8 @@ class EmbedColumns:
     _loaded: Any = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if str(self.layers).removeprefix("-").isdecimal():
+            self.layers = int(self.layers)
         for setting, allowed in _CHOICES.items():
             value = getattr(self, setting)
             if value not in allowed and not (setting == "layers" and isinstance(value, int)):
@@ -129,8 +130,7 @@ class EmbedColumns:
         return array
 
     def _embed(self, texts: Iterable[Any]) -> tuple[list[numpy.ndarray], list[bool]]:
-        """RETURNS (tuple): The vectors of each row and of an empty text (so that the type is known
-        if there are no rows), and which are null."""
+        """RETURNS (tuple): The vectors, and which are null, also of an empty text, for the type."""
         rows = [(vectors, is_null) for _, vectors, is_null in self.stream([*texts, ""])]
         return [vectors for vectors, _ in rows], [is_null for _, is_null in rows]
 
@@ -138,10 +138,8 @@ class EmbedColumns:
         self, texts: Iterable[Any]
     ) -> Generator[tuple[Doc, numpy.ndarray, bool], None, None]:
         """Embed rows. Other threads wait until all are read.
-
         YIELDS (tuple): The processed doc, which must not be used after the iteration, the vectors,
-            and whether the text is null. Such a row has the vectors of an empty text.
-        """
+            and whether the text is null. Such a row has the vectors of an empty text."""
         with one_thread():
             nlp, elmo = self.load()
             settings = pipe_settings(nlp, elmo, keep_layers=self.layers != "mix")
@@ -156,8 +154,8 @@ class EmbedColumns:
 
     @one_thread()
     def load(self) -> tuple[Language, Elmo]:
-        """RETURNS (tuple): The pipeline and its component, loaded by the first call. Nothing else
-        may use them while another thread embeds: spaCy's memory zones free docs of all threads."""
+        """RETURNS (tuple): The pipeline and its component, loaded by the first call. Nothing may
+        use them while another thread embeds: spaCy's memory zones free docs of all threads."""
         if self.gpu_id >= 0:  # The device is a setting of each thread.
             spacy.require_gpu(self.gpu_id)
         if self._loaded is None:
@@ -187,7 +185,6 @@ class EmbedColumns:
             raise ValueError(f"{self.pipeline}: {problem}")
 
     def _choose(self, doc: Doc) -> numpy.ndarray:
-        """RETURNS (ndarray): The vectors of a processed doc."""
         vectors = doc._.elmo_tokens if self.layers == "mix" else doc._.elmo_layers
         if self.layers == "mean":
             vectors = vectors.mean(axis=0)
@@ -205,7 +202,7 @@ class EmbedColumns:
 
 def vectors_to_arrow(vectors: Sequence[numpy.ndarray], is_null: Sequence[bool]) -> Any:
     """RETURNS (Array): A column of vectors of shape (width,), (n, width) or (m, n, width), one row
-    at least, as lists of the fixed size `width`, inside lists for tokens and for layers."""
+    at least, as lists of a fixed size, inside lists for tokens and for layers."""
     arrow = import_arrow()
     flat = numpy.concatenate([row.reshape(-1) for row in vectors])
     column = arrow.FixedSizeListArray.from_arrays(flat, vectors[0].shape[-1])
@@ -221,8 +218,7 @@ def vectors_to_arrow(vectors: Sequence[numpy.ndarray], is_null: Sequence[bool]) 
 
 
 def _nested_lists(vectors: numpy.ndarray) -> Any:
-    """RETURNS (Union[ndarray, list]): Lists of vectors: pandas cannot store other arrays."""
-    return vectors if vectors.ndim == 1 else list(map(_nested_lists, vectors))
+    return vectors if vectors.ndim == 1 else list(map(_nested_lists, vectors))  # For pandas.
 
 
 @one_thread()

@@ -17,7 +17,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from pathlib import Path
 from types import ModuleType
@@ -46,7 +46,7 @@ from .outputs import OUTPUTS
 
 SETTINGS, MANIFEST = "_settings.json", "_manifest.json"
 _AFRESH = "choose another output, or start afresh with --force"
-# The number of the first row of a part, its texts, and the columns that are carried through.
+# The number of the first row, the texts, and the columns that are carried through.
 _Block = tuple[int, list[Any], dict[str, list[Any]]]
 
 
@@ -56,9 +56,8 @@ def default_rows(pool: str, layers: object = "mix") -> int:
 
 
 def find_sources(inputs: Sequence[str], out: Path, *, columns: bool = False) -> list[Source]:
-    """Expand files, folders and patterns (see `find_files`), without what is in the output. URLs
-    stay as they are.
-    RAISES (ValueError): If there are none, or one of an unknown kind, or the same twice."""
+    """RETURNS (list): The files of folders and patterns (see `find_files`), without those in the
+    output, and URLs."""
     found: list[tuple[str, Source]] = []
     for name in inputs:
         if "://" in name:
@@ -78,7 +77,6 @@ class Job:
     """What all processes of a run share. It can be pickled.
 
     out (Path): The output. Its suffix is a key of `OUTPUTS`.
-    sources (Sequence): The input files and URLs, always in the same order.
     n_rows (int): Rows of a block.
     ids (Sequence[str]): Columns to carry through; without one, "id" is file and row ("a.txt:1").
     whitespace (bool): Spaces separate the tokens of texts.
@@ -94,7 +92,7 @@ class Job:
 
     @property
     def output(self) -> ModuleType:
-        """What writes the parts and the output."""
+        """The module that writes the parts and the output."""
         return OUTPUTS[self.out.suffix]
 
     @property
@@ -107,10 +105,11 @@ class Job:
         """Make the folder, or check that it is of a run with the same settings. `force` removes
         what an earlier run has written."""
         exists = self.out.is_dir() or (self.out.exists() and not force)
-        if "vector" in self.ids or (exists and self.output.join is not None):
-            problem = "--id vector is the name of the vectors: rename that column"
-            exists_already = f"{self.out} exists: choose another, or overwrite a file with --force"
-            raise ValueError(problem if "vector" in self.ids else exists_already)
+        problem = "--id vector: the vectors have this name" if "vector" in self.ids else ""
+        if self.output.join is not None and exists:
+            problem = f"{self.out} exists: choose another, or overwrite a file with --force"
+        if problem:
+            raise ValueError(problem)
         folder, path, settings = self.folder, self.folder / SETTINGS, self._settings()
         clear_temporary(folder.parent, folder.name)
         if force and path.is_file():
@@ -130,21 +129,16 @@ class Job:
 
     def count_rows(self, shard: int = 0, n_shards: int = 1) -> Optional[int]:
         """RETURNS (Optional[int]): The rows of a shard; None if an input cannot be read (twice)."""
-        n_bad = self.reader.n_bad
+        job = replace(self, reader=replace(self.reader))  # It counts bad records.
         with contextlib.suppress(ValueError):
-            if all(isinstance(x, Path) and x.is_file() for x in self.sources):
-                n_rows = sum(len(texts) for *_, (_, texts, _) in self._blocks(shard, n_shards))
-                self.reader.n_bad = n_bad
-                return n_rows
+            if all(Path(x).is_file() for x in self.sources):
+                return sum(len(block[1]) for *_, block in job._blocks(shard, n_shards))
         return None
 
     def run(self, shard: int = 0, n_shards: int = 1) -> Iterator[tuple[int, int, int]]:
         """Write the parts of a shard that are not there yet, and its manifest. Shards take whole
         files if there are as many, else every n-th block.
-
-        YIELDS (tuple): For each part, its number of rows, how many of them are null, and how many
-            were computed now.
-        """
+        YIELDS (tuple): The number of rows of a part, of nulls, and of rows computed now."""
         parts: dict[str, Any] = {}
         lock = self.folder / f".shard-{shard + 1}-of-{n_shards}.lock"
         with exclusive_lock(lock, f"another run is writing {self.out}: wait for it"):
@@ -202,7 +196,6 @@ class Job:
         }
 
     def _blocks(self, shard: int, n_shards: int) -> Iterator[tuple[Source, Path, _Block]]:
-        """YIELDS (tuple): The source, the path and the rows of each part of a shard."""
         by_file = len(self.sources) >= n_shards
         for file, source in enumerate(self.sources):
             if by_file and file % n_shards != shard:
@@ -222,7 +215,6 @@ class Job:
                 yield source, path, (number * self.n_rows + 1, list(texts), ids)
 
     def _write_part(self, source: Source, path: Path, block: _Block) -> bool:
-        """RETURNS (bool): Whether it was written, because it was not there."""
         first, texts, ids = block
         checksum = _checksum([texts, ids])
         previous = self.output.read_part(path) if path.exists() else None
@@ -244,20 +236,21 @@ class Job:
 def _describe_pipeline(nlp: Language, elmo: Elmo) -> dict[str, str]:
     """RETURNS (dict): Checksums of the tokenizer and of each component up to elmo."""
     config = nlp.config.interpolate()
+    settings = {"tokenizer": [config["nlp"][x] for x in ("lang", "tokenizer")]}
     after = pipe_settings(nlp, elmo)["disable"]
-    checksums = {}
+    described = {}
     for name, pipe in [("tokenizer", nlp.tokenizer), *nlp.pipeline]:
         if name in after:
             continue
-        settings = config["components"].get(name, [config["nlp"][x] for x in ("lang", "tokenizer")])
-        digest = hashlib.sha256(srsly.json_dumps(settings, sort_keys=True).encode())
+        content = settings.get(name, config["components"].get(name))
+        digest = hashlib.sha256(srsly.json_dumps(content, sort_keys=True).encode())
         if isinstance(pipe, Sentencizer):
             # Its bytes list a set, in an order that differs between processes.
             digest.update(repr((sorted(pipe.punct_chars), pipe.overwrite)).encode())
         elif hasattr(pipe, "to_bytes"):
             digest.update(pipe.to_bytes(exclude=["vocab"]))
-        checksums[name] = digest.hexdigest()[:16]
-    return checksums
+        described[name] = digest.hexdigest()[:16]
+    return described
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
@@ -269,7 +262,6 @@ def _checksum(data: Any) -> str:
     return hashlib.sha256(json.dumps(data, default=_plain).encode()).hexdigest()
 
 
-def _plain(value: Any) -> Any:
-    """RETURNS (Any): What JSON can hold, of docs and values of Arrow."""
+def _plain(value: Any) -> Any:  # Of docs and values of Arrow.
     is_doc = isinstance(value, Doc)
     return [value.text, value.to_array([ORTH, SENT_START]).tolist()] if is_doc else repr(value)

@@ -1,8 +1,5 @@
-"""Write the shards of a `Job` on Ray (the extra `ray`).
-
-The shards are the rows of a Ray dataset. Its actors read their input and write their parts, so that
-nothing but numbers of shards goes through Ray, and actors may hold all CPUs.
-"""
+"""Write the shards of a `Job` on Ray. Its actors read their input and write their parts: nothing
+but numbers of shards goes through Ray, and actors may hold all CPUs."""
 
 from __future__ import annotations
 
@@ -16,9 +13,6 @@ from pathlib import Path
 from typing import Any, Optional
 
 from .job import Job
-
-# More than there are actors, so that all end at about the same time.
-_SHARDS_PER_ACTOR = 8
 
 
 def run_on_ray(
@@ -42,7 +36,8 @@ def run_on_ray(
         if n_possible < 1:
             raise ValueError(f"Ray has {resources}, but an actor needs {needed}: fewer --threads?")
         n_actors = min(n_actors or n_possible, n_possible)
-        n_shards = max(len(job.sources), _SHARDS_PER_ACTOR * n_actors)
+        # More than there are actors, so that all end at about the same time.
+        n_shards = max(len(job.sources), 8 * n_actors)
         done = ray.data.range(n_shards, override_num_blocks=n_shards).map_batches(
             _Writer,
             fn_constructor_args=(job, n_shards, os.getcwd()),
@@ -81,7 +76,6 @@ class _Writer:
 
 @contextlib.contextmanager
 def _started() -> Iterator[Any]:
-    """YIELDS (module): ray, connected."""
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
     if not os.environ.get("RAY_ADDRESS"):
         # Ray reads these when it is imported. Without a token, it would write one to the home.

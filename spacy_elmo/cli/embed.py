@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Optional
 
+import numpy
 import typer
 from tqdm import tqdm
 from wasabi import msg
@@ -33,7 +34,6 @@ _WORKERS = typer.Option(None, min=1, help="Of Ray: how many (one per CPU or GPU)
 
 
 def embed_cli(
-    ctx: typer.Context,
     inputs: list[str] = _INPUTS,
     model: str = typer.Option(..., "--model", "-m", help="A pipeline, or weights"),
     layers: Optional[str] = _LAYERS,
@@ -59,48 +59,39 @@ def embed_cli(
     """
     Write the vectors of texts to a file. If it is interrupted, the same command continues.
 
-    HDF5 has a dataset per line, of shape (layers, tokens, width), named by its number from 0; .npz
-    has arrays of the same names. Several files count as one, in the order of their names. Parquet
-    is a folder of parts, with a row for each line; by default, of the mean over the tokens of the
-    component's mix in float16. Shards may run at the same time, on several machines.
+    HDF5 and .npz have an array per line, of shape (layers, tokens, width), named by its number.
+    Parquet is a folder of parts, with a row per line: by default, the mean over its tokens of the
+    component's mix. Several files count as one. Shards may run at the same time.
     """
     settings = {"layers": layers, "pool": pool, "dtype": dtype, "precision": precision}
-    chosen: dict[str, Any] = {x: y for x, y in settings.items() if y is not None}
-    chosen |= {"threads": threads, "gpu_id": gpu_id, "nulls": nulls, "name": name}
+    settings = {x: y for x, y in settings.items() if y is not None}
     with exit_on_error():
-        out, embed = _prepare(ctx, inputs, model, engine.value, chosen)
+        given = {**settings, "ids": ids, "shard": shard != "1/1", "workers": workers}
+        out = _check_output(inputs, engine.value, [x for x, y in given.items() if y])
+        require_gpu(gpu_id)
+        chosen: dict[str, Any] = OUTPUTS[out.suffix].DEFAULTS | settings
+        chosen |= {"gpu_id": gpu_id, "nulls": nulls, "threads": threads, "name": name}
+        embed = EmbedColumns(model, **chosen)
         # Lines can be carried through as "text".
-        has_columns = text is not None or any(name != "text" for name in ids)
-        sources = find_sources(inputs[:-1], out, columns=has_columns)
+        sources = find_sources(inputs[:-1], out, columns=bool(text or {*ids} - {"text"}))
         n_rows = rows or default_rows(embed.pool, embed.layers)
         reader = Reader(text, encoding, errors, nulls)
         job = Job(out, sources, embed, n_rows, ids, reader, whitespace)
         _run(job, shard, engine.value, workers, force, quiet)
 
 
-def _prepare(
-    ctx: typer.Context, inputs: list[str], model: str, engine: str, chosen: dict[str, Any]
-) -> tuple[Path, EmbedColumns]:
-    """RETURNS (tuple): The output, and what makes the vectors.
+def _check_output(inputs: list[str], engine: str, given: list[str]) -> Path:
+    """RETURNS (Path): The output.
     RAISES (ValueError): If an option is given that the output or the engine cannot honour."""
     out = Path(inputs[-1])
     if len(inputs) < 2 or out.suffix not in OUTPUTS or "://" in inputs[-1]:
-        raise ValueError(
-            f"give inputs and an output: {inputs[-1]} must be a path that ends in "
-            f"{', '.join(OUTPUTS)}"
-        )
-    output = OUTPUTS[out.suffix]
-    refused = {out.suffix: output.REFUSED, f"--engine {engine}": _REFUSED[engine]}
-    for option in ctx.command.params:
-        source = ctx.get_parameter_source(option.name or "")
-        where = [name for name, options in refused.items() if option.name in options]
-        # By name: typer may have a copy of click.
-        if where and source is not None and source.name != "DEFAULT":
-            raise ValueError(f"{option.opts[0]} has no meaning with {where[0]}: leave it out")
-    require_gpu(chosen["gpu_id"])
-    if re.fullmatch(r"-?\d+", chosen.get("layers", "")):
-        chosen["layers"] = int(chosen["layers"])
-    return out, EmbedColumns(model, **output.DEFAULTS | chosen)
+        suffixes = ", ".join(OUTPUTS)
+        raise ValueError(f"give inputs and an output: {out} must be a path that ends in {suffixes}")
+    refused = {out.suffix: OUTPUTS[out.suffix].REFUSED, f"--engine {engine}": _REFUSED[engine]}
+    for where, names in refused.items():
+        if wrong := [name for name in names if name in given]:
+            raise ValueError(f"--{wrong[0].rstrip('s')} has no meaning with {where}: leave it out")
+    return out
 
 
 def _run(
@@ -110,9 +101,7 @@ def _run(
     match = re.fullmatch(r"(\d+)/(\d+)", shard)
     number, n_shards = map(int, match.groups()) if match else (0, 0)
     if not 1 <= number <= n_shards or (force and n_shards > 1):
-        raise ValueError(
-            f"--shard must be I/N, with I from 1 to N, and without --force, found {shard!r}"
-        )
+        raise ValueError(f"--shard must be I/N, with I from 1 to N, no --force, found {shard!r}")
     job.prepare(force=force)
     total = None if quiet else job.count_rows(number - 1, n_shards)
     parts = job.run(number - 1, n_shards)
@@ -120,18 +109,19 @@ def _run(
         from ..bulk.ray_engine import run_on_ray
 
         parts = run_on_ray(job, workers, gpu=job.embed.gpu_id >= 0)
-    n_rows = n_nulls = n_new = 0
+    counts = numpy.zeros(3, int)
     try:
         with tqdm(total=total, unit=" rows", disable=quiet, file=sys.stderr) as bar:
-            for n, nulls, n_computed in parts:
-                n_rows, n_nulls, n_new = n_rows + n, n_nulls + nulls, n_new + n_computed
-                bar.update(n)
+            for part in parts:
+                counts += part
+                bar.update(part[0])
         if engine == "local":
             job.finish(n_shards)
     except (OSError, ValueError):
         if any(job.folder.glob("part-*")):
             msg.info(f"{job.folder} has what is finished: the same command continues from there")
         raise
+    n_rows, n_nulls, n_new = counts.tolist()
     warn_of_errors(job.reader)
     of_shard = f" of shard {shard}" if n_shards > 1 else ""
     earlier = f", {n_rows - n_new:,} of them by an earlier run" if n_new < n_rows else ""

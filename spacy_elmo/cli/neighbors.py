@@ -16,12 +16,8 @@ from ..tools.texts import find_files, read_docs
 from ..weights import load_pipeline
 from . import util
 
-_QUERY = typer.Option(
-    ..., "--query", "-q", help="A text with one span in [brackets]; can be given several times"
-)
-_LAYER = typer.Option(
-    None, "--layer", "-L", help="A layer, -1 for the top; by default the component's mix"
-)
+_QUERY = typer.Option(..., "--query", "-q", help="A text with one span in [brackets]; any number")
+_LAYER = typer.Option(None, "--layer", "-L", help="A layer, -1 for the top; by default the mix")
 
 
 def neighbors_cli(

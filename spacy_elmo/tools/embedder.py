@@ -23,12 +23,10 @@ class EmbedTokens:
     of the pipeline component.
 
     weights (Union[str, Path]): A name, a folder, a file of weights, or a pipeline.
-    options_file, weight_file (Optional[Union[str, Path]]): The two published files, instead of
-        `weights`. The arguments of AllenNLP.
+    options_file, weight_file (Optional[Union[str, Path]]): The two published files instead, as in
+        AllenNLP.
     precision (str): Arithmetic; see `spacy-elmo.PretrainedBiLM.v1`.
-    device (str): The device, such as "cpu" or "cuda".
     stateful (bool): Carry LSTM states from batch to batch, row by row, as AllenNLP does.
-    RAISES (ValueError): If the weights cannot be read, or the device does not have the precision.
     """
 
     def __init__(
@@ -54,11 +52,8 @@ class EmbedTokens:
         return self.embed_batch([tokens])[0]
 
     def embed_batch(self, sentences: Iterable[Iterable[str]]) -> list[numpy.ndarray]:
-        """Embed lists of tokens without padding. As in AllenNLP, a token "" or "<pad>" is a word
-        like any other.
-
+        """Embed lists of tokens without padding: a token "" or "<pad>" is a word like any other.
         RETURNS (list): All layers of each sentence, shape (L+1, tokens, 2P). No two share memory.
-        RAISES (ValueError): If a sentence is a string, or a token is not one.
         """
         check_batch(sentences, "sentences", "give a list of lists of tokens")
         tokens = [s if isinstance(s, str) else list(s) for s in sentences]
@@ -66,11 +61,8 @@ class EmbedTokens:
             if wrong := [token for token in sentence if not isinstance(token, str)]:
                 raise ValueError(f"sentence {number} has a token that is no string: {wrong[0]!r}")
         if any("" in sentence for sentence in tokens if not isinstance(sentence, str)):
-            warnings.warn(
-                "there is an empty token (''): it is read as a word, and changes the vectors of "
-                "its sentence; leave out padding",
-                stacklevel=2,
-            )
+            message = "there is an empty token (''), which is read as a word: leave out padding"
+            warnings.warn(message, stacklevel=2)
         embedded = current_session(self.bilm, self._settings).embed(tokens)
         if embedded and self.bilm.device.type != "cpu":  # One transfer, not one per sentence.
             lengths = [len(sentence) for sentence in tokens]

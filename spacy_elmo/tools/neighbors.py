@@ -57,17 +57,15 @@ def find_neighbors(
     same_word: bool = False,
     window: int = 12,
 ) -> list[list[Neighbor]]:
-    """Find the tokens with the highest cosine similarity, without whitespace and punctuation. The
-    corpus is read as a stream.
+    """Find the tokens with the highest cosine similarity, without whitespace and punctuation.
 
     queries (Sequence[str]): Texts with one span in square brackets. The vector of several tokens
         is their mean.
-    docs (Iterable[tuple[Doc, str]]): Docs and their sources, as `read_docs` yields them.
+    docs (Iterable[tuple[Doc, str]]): A stream of docs and their sources; see `read_docs`.
     layer (Optional[int]): 0 for the token encoder, -1 for the top; None for the component's mix.
     same_word (bool): Only tokens that equal the first one of the query, except for case.
     window (int): Maximum number of tokens on each side in a `Neighbor`.
     RETURNS (list): The neighbours of each query, best first; equal ones in the corpus's order.
-    RAISES (ValueError): If a query or a setting is impossible.
     """
     n_layers = elmo.layer_shape[0]
     if layer is not None and not -n_layers <= layer < n_layers:

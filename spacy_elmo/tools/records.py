@@ -60,20 +60,17 @@ codecs.register_error("spacy-elmo", lambda error: (_BAD, error.end))  # type: ig
 def import_arrow() -> Any:
     """RETURNS (module): pyarrow. RAISES (ValueError): If it is not installed."""
     try:
-        import pyarrow
+        import pyarrow.fs
         import pyarrow.parquet
     except ImportError as error:
-        raise ValueError(
-            f'Arrow and Parquet need pyarrow: pip install "spacy-elmo[arrow]" ({error})'
-        ) from error
+        raise ValueError(f'Parquet: pip install "spacy-elmo[arrow]" ({error})') from error
     return pyarrow
 
 
 def suffix_of(source: Source) -> str:
     """RETURNS (str): The suffix that says of what kind a source is; empty if none does."""
-    suffixes = [f".{x}" for x in os.path.basename(_path_of(source)).lower().split(".")[1:]]
-    known = (x for x in reversed(suffixes) if x in KINDS or _REFUSED.fullmatch(x))
-    return next(known, "")
+    suffixes = [f".{x}" for x in os.path.basename(_path_of(source)).lower().split(".")[:0:-1]]
+    return next((x for x in suffixes if x in KINDS or _REFUSED.fullmatch(x)), "")
 
 
 def check_kind(source: Source, *, columns: bool = False) -> str:
@@ -82,10 +79,8 @@ def check_kind(source: Source, *, columns: bool = False) -> str:
     suffix = suffix_of(source)
     kind = KINDS.get(suffix, LINES)
     if _REFUSED.fullmatch(suffix):
-        raise ValueError(
-            f"{source}: {suffix} is not read: write its texts to .txt (one per line), .jsonl or "
-            ".csv; `python -m spacy convert FILE FOLDER` makes .spacy of annotated files"
-        )
+        advice = "of annotated files, `python -m spacy convert FILE FOLDER` makes .spacy"
+        raise ValueError(f"{source}: {suffix} is not read: write .txt, .jsonl or .csv; {advice}")
     if columns and kind in (LINES, DOCS):
         raise ValueError(f"{source}: its {kind} have no columns: leave out --text and --id")
     return kind
@@ -246,10 +241,8 @@ def _read_table(lines: Iterator[str], delimiter: str, columns: Sequence[str]) ->
 
 def _check_header(header: list[str], columns: Sequence[str]) -> None:
     if wrong := [name for name in columns if header.count(name) != 1]:
-        raise ValueError(
-            f"there must be one column {wrong[0]!r}, found {[x for x in header if x != _BAD]}: "
-            "name the one of the texts with --text"
-        )
+        advice = f"found {[x for x in header if x != _BAD]}: name the one of the texts with --text"
+        raise ValueError(f"there must be one column {wrong[0]!r}, {advice}")
 
 
 def _parse_json(line: str) -> _Fields:
@@ -270,19 +263,15 @@ def _read_docs(source: Source) -> Iterator[_Fields]:
 def _read_parquet(source: Source, columns: list[str]) -> Iterator[_Fields]:
     """YIELDS (dict): The columns of each row as scalars of Arrow, which have their types."""
     arrow = import_arrow()
-    file_system, path = None, str(source)
-    if isinstance(source, str):
-        from pyarrow.fs import FileSystem
-
-        file_system, path = FileSystem.from_uri(source)
+    is_url = isinstance(source, str)
+    file_system, path = arrow.fs.FileSystem.from_uri(source) if is_url else (None, source)
     with arrow.parquet.ParquetFile(path, filesystem=file_system) as file:
         _check_header(file.schema_arrow.names, columns)
         for batch in file.iter_batches(columns=columns):
             yield from (dict(zip(batch.schema.names, row)) for row in zip(*batch.columns))
 
 
-def _path_of(source: Source) -> str:
-    """RETURNS (str): A path, or a URL without its query, such as a signature."""
+def _path_of(source: Source) -> str:  # Without the query of a URL, such as a signature.
     return str(source) if isinstance(source, Path) else source.partition("?")[0]
 
 

@@ -39,7 +39,6 @@ def find_files(
     on_skip (Optional[Callable]): Called with each folder that is left out.
     columns (bool): See `check_kind`.
     RETURNS (list): The files, in the order of the arguments, those of a folder or a pattern sorted.
-    RAISES (ValueError): If an argument matches nothing, or a file is of an unknown kind.
     """
 
     @cache

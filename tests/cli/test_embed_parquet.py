@@ -120,7 +120,7 @@ def test_texts_can_be_carried_through(text: Path, pipeline: Path, tmp_path: Path
     table = parquet.read_table(tmp_path / "o.parquet")
     assert table.column("n").to_pylist() == ['["a", {}]', None]
     message = fail("embed", path, tmp_path / "v.parquet", "-m", pipeline, "--id", "vector")
-    assert "--id vector is the name of the vectors: rename" in message
+    assert "--id vector: the vectors have this name" in message
 
 
 @pytest.mark.parametrize("n_files, n_shards", [(1, 2), (5, 4)])

@@ -22,10 +22,9 @@ def write_part(path: Path, ids: Any, rows: Iterable[tuple], checksum: str) -> No
     """Write the docs of some rows, as bytes."""
     docs = DocBin(store_user_data=True)
     for doc, vectors, _ in rows:
-        if vectors.ndim == 3:
-            doc._.elmo_layers, doc._.elmo_tokens = vectors, to_numpy(doc._.elmo_tokens)
-        else:
-            doc._.elmo_layers, doc._.elmo_tokens = None, vectors
+        has_layers = vectors.ndim == 3
+        doc._.elmo_layers = vectors if has_layers else None
+        doc._.elmo_tokens = to_numpy(doc._.elmo_tokens) if has_layers else vectors
         docs.add(doc)
     write_arrays(path, {"0": numpy.frombuffer(docs.to_bytes(), "B"), "checksum": checksum}.items())
 
