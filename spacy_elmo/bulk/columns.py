@@ -45,14 +45,12 @@ class EmbedColumns:
     batch always has the same bits. Threads may share the object: they take turns.
 
     text (str): The column of texts. A row is a string, a list of tokens (one sentence), or a doc.
-    output (str): The column to add; it replaces one of this name.
     layers (Union[str, int]): "mix" (the component's), "top", "mean" (of all layers), or the number
         of a layer: 0 is the token encoder. "all": all of them, in a first dimension of their own.
     pool (str): "mean": the mean over the tokens of a row, without whitespace, or zeros if there are
         none. "none": a vector for each token, in the last dimension but one; whitespace has zeros.
     precision (Optional[str]): Arithmetic; None is that of the pipeline. int8 has to be named here:
         its values depend on the other rows of a batch.
-    gpu_id (int): A GPU, or -1 for the device that spaCy uses.
     nulls (str): What becomes of a row whose text is null (None or NaN): "error", or "empty", which
         is null in Arrow, None in pandas and in lists, and a row of NaN in an array.
     """
@@ -77,8 +75,7 @@ class EmbedColumns:
             value = getattr(self, setting)
             if value not in allowed and not (setting == "layers" and isinstance(value, int)):
                 raise ValueError(f"{setting} must be one of {', '.join(allowed)}, found {value!r}")
-        # Workers may have another working directory.
-        self.pipeline = absolute_source(self.pipeline)
+        self.pipeline = absolute_source(self.pipeline)  # Workers may be in another folder.
 
     def __reduce__(self) -> tuple[Any, ...]:
         settings = ((x.name, getattr(self, x.name)) for x in fields(self) if x.init)
@@ -96,10 +93,8 @@ class EmbedColumns:
         names = columns.schema.names if is_arrow else list(columns)
         is_known = is_frame or is_arrow or isinstance(columns, Mapping)
         if not is_known or names.count(self.text) != 1:
-            raise ValueError(
-                f"there must be one column {self.text!r} of texts, in a dict, a data frame of "
-                f"pandas, or an Arrow table, found {names} in a {type(columns).__name__}"
-            )
+            kinds = "in a dict, a data frame of pandas, or an Arrow table"
+            raise ValueError(f"no single column {self.text!r} of texts {kinds}, found {names}")
         if is_frame:
             rows, is_null = self._embed(columns[self.text])
             cells = [None if null else _nested_lists(x) for x, null in zip(rows, is_null[:-1])]
@@ -111,8 +106,7 @@ class EmbedColumns:
                 return columns.set_column(names.index(self.output), self.output, vectors)
             return columns.append_column(self.output, vectors)
         # Hugging Face datasets have a class for one row.
-        is_row = type(columns).__name__ == "LazyRow"
-        n_rows = -1 if is_row else length_hint(columns[self.text], -1)
+        n_rows = -1 if type(columns).__name__ == "LazyRow" else length_hint(columns[self.text], -1)
         for name in (self.text, *columns):
             check_batch(columns[name], f"the column {name!r}", _BATCH)
             if (n := length_hint(columns[name], -1)) != n_rows or n < 0:
@@ -120,7 +114,7 @@ class EmbedColumns:
         return {**columns, self.output: self.embed(columns[self.text])}
 
     def embed(self, texts: Iterable[Any]) -> Any:
-        """Embed rows. RETURNS (Union[ndarray, list]): See `__call__`."""
+        """RETURNS (Union[ndarray, list]): The vectors of rows; see `__call__`."""
         check_batch(texts, f"the column {self.text!r}", _BATCH)
         rows, is_null = self._embed(texts)
         if self.pool == "none":
@@ -163,8 +157,8 @@ class EmbedColumns:
                 torch.set_num_threads(self.threads)
             nlp = load_pipeline(self.pipeline)
             pipes = {name: pipe for name, pipe in nlp.components if isinstance(pipe, Elmo)}
-            names = list(pipes), nlp.component_names
-            name = choose_component(*names, self.name, "choose one with --name, or name=...")
+            names, advice = nlp.component_names, "choose one with --name, or name=..."
+            name = choose_component(list(pipes), names, self.name, advice)
             self._check_component(pipes[name])
             self._loaded = nlp, pipes[name]
         return self._loaded
@@ -211,10 +205,8 @@ def vectors_to_arrow(vectors: Sequence[numpy.ndarray], is_null: Sequence[bool]) 
     for lengths in sizes[3 - vectors[0].ndim :]:  # From the inside out.
         offsets = numpy.cumsum([0, *lengths], dtype=numpy.int32)
         column = arrow.ListArray.from_arrays(offsets, column)
-    if not any(is_null):
-        return column
     numbers = [None if null else number for number, null in enumerate(is_null)]
-    return column.take(arrow.array(numbers, arrow.int64()))
+    return column.take(arrow.array(numbers, arrow.int64())) if any(is_null) else column
 
 
 def _nested_lists(vectors: numpy.ndarray) -> Any:

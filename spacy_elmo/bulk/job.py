@@ -6,9 +6,9 @@ what is missing.
     _manifest-I-of-N.json       Counts and checksums of the parts of a shard, when it is complete.
     _manifest.json              Those of all parts, when all shards are complete.
 
-The folder of the parts is the output, or lies beside it until the output is made of them (see
-`outputs`). A block is a fixed number of rows of one file, and is embedded by itself: a part has the
-same vectors whichever shard makes it, so that a restart may have another number of shards.
+The folder of the parts is the output, or lies beside it until the output is made of them. A block
+is a fixed number of rows of one file, embedded by itself: a part has the same vectors whichever
+shard makes it, so that a restart may have another number of shards.
 """
 
 from __future__ import annotations
@@ -46,8 +46,6 @@ from .outputs import OUTPUTS
 
 SETTINGS, MANIFEST = "_settings.json", "_manifest.json"
 _AFRESH = "choose another output, or start afresh with --force"
-# The number of the first row, the texts, and the columns that are carried through.
-_Block = tuple[int, list[Any], dict[str, list[Any]]]
 
 
 def default_rows(pool: str, layers: object = "mix") -> int:
@@ -74,10 +72,8 @@ def find_sources(inputs: Sequence[str], out: Path, *, columns: bool = False) -> 
 
 @dataclass(frozen=True)
 class Job:
-    """What all processes of a run share. It can be pickled.
+    """What all processes of a run share: inputs in the same order, an output, and settings.
 
-    out (Path): The output. Its suffix is a key of `OUTPUTS`.
-    n_rows (int): Rows of a block.
     ids (Sequence[str]): Columns to carry through; without one, "id" is file and row ("a.txt:1").
     whitespace (bool): Spaces separate the tokens of texts.
     """
@@ -102,8 +98,7 @@ class Job:
         return out if self.output.join is None else out.with_name(f".{out.name}.partial")
 
     def prepare(self, *, force: bool = False) -> None:
-        """Make the folder, or check that it is of a run with the same settings. `force` removes
-        what an earlier run has written."""
+        """Make the folder, or check that it is of a run with the same settings."""
         exists = self.out.is_dir() or (self.out.exists() and not force)
         problem = "--id vector: the vectors have this name" if "vector" in self.ids else ""
         if self.output.join is not None and exists:
@@ -132,7 +127,7 @@ class Job:
         job = replace(self, reader=replace(self.reader))  # It counts bad records.
         with contextlib.suppress(ValueError):
             if all(Path(x).is_file() for x in self.sources):
-                return sum(len(block[1]) for *_, block in job._blocks(shard, n_shards))
+                return sum(len(texts) for *_, texts, _ in job._blocks(shard, n_shards))
         return None
 
     def run(self, shard: int = 0, n_shards: int = 1) -> Iterator[tuple[int, int, int]]:
@@ -143,9 +138,9 @@ class Job:
         lock = self.folder / f".shard-{shard + 1}-of-{n_shards}.lock"
         with exclusive_lock(lock, f"another run is writing {self.out}: wait for it"):
             try:
-                for source, path, block in self._blocks(shard, n_shards):
-                    is_new = self._write_part(source, path, block)
-                    n, n_nulls = len(block[1]), block[1].count(None)
+                for path, where, texts, ids in self._blocks(shard, n_shards):
+                    is_new = self._write_part(path, where, texts, ids)
+                    n, n_nulls = len(texts), texts.count(None)
                     parts[path.name] = {"rows": n, "nulls": n_nulls, "sha256": sha256(path)}
                     yield n, n_nulls, n * is_new
                 self._write_manifest(self._manifest(shard, n_shards), parts)
@@ -177,8 +172,7 @@ class Job:
 
     def _write_manifest(self, path: Path, parts: dict[str, Any]) -> None:
         totals = {f"n_{x}": sum(part[x] for part in parts.values()) for x in ("rows", "nulls")}
-        content = {**totals, "n_parts": len(parts), "parts": dict(sorted(parts.items()))}
-        _write_json(path, content)
+        _write_json(path, {**totals, "n_parts": len(parts), "parts": dict(sorted(parts.items()))})
 
     def _settings(self) -> dict[str, Any]:
         nlp, elmo = self.embed.load()
@@ -195,7 +189,7 @@ class Job:
             **_describe_pipeline(nlp, elmo),
         }
 
-    def _blocks(self, shard: int, n_shards: int) -> Iterator[tuple[Source, Path, _Block]]:
+    def _blocks(self, shard: int, n_shards: int) -> Iterator[tuple[Path, str, list, dict]]:
         by_file = len(self.sources) >= n_shards
         for file, source in enumerate(self.sources):
             if by_file and file % n_shards != shard:
@@ -212,10 +206,10 @@ class Job:
                 ids = dict(zip(self.ids, map(list, zip(*values))))
                 ids = ids or {"id": [f"{source}:{x}" for x in numbers]}
                 path = self.folder / f"part-{file:05}-{number:06}{self.output.PART}"
-                yield source, path, (number * self.n_rows + 1, list(texts), ids)
+                first = number * self.n_rows + 1
+                yield path, f"{source}, rows {first} to {first + len(texts) - 1}", list(texts), ids
 
-    def _write_part(self, source: Source, path: Path, block: _Block) -> bool:
-        first, texts, ids = block
+    def _write_part(self, path: Path, where: str, texts: list, ids: dict[str, list]) -> bool:
         checksum = _checksum([texts, ids])
         previous = self.output.read_part(path) if path.exists() else None
         split = [x.split() if self.whitespace and isinstance(x, str) else x for x in texts]
@@ -228,8 +222,7 @@ class Job:
                 with contextlib.closing(rows), atomic_file(path) as temporary:
                     self.output.write_part(temporary, ids, rows, checksum)
         except ValueError as error:
-            last = first + len(texts) - 1
-            raise ValueError(f"{source}, rows {first} to {last}: {error}") from error
+            raise ValueError(f"{where}: {error}") from error
         return previous is None
 
 

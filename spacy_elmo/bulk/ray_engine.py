@@ -36,8 +36,7 @@ def run_on_ray(
         if n_possible < 1:
             raise ValueError(f"Ray has {resources}, but an actor needs {needed}: fewer --threads?")
         n_actors = min(n_actors or n_possible, n_possible)
-        # More than there are actors, so that all end at about the same time.
-        n_shards = max(len(job.sources), 8 * n_actors)
+        n_shards = max(len(job.sources), 8 * n_actors)  # Many, so that all end at the same time.
         done = ray.data.range(n_shards, override_num_blocks=n_shards).map_batches(
             _Writer,
             fn_constructor_args=(job, n_shards, os.getcwd()),
@@ -60,8 +59,7 @@ class _Writer:
 
     def __init__(self, job: Job, n_shards: int, folder: str) -> None:
         os.chdir(folder)  # Of the command.
-        self.job = job
-        self.n_shards = n_shards
+        self.job, self.n_shards = job, n_shards
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
         counts = [(0, 0, 0)]

@@ -8,7 +8,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Optional
 
-import numpy
 import typer
 from tqdm import tqdm
 from wasabi import msg
@@ -81,8 +80,7 @@ def embed_cli(
 
 
 def _check_output(inputs: list[str], engine: str, given: list[str]) -> Path:
-    """RETURNS (Path): The output.
-    RAISES (ValueError): If an option is given that the output or the engine cannot honour."""
+    """RETURNS (Path): The output, which can honour the options that are given."""
     out = Path(inputs[-1])
     if len(inputs) < 2 or out.suffix not in OUTPUTS or "://" in inputs[-1]:
         suffixes = ", ".join(OUTPUTS)
@@ -109,11 +107,11 @@ def _run(
         from ..bulk.ray_engine import run_on_ray
 
         parts = run_on_ray(job, workers, gpu=job.embed.gpu_id >= 0)
-    counts = numpy.zeros(3, int)
+    counts = [0, 0, 0]
     try:
         with tqdm(total=total, unit=" rows", disable=quiet, file=sys.stderr) as bar:
             for part in parts:
-                counts += part
+                counts = list(map(sum, zip(counts, part)))
                 bar.update(part[0])
         if engine == "local":
             job.finish(n_shards)
@@ -121,7 +119,7 @@ def _run(
         if any(job.folder.glob("part-*")):
             msg.info(f"{job.folder} has what is finished: the same command continues from there")
         raise
-    n_rows, n_nulls, n_new = counts.tolist()
+    n_rows, n_nulls, n_new = counts
     warn_of_errors(job.reader)
     of_shard = f" of shard {shard}" if n_shards > 1 else ""
     earlier = f", {n_rows - n_new:,} of them by an earlier run" if n_new < n_rows else ""

@@ -38,8 +38,7 @@ def neighbors_cli(
     r"""
     Find the tokens nearest to a token in its sentence.
 
-    The vector of several tokens in the brackets is their mean; \[ and \] are literal brackets. The
-    similarity is the cosine. To distinguish the senses of a word, try the upper layers.
+    The similarity is the cosine, of several tokens that of their mean; \[ and \] are literal.
     """
     with util.exit_on_error():
         util.require_gpu(gpu_id)
@@ -56,9 +55,6 @@ def neighbors_cli(
         if not as_json:
             msg.divider(query)
         for x in neighbors:
-            if as_json:
-                print(srsly.json_dumps({"query": query, **x._asdict()}))
-            else:
-                sentence = f"{x.before}[{x.token}]{x.after}".strip()
-                print(f"{x.similarity:6.3f}  {x.source}  {sentence}")
+            line = f"{x.similarity:6.3f}  {x.source}  " + f"{x.before}[{x.token}]{x.after}".strip()
+            print(srsly.json_dumps({"query": query, **x._asdict()}) if as_json else line)
     util.warn_of_errors(reader)

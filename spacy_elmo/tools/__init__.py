@@ -1,2 +1,1 @@
-"""Tools on top of the component: reading texts, nearest neighbours, smaller weights, downloads, and
-`EmbedTokens`. Nothing in the component, the layers or the network imports them."""
+"""What users run on a pipeline. Nothing in the component, the layers or the network imports it."""

@@ -19,12 +19,10 @@ from ..weights import DEFAULT, load_bilm
 
 
 class EmbedTokens:
-    """Embeds lists of tokens, with the methods of AllenNLP's `ElmoEmbedder`. The vectors are those
-    of the pipeline component.
+    """Embeds lists of tokens as the component does, with the methods of AllenNLP's `ElmoEmbedder`.
 
     weights (Union[str, Path]): A name, a folder, a file of weights, or a pipeline.
-    options_file, weight_file (Optional[Union[str, Path]]): The two published files instead, as in
-        AllenNLP.
+    options_file, weight_file (Optional[Union[str, Path]]): The two published files instead.
     precision (str): Arithmetic; see `spacy-elmo.PretrainedBiLM.v1`.
     stateful (bool): Carry LSTM states from batch to batch, row by row, as AllenNLP does.
     """

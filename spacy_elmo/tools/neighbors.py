@@ -1,7 +1,5 @@
 r"""Find the tokens of a corpus nearest to a token in its sentence (Peters et al. 2018, table 4).
-
-A query marks one or more tokens with square brackets; `\[` and `\]` are literal ones.
-"""
+A query marks one or more tokens with square brackets; `\[` and `\]` are literal ones."""
 
 from __future__ import annotations
 

@@ -98,11 +98,13 @@ def check_text(value: Any, nulls: str, name: str) -> Text:
     if is_list and all(isinstance(x, str) and x for x in value):
         return [x.encode("utf8", "replace").decode("utf8") for x in value]
     is_nan = isinstance(value, float) and math.isnan(value)
-    if value is not None and not is_nan and type(value).__name__ != "NAType":
-        raise ValueError(f"{name} is neither a string nor a list of tokens: {value!r:.80}")
-    if nulls == "error":
-        raise ValueError(f"{name} is null: remove it, or choose nulls 'empty'")
-    return None
+    is_null = value is None or is_nan or type(value).__name__ == "NAType"
+    problem = f"is neither a string nor a list of tokens: {value!r:.80}"
+    if is_null and nulls == "error":
+        problem = "is null: remove it, or choose nulls 'empty'"
+    elif is_null:
+        return None
+    raise ValueError(f"{name} {problem}")
 
 
 @dataclass
@@ -122,8 +124,7 @@ class Reader:
     errors: str = "strict"
     nulls: str = "error"
     n_bad: int = 0
-    # What is wrong with the lines of a record, but not with its fields.
-    _problem: str = field(default="", init=False, repr=False, compare=False)
+    _problem: str = field(default="", init=False, repr=False, compare=False)  # Of lines.
 
     def __post_init__(self) -> None:
         try:
@@ -138,11 +139,9 @@ class Reader:
     ) -> Iterator[tuple[int, Text, list[Any]]]:
         """Read a file. Empty lines of tables and of JSON lines are no records.
 
-        ids (Sequence[str]): Other columns to read.
         progress (Optional[Callable]): Called with the number of bytes read since the last call.
         YIELDS (tuple): The number of the line, row or doc in the file, from 1, the text, and the
-            values of the other columns: strings and nulls, of Parquet scalars of Arrow.
-        RAISES (ValueError): If something cannot be read, with the file and the line.
+            values of the columns `ids`: strings and nulls, of Parquet scalars of Arrow.
         """
         where = self._problem = ""
         unit = check_kind(source).split()[0][:-1]
@@ -190,7 +189,6 @@ class Reader:
             yield _parse_json(line) if kind == JSON else {"text": line.rstrip("\r\n")}
 
     def _read_lines(self, source: Source, newline: str, progress: Progress) -> Iterator[str]:
-        """YIELDS (str): Lines with their ends, decoded."""
         position = 0
         encoding = "utf-8-sig" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
         with _open(source) as (file, stream):
@@ -224,7 +222,6 @@ def _get_id(value: Any) -> Any:
 
 
 def _read_table(lines: Iterator[str], delimiter: str, columns: Sequence[str]) -> Iterator[_Fields]:
-    """Read rows, as Python's `csv` does. Empty lines are no rows."""
     csv.field_size_limit(2**31 - 1)  # By default 131,072 characters.
     # The mark is a row of its own, unless a quote is not closed.
     rows = filter(None, csv.reader(chain(lines, [_BAD]), delimiter=delimiter))
@@ -261,8 +258,7 @@ def _read_docs(source: Source) -> Iterator[_Fields]:
 
 
 def _read_parquet(source: Source, columns: list[str]) -> Iterator[_Fields]:
-    """YIELDS (dict): The columns of each row as scalars of Arrow, which have their types."""
-    arrow = import_arrow()
+    arrow = import_arrow()  # Its scalars have their types.
     is_url = isinstance(source, str)
     file_system, path = arrow.fs.FileSystem.from_uri(source) if is_url else (None, source)
     with arrow.parquet.ParquetFile(path, filesystem=file_system) as file:
@@ -280,6 +276,6 @@ def _open(source: Source) -> Iterator[tuple[Any, Any]]:
     """YIELDS (tuple): The file as it is, and as it reads uncompressed."""
     if source == STDIN:
         yield sys.stdin.buffer, sys.stdin.buffer
-        return
-    with smart_open.open(source, "rb", compression="disable") as file:
-        yield file, compression_wrapper(file, "rb", filename=_path_of(source))
+    else:
+        with smart_open.open(source, "rb", compression="disable") as file:
+            yield file, compression_wrapper(file, "rb", filename=_path_of(source))

@@ -37,7 +37,6 @@ def find_files(
     itself may have any suffix that does not mean something else: it has lines of text.
 
     on_skip (Optional[Callable]): Called with each folder that is left out.
-    columns (bool): See `check_kind`.
     RETURNS (list): The files, in the order of the arguments, those of a folder or a pattern sorted.
     """
 
@@ -83,15 +82,14 @@ def _match(path: Path) -> list[Path]:
 
 def total_size(files: Iterable[Path]) -> Optional[int]:
     """RETURNS (Optional[int]): The bytes of all files; None if one is a stream, without a size."""
-    files = list(files)
-    return sum(path.stat().st_size for path in files) if all(map(Path.is_file, files)) else None
+    sizes = [path.stat().st_size if path.is_file() else None for path in files]
+    return None if None in sizes else sum(size or 0 for size in sizes)
 
 
 def read_texts(
     files: Iterable[Path], reader: Optional[Reader] = None, progress: Progress = None
 ) -> Iterator[str]:
-    """Read strings, without empty ones. Docs and lists of tokens are joined by spaces.
-    See `Reader.read`."""
+    """YIELDS (str): Texts that are not empty, tokens joined by spaces. See `Reader.read`."""
     reader = reader or Reader()
     for path in files:
         for _, text, _ in reader.read(path, progress=progress):
@@ -122,9 +120,8 @@ def make_doc(nlp: Language, text: Text) -> Doc:
     if isinstance(text, str):
         # Not `nlp.make_doc`: it refuses long texts, because of parsers.
         return nlp.tokenizer(text)
-    words = text or []
-    starts: list[Union[bool, int, None]] = [i == 0 for i in range(len(words))]
-    return Doc(nlp.vocab, words=words, sent_starts=starts)
+    starts: list[Union[bool, int, None]] = [i == 0 for i in range(len(text or ()))]
+    return Doc(nlp.vocab, words=text or [], sent_starts=starts)
 
 
 def _cut(text: str) -> Iterator[str]:

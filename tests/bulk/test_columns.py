@@ -260,7 +260,9 @@ def test_a_data_frame(layers: str, pool: str, pipeline: Path):
         assert len(arrow.Table.from_pandas(embedded)) == len(texts)
     replaced = EmbedColumns(pipeline, output="text", layers=layers, pool=pool)(frame)
     assert list(replaced) == ["text", "n"]
-    with pytest.raises(ValueError, match=r"one column 'text' of texts, .*found \['text', 'text'\]"):
+    with pytest.raises(
+        ValueError, match=r"no single column 'text' of texts .*found \['text', 'text'\]"
+    ):
         embed(frame[["text", "text"]])
     with pytest.raises(ValueError, match=r"'text': .* is a DataFrame, not a batch"):
         embed.embed(frame[["text"]][:0])
@@ -306,7 +308,7 @@ def test_hugging_face_datasets(format: str | None, pipeline: Path):
 
 def test_no_such_column(pipeline: Path):
     for columns in ({"body": []}, ["text"]):
-        with pytest.raises(ValueError, match="must be one column 'text' of texts, in a dict"):
+        with pytest.raises(ValueError, match="no single column 'text' of texts in a dict"):
             EmbedColumns(pipeline)(columns)
 
 

@@ -31,11 +31,6 @@ def test_what_commands_name_exists(project):
                 assert path.is_file(), (command["name"], word)
 
 
-def test_every_size_has_a_config():
-    for size in ("tiny", "small", "medium", "original"):
-        assert (CONFIG_FOLDER / "pretraining" / f"{size}.cfg").is_file()
-
-
 def test_outputs_are_made_before_they_are_needed(project):
     commands = {command["name"]: command for command in project["commands"]}
     for steps in project["workflows"].values():

@@ -126,11 +126,6 @@ def test_other_encodings(tmp_path):
             Reader(**arguments)
 
 
-def test_half_a_surrogate_pair(tmp_path):
-    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "so \ud83d \U0001f600"}))
-    assert list(read_texts([tmp_path / "a.jsonl"])) == ["so ? \U0001f600"]
-
-
 @pytest.mark.parametrize("name", ["a.pdf", "a.JSON.gz", "a.iob.part1", "a.tar.gz"])
 def test_formats_that_are_not_read(name, tmp_path):
     (tmp_path / name).write_text("text")

@@ -1,16 +1,13 @@
-"""The outputs of `spacy elmo embed`, each a module. `OUTPUTS` has the module of each suffix.
+"""The outputs of `spacy elmo embed`, each a module. An output is written in parts (see `job`):
 
-An output is written in parts (see `job`). Its module has:
-
-    DEFAULTS     The layers, the pool and the dtype, unless the user chooses others.
-    REFUSED      Options of the command that it cannot honour.
-    PART         The suffix of a part.
-    write_part   (path, ids, rows, checksum): Write a part. `rows` are what `EmbedColumns.stream`
-                 yields, `ids` the columns that are carried through.
-    read_part    (path): The checksum of a part; None if it is missing or damaged.
-    join         (parts, out): Write the output. None if the folder of parts is the output.
-
-`npz` has the parts of those that are joined.
+DEFAULTS     The layers, the pool and the dtype, unless the user chooses others.
+REFUSED      Options of the command that it cannot honour.
+PART         The suffix of a part.
+write_part   (path, ids, rows, checksum): Write a part. `rows` are what `EmbedColumns.stream`
+             yields, `ids` the columns that are carried through.
+read_part    (path): The checksum of a part; None if it is missing or damaged.
+join         (parts, out): Write the output of parts, which are those of `npz`. None if the
+             folder of parts is the output.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""A .spacy file: docs with their vectors in `doc._.elmo_layers` (if all layers are written) and
-`doc._.elmo_tokens`. It is put together in memory."""
+"""A .spacy file: docs with their vectors, as layers or tokens. It is put together in memory."""
 
 from __future__ import annotations
 

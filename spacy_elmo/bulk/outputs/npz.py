@@ -1,7 +1,5 @@
-"""An archive of NumPy: an array for each row, named by its number, from 0.
-
-A part is one, too, with "texts" and "checksum". Other outputs that are joined have the same parts.
-"""
+"""An archive of NumPy: an array for each row, named by its number, from 0. A part is one, too, with
+"texts" and "checksum". Other outputs that are joined have the same parts."""
 
 from __future__ import annotations
 

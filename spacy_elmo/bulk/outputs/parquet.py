@@ -13,8 +13,7 @@ from ..columns import vectors_to_arrow
 DEFAULTS = {"layers": "mix", "pool": "mean", "dtype": "float16"}
 REFUSED: tuple[str, ...] = ()
 PART = ".parquet"
-# In the footer of a part.
-_CHECKSUM = b"spacy-elmo.input"
+_CHECKSUM = b"spacy-elmo.input"  # In the footer of a part.
 join = None
 
 
@@ -26,15 +25,9 @@ def write_part(path: Path, ids: dict[str, list], rows: Iterable[tuple], checksum
     columns = {x: arrow.array(y, getattr(y[0], "type", arrow.string())) for x, y in ids.items()}
     table = arrow.table({**columns, "vector": vectors_to_arrow(vectors, is_null)})
     table = table.replace_schema_metadata({_CHECKSUM: checksum.encode()})
-    arrow.parquet.write_table(
-        table,
-        path,
-        row_group_size=len(table),
-        compression="zstd",
-        use_dictionary=list(ids),  # Vectors do not repeat.
-        write_statistics=list(ids),
-        write_page_checksum=True,
-    )
+    # Vectors do not repeat.
+    settings = {"use_dictionary": list(ids), "write_statistics": list(ids), "compression": "zstd"}
+    arrow.parquet.write_table(table, path, len(table), write_page_checksum=True, **settings)
 
 
 def read_part(path: Path) -> Optional[str]:
