@@ -65,7 +65,7 @@ def embed_cli(
     settings = {"layers": layers, "pool": pool, "dtype": dtype, "precision": precision}
     settings = {x: y for x, y in settings.items() if y is not None}
     with exit_on_error():
-        given = {**settings, "ids": ids, "shard": shard != "1/1", "workers": workers}
+        given = {**settings, "id": ids, "shard": shard != "1/1", "workers": workers}
         out = _check_output(inputs, engine.value, [x for x, y in given.items() if y])
         require_gpu(gpu_id)
         chosen: dict[str, Any] = OUTPUTS[out.suffix].DEFAULTS | settings
@@ -88,7 +88,7 @@ def _check_output(inputs: list[str], engine: str, given: list[str]) -> Path:
     refused = {out.suffix: OUTPUTS[out.suffix].REFUSED, f"--engine {engine}": _REFUSED[engine]}
     for where, names in refused.items():
         if wrong := [name for name in names if name in given]:
-            raise ValueError(f"--{wrong[0].rstrip('s')} has no meaning with {where}: leave it out")
+            raise ValueError(f"--{wrong[0]} has no meaning with {where}: leave it out")
     return out
 
 

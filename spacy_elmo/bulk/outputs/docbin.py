@@ -14,7 +14,7 @@ from .npz import DEFAULTS, PART, read_arrays, read_part, write_arrays
 
 __all__ = ["DEFAULTS", "PART", "REFUSED", "join", "read_part", "write_part"]
 
-REFUSED = ("ids", "shard", "pool", "dtype")
+REFUSED = ("id", "shard", "pool", "dtype")
 
 
 def write_part(path: Path, ids: Any, rows: Iterable[tuple], checksum: str) -> None:

@@ -14,7 +14,7 @@ import numpy
 from numpy.lib.format import write_array
 
 DEFAULTS = {"layers": "all", "pool": "none", "dtype": "float32"}
-REFUSED: tuple[str, ...] = ("ids", "shard")
+REFUSED: tuple[str, ...] = ("id", "shard")
 PART = ".npz"
 
 
