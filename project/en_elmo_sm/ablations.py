@@ -127,7 +127,7 @@ def make(
     with atomic_file(path) as new:
         srsly.write_json(new, result)
     for checkpoint in (folder / "run").glob("step-*"):  # Several times the size of the weights.
-        remove_folder(checkpoint)
+        checkpoint.unlink()
     return srsly.read_json(path)
 
 

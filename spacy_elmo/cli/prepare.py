@@ -20,7 +20,6 @@ from ..tools.records import Reader
 from ..tools.texts import find_files, read_texts, total_size
 from .util import ENCODING, ERRORS, INPUT_HELP, TEXT, exit_on_error, lock_folder, warn_of_errors
 
-_FILES = (MANIFEST, *FILES)
 # More unknown words of a given vocabulary, or fewer words in all, call for a warning.
 _MAX_UNKNOWN, _MIN_WORDS = 0.5, 1_000_000
 
@@ -42,12 +41,8 @@ def prepare_cli(
         None, "--vocab-size", min=1, help="Or: the number of words, the most frequent ones"
     ),
     min_count: int = typer.Option(1, "--min-count", min=1, help="Or: the minimum count of a word"),
-    dev_fraction: Optional[float] = typer.Option(
-        None, "--dev-fraction", help="Fraction of the texts held out (0.01)"
-    ),
-    dev: list[str] = typer.Option(
-        [], "--dev", help="Or: a file, folder or pattern of held-out text; may be repeated"
-    ),
+    dev_fraction: float = typer.Option(0.01, "--dev-fraction", help="Fraction of texts held out"),
+    dev: list[str] = typer.Option([], "--dev", help="Or: files of held-out text; may be repeated"),
     text: Optional[str] = TEXT,
     encoding: str = ENCODING,
     errors: str = ERRORS,
@@ -55,14 +50,12 @@ def prepare_cli(
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite OUT"),
 ) -> None:
     """
-    Tokenise text for pretraining.
-
-    IN... are text files, OUT is the folder to write.
+    Tokenise text files for pretraining, and write the folder OUT.
     """
     with exit_on_error():
-        if len(inputs) < 2:
-            raise ValueError("give input files and an output folder: spacy elmo prepare IN... OUT")
         *sources, target = inputs
+        if not sources:
+            raise ValueError("give input files and an output folder: spacy elmo prepare IN... OUT")
         if vocab is not None and (vocab_size is not None or min_count != 1):
             raise ValueError("--vocab names all words: leave out --vocab-size and --min-count")
         settings = {
@@ -73,13 +66,7 @@ def prepare_cli(
             "dev_fraction": dev_fraction,
             "n_process": n_process,
         }
-        reader = Reader(text, encoding, errors)
-        prepare_files(sources, Path(target), reader, force, settings, dev)
-
-
-def _exit(number: int, frame: Any) -> None:
-    """Raise an exception, so that workers end and half-written files are removed."""
-    sys.exit(128 + number)
+        prepare_files(sources, Path(target), Reader(text, encoding, errors), force, settings, dev)
 
 
 def prepare_files(
@@ -90,27 +77,22 @@ def prepare_files(
     settings: dict[str, Any],
     dev: Sequence[str] = (),
 ) -> None:
-    """Write a corpus of text files, and print what it has.
+    """Write a corpus of text files, and print what it has; `settings` are those of `prepare`."""
 
-    sources, dev (Sequence[str]): Files, folders or patterns; those of the held-out text.
-    settings (dict): The other arguments of `prepare`.
-    """
-    skipped = "{} is not read: it was written by spacy-elmo, and is not text"
-    files, dev_files = (
-        find_files(
-            names, lambda path: msg.info(skipped.format(path)), columns=reader.text is not None
-        )
-        for names in (sources, dev)
-    )
+    def skip(path: Path) -> None:
+        msg.info(f"{path} is not read: it was written by spacy-elmo, and is not text")
+
+    columns = reader.text is not None
+    files, dev_files = (find_files(names, skip, columns=columns) for names in (sources, dev))
     if same := {x.resolve() for x in files} & {x.resolve() for x in dev_files}:
         raise ValueError(f"{min(same)} is both a text and held out: leave it out of one of them")
     size = total_size([*files, *dev_files])
     bar = tqdm(total=size, unit="B", unit_scale=True, desc="Reading", disable=None)
-    with lock_folder(out, force, _FILES), handle_signals(_exit, signal.SIGTERM), bar:
-        texts, dev_texts = (
-            read_texts(x, reader, bar.update) if x else None for x in (files, dev_files)
-        )
-        assert texts is not None  # `find_files` finds a file for every name.
+    # An exception: workers end, half-written files are removed.
+    on_signal = handle_signals(lambda number, frame: sys.exit(128 + number), signal.SIGTERM)
+    with lock_folder(out, force, (MANIFEST, *FILES)), on_signal, bar:
+        texts = read_texts(files, reader, bar.update)
+        dev_texts = read_texts(dev_files, reader, bar.update) if dev else None
         manifest = prepare(texts, out, dev_texts=dev_texts, **settings)
     warn_of_errors(reader)
     _report(out, manifest, settings.get("vocabulary") is not None)
@@ -122,14 +104,10 @@ def _report(out: Path, manifest: dict[str, Any], has_vocabulary: bool) -> None:
     msg.good(
         f"{out}: {n_tokens['train']:,} words in {manifest['n_sentences']['train']:,} "
         f"sentences, {n_tokens['dev']:,} words held out, {manifest['n_types']:,} types, "
-        f"vocabulary of {manifest['n_vocabulary']:,} "
-        f"({fraction:.2%} unknown)"
+        f"vocabulary of {manifest['n_vocabulary']:,} ({fraction:.2%} unknown)"
     )
     if has_vocabulary and fraction > _MAX_UNKNOWN:
-        msg.warn(
-            f"{fraction:.0%} of the words are not in --vocab: is it of this language, and are its "
-            "words spelled as the tokenizer leaves them?"
-        )
+        msg.warn(f"{fraction:.0%} of the words are not in --vocab: is it of this language?")
     if n_tokens["train"] < _MIN_WORDS:
         msg.warn(
             f"{n_tokens['train']:,} words are too few to learn much from: give a million or more, "

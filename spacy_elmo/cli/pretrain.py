@@ -37,8 +37,7 @@ def pretrain_cli(
             overrides = parse_config_overrides(ctx.args)
         except NoSuchOption as error:
             raise ValueError(
-                f"no option {error.option_name}: settings of the config have the name of their "
-                "section, as in --pretraining.max_steps 1000"
+                f"no option {error.option_name}: settings are --pretraining.max_steps and the like"
             ) from error
         torch_device(gpu_id)  # Raises if there is no such GPU.
         with process_group(gpu_id >= 0, gpu_id) as device:
@@ -49,25 +48,18 @@ def pretrain_cli(
 
 
 def _report(trainer: Trainer, output: Path) -> None:
-    state, best = trainer.state, output / "model-best"
+    state = trainer.state
     if not draw_curves(state.history, output / "curves.png"):
         msg.info("No curves.png: it needs matplotlib, pip install spacy-elmo[viz]")
     if trainer.interrupted:
         # An error code, so that a workflow does not continue with half a training.
         msg.warn(f"Stopped at step {state.step}; continue with --resume", exits=130)
     if state.step == trainer.start.step:
-        msg.info(
-            f"Step {state.step} was the last one already; for more, raise pretraining.max_steps, "
-            "max_epochs or max_minutes"
-        )
+        msg.info(f"Step {state.step} was the last one already: raise pretraining.max_steps")
     if math.isinf(state.best):
-        msg.warn(
-            "Every perplexity was infinite, so the training has diverged: lower "
-            "pretraining.optimizer.learn_rate, and start again"
-        )
+        msg.warn("Every perplexity was infinite, so the training has diverged: lower learn_rate")
         return
     msg.good(
         f"Best average perplexity {state.best:.1f} at step {state.best_step} "
-        f"(unigram {state.history[-1]['unigram']:.1f})"
-        f"{f': {best}' if best.exists() else ', whose model-best was removed'}"
+        f"(unigram {state.history[-1]['unigram']:.1f}): {output / 'model-best'}"
     )

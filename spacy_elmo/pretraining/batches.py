@@ -30,10 +30,9 @@ class Batch:
     predicts `wn ... w1 <S>`. So every row predicts something.
 
     batch_sizes (list[int]): Sequences that are active at each step; falling.
-    types (list[str]): Distinct word types.
     inputs (ndarray): The type of each row, as an index into `types`, shape (2, rows).
     targets (ndarray): The word that each row predicts, shape (2, rows).
-    n_words (int): Words of the sentences, boundaries not counted.
+    n_words (int): Words, boundaries not counted.
     """
 
     batch_sizes: list[int]
@@ -49,16 +48,10 @@ class Batch:
 
 
 class SentenceBatches:
-    """Whole sentences of similar length.
-
-    sentences (Sentences): A part of a corpus.
-    plan (Sequence[ndarray]): The sentences of each batch, see `plan_epoch`.
-    """
+    """Whole sentences of similar length; `plan` has those of each batch, see `plan_epoch`."""
 
     def __init__(self, sentences: Sentences, plan: Sequence[numpy.ndarray]) -> None:
-        self.sentences = sentences
-        self.plan = plan
-        self._lengths = sentences.lengths
+        self.sentences, self.plan, self._lengths = sentences, plan, sentences.lengths
 
     def __len__(self) -> int:
         return len(self.plan)
@@ -68,15 +61,8 @@ class SentenceBatches:
         n_words = int(self._lengths[self.plan[number]].sum())
         return n_words, n_words + len(self.plan[number])
 
-    def unread(self, number: int) -> numpy.ndarray:
-        """RETURNS (ndarray): The sentences of the batches from this one on."""
-        return numpy.concatenate([numpy.zeros(0, numpy.int64), *self.plan[number:]])
-
     def read(self, number: int, rank: int = 0, world_size: int = 1) -> Optional[Batch]:
-        """Read one process's share of a batch; together the shares are the batch.
-
-        RETURNS (Optional[Batch]): None if the share is empty.
-        """
+        """RETURNS (Optional[Batch]): One process's share of a batch; None if it is empty."""
         numbers = self.plan[number][rank::world_size]
         return pack(self.sentences, numbers) if len(numbers) else None
 
@@ -89,26 +75,17 @@ class ContiguousBatches:
     same order, as in bilm-tf. Less than one word per row is left out at the end.
 
     order (ndarray): The sentences of the stream, by number.
-    unroll_steps (int): Steps per batch.
-    RAISES (ValueError): If there is less than a word per row.
     """
 
     def __init__(
         self, sentences: Sentences, order: numpy.ndarray, n_rows: int, unroll_steps: int
     ) -> None:
         self.sentences = sentences
-        self.unroll_steps = unroll_steps
-        self._order = order
+        self.n_rows, self.unroll_steps = n_rows, unroll_steps
         self._lengths = sentences.lengths[order]
         self._starts = sentences.ends[order] - self._lengths
         self._framed_ends = numpy.cumsum(self._lengths + 1)
-        self.n_rows = n_rows
         self.n_steps = int(self._framed_ends[-1]) // n_rows
-        if not self.n_steps:
-            raise ValueError(
-                f"the corpus has fewer words than a batch has rows ({n_rows}, batch_words // "
-                "unroll_steps): lower pretraining.batch_words"
-            )
 
     def __len__(self) -> int:
         return -(-self.n_steps // self.unroll_steps)
@@ -117,14 +94,6 @@ class ContiguousBatches:
         """See `SentenceBatches.size`."""
         sentence, position = self._locate(number, 0, self.n_rows)
         return int((position < self._lengths[sentence]).sum()), len(position)
-
-    def unread(self, number: int) -> numpy.ndarray:
-        """RETURNS (ndarray): The sentences of which no row reads a word before this batch."""
-        last = self._framed_ends - 1
-        first = last - self._lengths
-        in_one_row = first // self.n_steps == last // self.n_steps
-        is_unread = first % self.n_steps >= number * self.unroll_steps
-        return self._order[in_one_row & is_unread]
 
     def read(self, number: int, rank: int = 0, world_size: int = 1) -> Optional[Batch]:
         """See `SentenceBatches.read`."""
@@ -141,8 +110,8 @@ class ContiguousBatches:
         return self.n_rows * rank // world_size, self.n_rows * (rank + 1) // world_size
 
     def _locate(self, number: int, first: int, last: int) -> tuple[numpy.ndarray, numpy.ndarray]:
-        """RETURNS (tuple): For each prediction of some rows, time-major, its sentence's place in
-        the stream, and its position in the sentence."""
+        """RETURNS (tuple): For each prediction of some rows, time-major, the sentence of the stream
+        and the position in it."""
         start = number * self.unroll_steps
         steps = numpy.arange(start, min(start + self.unroll_steps, self.n_steps))
         places = (steps[:, None] + numpy.arange(first, last) * self.n_steps).ravel()
@@ -154,59 +123,29 @@ EpochBatches = SentenceBatches | ContiguousBatches
 
 
 def make_epoch(
-    sentences: Sentences,
-    settings: PretrainingConfig,
-    seed: int,
-    number: int,
-    parts: Sequence[tuple[int, int]] = (),
+    sentences: Sentences, settings: PretrainingConfig, seed: int, number: int
 ) -> EpochBatches:
-    """Decide what an epoch reads. Nothing else decides it.
-
-    parts (Sequence[tuple]): What was read of it with other settings: values of batch_words, and how
-        many batches. What is left of the epoch has an order of its own.
-    RAISES (ValueError): If the rows of a batch are too many for the corpus, or their number is not
-        a multiple of the number of processes.
-    """
-    numbers, lengths = numpy.arange(len(sentences)), sentences.lengths
-
-    def plan(batch_words: int) -> EpochBatches:
-        if not settings.carry_state:
-            batches = plan_epoch(lengths, batch_words, seed, number, numbers)
-            return SentenceBatches(sentences, batches)
-        n_rows = batch_words // settings.unroll_steps
-        if parts and (lengths[numbers] + 1).sum() < n_rows:
-            return SentenceBatches(sentences, [])  # Left out, as at the end of every epoch.
-        order = numpy.random.default_rng((seed, number)).permutation(numbers)
-        return ContiguousBatches(sentences, order, n_rows, settings.unroll_steps)
-
-    for batch_words, n_read in parts:
-        numbers = plan(batch_words).unread(n_read)
-    epoch = plan(settings.batch_words)
-    if isinstance(epoch, ContiguousBatches) and epoch.n_rows % world_size():
+    """Decide what an epoch reads. Nothing else decides it."""
+    if not settings.carry_state:
+        plan = plan_epoch(sentences.lengths, settings.batch_words, seed, number)
+        return SentenceBatches(sentences, plan)
+    n_rows, size = settings.batch_words // settings.unroll_steps, (sentences.lengths + 1).sum()
+    if not 1 <= n_rows <= size or n_rows % world_size():
         raise ValueError(
-            f"the {epoch.n_rows} rows of a batch (batch_words // unroll_steps) cannot be shared "
-            f"out to {world_size()} processes: give another pretraining.batch_words"
+            f"carry_state: pretraining.batch_words // unroll_steps is {n_rows}, the rows of a "
+            f"batch. They must be from 1 to {size}, the words of the corpus, and a multiple of "
+            f"the {world_size()} processes"
         )
-    return epoch
+    order = numpy.random.default_rng((seed, number)).permutation(len(sentences))
+    return ContiguousBatches(sentences, order, n_rows, settings.unroll_steps)
 
 
 def plan_epoch(
-    lengths: numpy.ndarray,
-    batch_words: int,
-    seed: int,
-    epoch: int,
-    numbers: Optional[numpy.ndarray] = None,
+    lengths: numpy.ndarray, batch_words: int, seed: int, epoch: int
 ) -> list[numpy.ndarray]:
-    """Decide which sentences make up which batch. The same arguments give the same plan.
-
-    lengths (ndarray): Tokens per sentence, of all sentences.
-    batch_words (int): Tokens per batch, about; a longer sentence is a batch of its own.
-    seed, epoch (int): Decide the order.
-    numbers (Optional[ndarray]): The sentences to read; None for all.
-    RETURNS (list): The sentences of each batch.
-    """
+    """RETURNS (list): The sentences of each batch, of about `batch_words` tokens."""
     random = numpy.random.default_rng((seed, epoch))
-    order = random.permutation(len(lengths) if numbers is None else numbers)
+    order = random.permutation(len(lengths))
     filled = numpy.cumsum(lengths[order]) // (batch_words * _BATCHES_PER_BUCKET)
     buckets = numpy.split(order, numpy.flatnonzero(numpy.diff(filled)) + 1)
     batches = [batch for x in buckets for batch in group_by_length(lengths, x, batch_words)]
@@ -216,7 +155,7 @@ def plan_epoch(
 def group_by_length(
     lengths: numpy.ndarray, numbers: numpy.ndarray, batch_words: int
 ) -> list[numpy.ndarray]:
-    """Put sentences of similar length together; see `plan_epoch`."""
+    """RETURNS (list): Batches of sentences of similar length; see `plan_epoch`."""
     numbers = numbers[numpy.argsort(lengths[numbers], kind="stable")]
     batch = (numpy.cumsum(lengths[numbers]) - 1) // batch_words
     return numpy.split(numbers, numpy.flatnonzero(numpy.diff(batch)) + 1)
@@ -239,8 +178,8 @@ def _read_rows(
     lengths: numpy.ndarray,
     position: numpy.ndarray,
 ) -> Batch:
-    """Read packed rows, each a position of a sentence with this start and length. Position 0 reads
-    the sentence's boundary; position `length` predicts the other boundary."""
+    """Read rows, each a position of a sentence with this start and length. Position 0 reads the
+    sentence's boundary; position `length` predicts the other boundary."""
     is_inside, is_last = position > 0, position == lengths
     ends = starts + lengths
 

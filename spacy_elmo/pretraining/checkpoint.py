@@ -1,191 +1,124 @@
-"""Checkpoints: folders that are complete or absent.
+"""Checkpoints: files step-NUMBER.pt, complete or absent, each a dictionary.
 
-| file                   | contents                                                          |
-|------------------------|-------------------------------------------------------------------|
-| model.safetensors      | the weights of the biLM and of the output layer                   |
-| optimizer.safetensors  | the optimizer's state, as PARAMETER/NAME                          |
-| carried.safetensors    | the LSTMs' states, as LAYER/NAME; none without carry_state        |
-| state.json             | step, position in the data, history, config, corpus               |
-| checksums.json         | sha256 of the other files; without it, or if one has changed, the |
-|                        | checkpoint is not used                                            |
+| key              | contents                                                   |
+|------------------|------------------------------------------------------------|
+| model            | the weights of the biLM and of the output layer, by name   |
+| optimizer        | the optimizer's state, by the name of the parameter        |
+| carried          | the LSTMs' states of all rows; empty without carry_state   |
+| progress         | `TrainState`: step, position in the data, history          |
+| config, corpus   | the settings, and the checksums of the corpus              |
+| bilm             | the architecture                                           |
 
 Random numbers need no state: those of a step depend only on the seed and the step.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shutil
 import warnings
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
 
 import torch
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from spacy.util import dict_to_dot
+from torch import nn
 
 from ..bilm.lstm_layer import LayerState
-from ..files import atomic_folder, remove_folder, save_tensors, sha256
-from .config import RECORDED_SETTINGS, RunConfig, diff_configs
+from ..files import atomic_file
+from .config import FIXED_SETTINGS, RunConfig
 from .corpus import Corpus
-from .distributed import any_rank, broadcast
 
-_STATE, _CHECKSUMS = "state.json", "checksums.json"
-_NAME = re.compile(r"step-\d{8,}")
+_NAME = re.compile(r"step-(\d{8,})\.pt")
 
 
 def save(
-    folder: Path,
+    path: Path,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     carried: Sequence[LayerState],
     state: dict[str, Any],
 ) -> None:
     """Write a checkpoint. When this returns, it is on the disk."""
-    tensors = {
-        "model": _weights(model),
-        "optimizer": {
-            f"{name}/{key}": value
-            for name, parameter in model.named_parameters()
-            for key, value in optimizer.state.get(parameter, {}).items()
-        },
-        "carried": {
-            f"{layer}/{name}": value
-            for layer, layer_state in enumerate(carried)
-            for name, value in zip(("output", "cell"), layer_state)
-        },
-    }
-    with atomic_folder(folder) as new:
-        for name, values in tensors.items():
-            contiguous = {key: value.detach().contiguous() for key, value in values.items()}
-            save_tensors(contiguous, new / f"{name}.safetensors")
-        _write_json(new / _STATE, state)
-        sums = {path.name: sha256(path) for path in sorted(new.iterdir())}
-        _write_json(new / _CHECKSUMS, sums)
+    states = {name: optimizer.state.get(p, {}) for name, p in model.named_parameters()}
+    contents = {**state, "model": model.state_dict(), "optimizer": states, "carried": carried}
+    # A Python file reports a full disk as an OSError.
+    with atomic_file(path) as temporary, temporary.open("wb") as file:
+        torch.save(contents, file)
 
 
-def update_state(folder: Path, state: dict[str, Any]) -> None:
-    """Replace the state of a checkpoint; its tensors stay."""
-    sums = _read_json(folder / _CHECKSUMS)
-    with atomic_folder(folder) as new:
-        for path in folder.glob("*.safetensors"):
-            try:
-                os.link(path, new / path.name)
-            except OSError:  # Not every file system has links.
-                shutil.copy(path, new / path.name)
-        _write_json(new / _STATE, state)
-        _write_json(new / _CHECKSUMS, {**sums, _STATE: sha256(new / _STATE)})
-
-
-def read_state(folder: Path) -> dict[str, Any]:
-    return _read_json(folder / _STATE)
+def load(path: Path) -> dict[str, Any]:
+    """RETURNS (dict): The contents, on the CPU. RAISES (ValueError): If the file is damaged."""
+    try:
+        with zipfile.ZipFile(path) as archive:  # PyTorch does not compare its checksums.
+            if name := archive.testzip():
+                raise ValueError(f"{name} in it is damaged")
+        return torch.load(path, "cpu", weights_only=True)
+    except Exception as error:  # Of several kinds, as the damage.
+        raise ValueError(f"the checkpoint {path} cannot be used: {error}") from error
 
 
 def find_last(output: Path) -> Optional[Path]:
-    """RETURNS (Optional[Path]): The last complete checkpoint; None if there is no folder.
-    RAISES (ValueError): If no folder is complete."""
+    """RETURNS (Optional[Path]): The last checkpoint that is not damaged; None if there is none.
+    RAISES (ValueError): If all are damaged."""
     paths = all_checkpoints(output)
     for path in reversed(paths):
         try:
-            for name, expected in _read_json(path / _CHECKSUMS).items():
-                if sha256(path / name) != expected:
-                    raise ValueError(f"{name} is damaged")
+            load(path)
             return path
-        except (OSError, ValueError) as error:
-            warnings.warn(
-                f"the checkpoint {path} cannot be used: {error}; using the one before", stacklevel=3
-            )
+        except ValueError as error:
+            warnings.warn(f"{error}; using the one before", stacklevel=3)
     if paths:
         raise ValueError(f"no checkpoint in {output} can be used")
     return None
 
 
-def check_same_everywhere(checkpoint: Optional[Path], device: torch.device) -> None:
-    """RAISES (ValueError): In all processes, if one of them finds another one than rank 0."""
-    step = -1 if checkpoint is None else _get_step(checkpoint)
-    if any_rank(step != broadcast(step, device), device):
-        found = "no checkpoint" if checkpoint is None else checkpoint.name
-        raise ValueError(
-            f"the processes find different checkpoints ({found} in one of them): put the folder "
-            "that rank 0 writes onto a disk that all machines share, or copy it to the others"
-        )
-
-
 def all_checkpoints(output: Path) -> list[Path]:
-    """RETURNS (list): The folders of checkpoints, oldest first, whether complete or not. Folders
-    such as step-00000020-backup, which are the user's own, are not among them."""
-    paths = [path for path in output.glob("step-*") if _NAME.fullmatch(path.name) and path.is_dir()]
-    return sorted(paths, key=_get_step)
+    """RETURNS (list): The checkpoints, oldest first, whether damaged or not."""
+    paths = [path for path in output.glob("step-*") if _NAME.fullmatch(path.name)]
+    return sorted(paths, key=get_step)
 
 
 def checkpoint_path(output: Path, step: int) -> Path:
-    return output / f"step-{step:08d}"
+    return output / f"step-{step:08d}.pt"
 
 
-def _get_step(path: Path) -> int:
-    return int(path.name.removeprefix("step-"))
+def get_step(path: Path) -> int:
+    return int(path.stem.removeprefix("step-"))
 
 
 def remove_old(output: Path, keep: int, step: int) -> None:
-    """Remove all checkpoints but the last ones up to a step. Later ones are damaged ones that were
-    not used."""
+    """Remove all checkpoints but the last ones up to a step: later ones are damaged."""
     paths = all_checkpoints(output)
-    kept = [path for path in paths if _get_step(path) <= step][-keep:]
+    kept = [path for path in paths if get_step(path) <= step][-keep:]
     for path in set(paths).difference(kept):
-        remove_folder(path)
+        path.unlink()
 
 
 @torch.no_grad()
-def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> list[LayerState]:
-    """Copy a checkpoint's tensors into a model and its optimizer.
-
-    RETURNS (list): The LSTMs' states, of all rows.
-    """
-    saved = load_file(folder / "model.safetensors")
-    for name, value in _weights(model).items():
-        value.copy_(saved[name])
-    parameters = dict(model.named_parameters())
-    for full, value in load_file(folder / "optimizer.safetensors").items():
-        name, key = full.rsplit("/", 1)
-        # The step counts of torch's optimizers stay on the CPU, unless these are fused.
-        on_cpu = key == "step" and not any(g.get("fused") for g in optimizer.param_groups)
-        device = "cpu" if on_cpu else parameters[name].device
-        # A copy: `value` is a map of the file.
-        optimizer.state[parameters[name]][key] = value.to(device, copy=True)
-    carried = load_file(folder / "carried.safetensors")
-    layers = range(len(carried) // 2)
-    return [(carried[f"{layer}/output"], carried[f"{layer}/cell"]) for layer in layers]
+def restore(contents: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Copy the weights and the optimizer's state of a checkpoint."""
+    model.load_state_dict(contents["model"])
+    is_fused = any(group.get("fused") for group in optimizer.param_groups)
+    for name, parameter in model.named_parameters():
+        for key, value in contents["optimizer"][name].items():
+            # The step counts of torch's optimizers stay on the CPU, unless these are fused.
+            on_cpu = key == "step" and not is_fused
+            optimizer.state[parameter][key] = value.to("cpu" if on_cpu else parameter.device)
 
 
 def check_same_training(
-    state: dict[str, Any], config: RunConfig, corpus: Corpus
+    contents: dict[str, Any], config: RunConfig, corpus: Corpus
 ) -> dict[str, tuple[Any, Any]]:
-    """RETURNS (dict): What has changed of RECORDED_SETTINGS; see `diff_configs`.
-    RAISES (ValueError): If the state of a checkpoint is of another config or corpus."""
-    changes = diff_configs(state["config"], config.to_dict())
-    if refused := sorted(changes.keys() - RECORDED_SETTINGS):
-        differences = (f"{name}: {changes[name][0]} -> {changes[name][1]}" for name in refused)
-        raise ValueError(
-            f"cannot resume with another config. It differs in {'; '.join(differences)}"
-        )
-    if state["corpus"] != corpus.manifest["sha256"]:
-        raise ValueError(
-            f"cannot resume: the corpus {corpus.folder} is not the one the run began with"
-        )
+    """RETURNS (dict): The old and the new values of settings that have changed since a checkpoint.
+    RAISES (ValueError): If one of FIXED_SETTINGS has, or the corpus."""
+    old, new = dict_to_dot(contents["config"]), dict_to_dot(config.to_dict())
+    pairs = {name: (old.get(name), new.get(name)) for name in sorted({*old, *new})}
+    changes = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    if refused := [name for name in changes if name.startswith(FIXED_SETTINGS)]:
+        differences = "; ".join(f"{x}: {changes[x][0]} -> {changes[x][1]}" for x in refused)
+        raise ValueError(f"cannot resume with another config. It differs in {differences}")
+    if contents["corpus"] != corpus.manifest["sha256"]:
+        raise ValueError(f"cannot resume: {corpus.folder} is not the corpus the run began with")
     return changes
-
-
-def _weights(model: nn.Module) -> dict[str, Tensor]:
-    # Without duplicates: tied weights are one tensor, which safetensors stores once.
-    return dict(model.named_parameters()) | dict(model.named_buffers())
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf8"))
-
-
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf8")

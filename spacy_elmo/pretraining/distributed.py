@@ -29,8 +29,7 @@ def process_group(gpu: bool, gpu_id: int = 0) -> Iterator[str]:
     """Join the processes that torchrun started, if there are several: by NCCL, with one GPU each,
     or by gloo.
 
-    gpu_id (int): The GPU, if there is one process.
-    YIELDS (str): "cuda:N" for this process's GPU, which is made the current one, or "cpu".
+    YIELDS (str): "cuda:N", this process's GPU, which is made the current one, or "cpu".
     """
     is_one = int(os.environ.get("WORLD_SIZE", 1)) == 1
     number = gpu_id if is_one else int(os.environ["LOCAL_RANK"])
@@ -51,19 +50,19 @@ def process_group(gpu: bool, gpu_id: int = 0) -> Iterator[str]:
 
 
 def any_rank(flag: bool, device: torch.device) -> bool:
-    """RETURNS (bool): Whether the flag is set in any process."""
-    if world_size() > 1:
-        flag = bool(sum_over_processes(torch.tensor(float(flag), device=device)))
-    return flag
+    """RETURNS (bool): Whether the flag is set in any process; each waits for all others."""
+    if world_size() == 1:
+        return flag
+    return bool(sum_over_processes(torch.tensor(float(flag), device=device)))
 
 
 def broadcast(value: float, device: torch.device) -> float:
     """RETURNS (float): The value of rank 0."""
-    if world_size() > 1:
-        tensor = torch.tensor(value, dtype=torch.float64, device=device)
-        distributed.broadcast(tensor, 0)
-        value = float(tensor)
-    return value
+    if world_size() == 1:
+        return value
+    tensor = torch.tensor(value, dtype=torch.float64, device=device)
+    distributed.broadcast(tensor, 0)
+    return float(tensor)
 
 
 def broadcast_weights(model: nn.Module) -> None:
@@ -89,15 +88,9 @@ def sum_gradients(model: nn.Module) -> None:
 
 
 def all_gather(value: torch.Tensor, dim: int) -> torch.Tensor:
-    """RETURNS (Tensor): The tensors of all processes, of one size, concatenated."""
-    if world_size() == 1:
-        return value
+    """RETURNS (Tensor): The tensors of all processes, concatenated."""
     tensors = [torch.empty_like(value) for _ in range(world_size())]
+    if len(tensors) == 1:
+        return value
     distributed.all_gather(tensors, value.contiguous())
     return torch.cat(tensors, dim)
-
-
-def barrier() -> None:
-    """Wait for the other processes."""
-    if world_size() > 1:
-        distributed.barrier()

@@ -24,10 +24,7 @@ def write_model(
     corpus: Corpus,
     record: Optional[dict[str, Any]],
 ) -> None:
-    """Write a pipeline, and its output layer into the folder PATH.head.
-
-    record (Optional[dict]): The evaluation of the model, if it was evaluated.
-    """
+    """Write a pipeline with its evaluation, and its output layer into the folder PATH.head."""
     tokenization = corpus.tokenization
     nlp = spacy.blank(tokenization.lang)
     if not tokenization.one_per_line:
@@ -48,12 +45,7 @@ def write_model(
 
 
 def draw_curves(history: list[dict[str, Any]], path: Path) -> bool:
-    """Draw perplexity against words read.
-
-    history (list[dict]): Records of evaluations (see `TrainState`).
-    path (Path): The PNG.
-    RETURNS (bool): False if matplotlib is not installed.
-    """
+    """Draw perplexity against words read. RETURNS (bool): False if matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
         from matplotlib.ticker import LogFormatter
@@ -67,11 +59,9 @@ def draw_curves(history: list[dict[str, Any]], path: Path) -> bool:
     for name in ("forward", "backward", "average"):
         axes.plot(words, [record[name] for record in history], marker=".", label=name)
     axes.axhline(history[-1]["unigram"], color="gray", linestyle="--", label="unigram")
-    axes.set_yscale("log")
-    for axis_formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-        axis_formatter(LogFormatter())
-    axes.set_xlabel("million words read")
-    axes.set_ylabel("perplexity on held-out text")
+    axes.set(xlabel="million words read", ylabel="perplexity on held-out text", yscale="log")
+    axes.yaxis.set_major_formatter(LogFormatter())
+    axes.yaxis.set_minor_formatter(LogFormatter())
     axes.legend()
     axes.grid(True, which="both", alpha=0.3)
     with atomic_file(path) as temporary:

@@ -29,13 +29,12 @@ from .language_model import LanguageModel
 from .tokenize import TokenizationConfig
 from .vocabulary import check_vocabulary
 
-# The files of the folder. The first is always there.
 HEAD_FILES = ("head.json", "head.safetensors", "vocab.txt")
+_WHERE = "`spacy elmo pretrain` keeps it beside a model, a TensorFlow checkpoint (.index) has it"
 
 
 class Head(NamedTuple):
-    """The contents of the folder: the words that are predicted, the output layer's config and
-    weights, and how text was tokenised."""
+    """The contents of the folder."""
 
     words: list[str]
     loss: LossConfig
@@ -59,7 +58,6 @@ def write_head(folder: Path, head: Head) -> None:
 
 
 def load_head(folder: Path) -> Head:
-    """RAISES (ValueError): If there is no output layer, or it cannot be read."""
     try:
         about: dict[str, Any] = json.loads((folder / "head.json").read_text(encoding="utf8"))
         return Head(
@@ -69,18 +67,12 @@ def load_head(folder: Path) -> Head:
             validate(TokenizationConfig, about["tokenization"], "tokenization."),
         )
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise ValueError(
-            f"no output layer in {folder} ({error}): it is what `spacy elmo pretrain` keeps beside "
-            "a model"
-        ) from error
+        raise ValueError(f"no output layer in {folder} ({error}); {_WHERE}") from error
 
 
 def find_head(model: Path) -> Optional[Head]:
-    """Find the output layer of a pipeline or weights: beside it, or in a TensorFlow checkpoint.
-
-    RETURNS (Optional[Head]): None if there is none.
-    RAISES (ValueError): If it cannot be read.
-    """
+    """RETURNS (Optional[Head]): The output layer of a pipeline or weights: beside it, or in a
+    TensorFlow checkpoint."""
     folder = head_folder(model)
     if folder.is_dir():
         return load_head(folder)
@@ -91,10 +83,7 @@ def find_head(model: Path) -> Optional[Head]:
         if not hasattr(format, "read_output_layer"):
             return None
         words, weight, bias, tied = format.read_output_layer(weights)
-    try:
-        check_vocabulary(words)
-    except ValueError as error:
-        raise ValueError(f"{model}: {error}") from error
+    check_vocabulary(words, f"the vocabulary of {model}")
     # bilm-tf reads a sentence per line, split at spaces, and cuts none.
     tokenization = TokenizationConfig("xx", True, True, max_length=10**6)
     return Head(words, LossConfig(tied=tied), {"weight": weight, "bias": bias}, tokenization)
@@ -103,19 +92,12 @@ def find_head(model: Path) -> Optional[Head]:
 def load_language_model(
     bilm: BiLM, model: Path, folder: Optional[Path] = None
 ) -> tuple[LanguageModel, Head]:
-    """Combine a biLM with its output layer.
-
-    model (Path): Where the biLM is from.
-    folder (Optional[Path]): Where its output layer is, if not beside it or in it.
-    RAISES (ValueError): If there is no output layer, or it is another model's.
-    """
+    """Combine a biLM, which is from `model`, with its output layer: beside it, in it, or in a
+    folder."""
     head = find_head(model) if folder is None else load_head(folder)
     folder = folder or head_folder(model)
     if head is None:
-        raise ValueError(
-            f"no output layer in {folder}: it is what `spacy elmo pretrain` keeps "
-            "beside a model. TensorFlow checkpoints of bilm-tf have one: give the .index file"
-        )
+        raise ValueError(f"no output layer in {folder}; {_WHERE}")
     try:
         language_model = LanguageModel(bilm, len(head.words), head.loss, 0.0)
         language_model.output.load_state_dict(head.tensors)

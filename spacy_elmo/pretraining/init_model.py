@@ -17,12 +17,8 @@ from .vocabulary import BOS_ID, EOS_ID
 
 
 def build_model(config: RunConfig, corpus: Corpus) -> tuple[LanguageModel, str]:
-    """Build the model that a config describes.
-
-    RETURNS (tuple): The model, and the origin of its weights in words.
-    RAISES (ValueError): If there is neither an architecture nor a model, or they do not fit
-        together, or not the corpus.
-    """
+    """RETURNS (tuple): The model that a config describes, and the origin of its weights in words.
+    RAISES (ValueError): If architecture, model and corpus do not fit together."""
     words, settings, source = corpus.words, config.pretraining, config.paths.init_from
     architecture = config.bilm
     if architecture is not None and architecture.char_cnn is None:
@@ -35,13 +31,10 @@ def build_model(config: RunConfig, corpus: Corpus) -> tuple[LanguageModel, str]:
     bilm = load_bilm(source)
     bilm.trained_mix = None  # It is for the weights as they were.
     if architecture not in (None, bilm.config):
-        raise ValueError(
-            f"the [bilm] section differs from {source}: leave it out, or make it the same"
-        )
+        raise ValueError(f"the [bilm] section differs from {source}: leave it out")
     if bilm.config.char_cnn is None and bilm.vocabulary != words:
         raise ValueError(
-            f"{source} reads words, and the corpus has another vocabulary: prepare it with the "
-            "model's vocab.txt"
+            f"the corpus has another vocabulary than {source}: prepare it with its vocab.txt"
         )
     model = _new_model(bilm, corpus, settings)
     head = find_head(find_source(source))
@@ -61,44 +54,38 @@ def _new_model(bilm: BiLM, corpus: Corpus, settings: PretrainingConfig) -> Langu
 def _load_matching_rows(
     head: Head, model: LanguageModel, loss: LossConfig, words: list[str]
 ) -> str:
-    """Copy as much of an output layer as fits. RETURNS (str): How much, in words; "" for
-    nothing."""
+    """Copy what fits of an output layer. RETURNS (str): How much, in words; "" for nothing."""
     tensors = model.output.state_dict()
-    if loss.tied and not head.loss.tied:
-        return ""  # It would replace the word embeddings.
-    if head.words == words and {k: v.shape for k, v in tensors.items()} == {
-        k: v.shape for k, v in head.tensors.items()
-    }:
-        model.output.load_state_dict(head.tensors)
-        return "and its output layer"
     ours, theirs = _rows(tensors, loss, words), _rows(head.tensors, head.loss, head.words)
-    if ("weight" in ours) != ("weight" in theirs):  # A full softmax and an adaptive one.
+    # It would replace the word embeddings; a full softmax and an adaptive one have other rows.
+    if (loss.tied and not head.loss.tied) or ("weight" in ours) != ("weight" in theirs):
         return ""
     copied: set[str | int] = set()
     for name in ours.keys() & theirs.keys():
         source, places = head.tensors[name], {key: row for row, key in enumerate(theirs[name])}
         if len(source) != len(places) or source.shape[1:] != tensors[name].shape[1:]:
-            raise ValueError("the output layer beside the model is another model's: remove it")
+            return ""  # Another model's.
         common = [(row, places[key]) for row, key in enumerate(ours[name]) if key in places]
         rows, sources = torch.tensor(common).reshape(-1, 2).unbind(1)
         tensors[name][rows] = source[sources]
         copied.update(ours[name][row] for row, _ in common)
-    return f"and its output layer for {len(copied.intersection(words)):,} of {len(words):,} words"
+    n_words = len(copied.intersection(words))
+    return f"and its output layer for {n_words:,} of {len(words):,} words"
 
 
 def _rows(
     tensors: Mapping[str, Tensor], loss: LossConfig, words: list[str]
 ) -> dict[str, Sequence[str | int]]:
-    """RETURNS (dict): What each row of the tensors of an output layer is for: a word, the number of
-    a cluster, or that of a row of the projection to a cluster's width, which has no words."""
+    """RETURNS (dict): What each row is for: a word, the number of a cluster, or a row of the
+    projection to a cluster's width."""
     if "weight" in tensors:
         return dict.fromkeys(tensors, words)
     n_head, *ends = [*(cutoff for cutoff in loss.cutoffs if cutoff < len(words)), len(words)]
-    clusters = [words[start:end] for start, end in zip([n_head, *ends], ends)]
-    head = [*words[:n_head], *range(len(clusters))]
-    rows: dict[str, Sequence[str | int]] = {f"softmax.head.{x}": head for x in ("weight", "bias")}
-    for number, cluster in enumerate(clusters):
+    rows: dict[str, Sequence[str | int]] = {}
+    for name in ("softmax.head.weight", "softmax.head.bias"):
+        rows[name] = [*words[:n_head], *range(len(ends))]
+    for number, (start, end) in enumerate(zip([n_head, *ends], ends)):
         projection = f"softmax.tail.{number}.0.weight"
         rows[projection] = range(len(tensors[projection]))
-        rows[f"softmax.tail.{number}.1.weight"] = cluster
+        rows[f"softmax.tail.{number}.1.weight"] = words[start:end]
     return rows

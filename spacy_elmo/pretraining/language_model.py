@@ -14,15 +14,14 @@ from ..bilm.packing import to_device
 from ..bilm.token_encoder import BOS, EOS, CharCNN
 from .batches import Batch
 from .config import LossConfig
-from .losses import Samples, build_output
+from .losses.adaptive import AdaptiveSoftmax
+from .losses.softmax import Samples, Softmax
 
 
 class LanguageModel(nn.Module):
     """Predicts the next word and the previous one (Peters et al. 2018, section 3.1).
 
     n_words (int): Words that are predicted, special ones included.
-    dropout (float): Of each LSTM layer's input, and of the top layer's output; in training only.
-    RAISES (ValueError): If the output layer cannot be built for this biLM.
     """
 
     def __init__(self, bilm: BiLM, n_words: int, loss: LossConfig, dropout: float = 0.1) -> None:
@@ -30,13 +29,17 @@ class LanguageModel(nn.Module):
         self.bilm = bilm
         self.dropout = dropout
         encoder = bilm.token_encoder
-        if loss.tied and isinstance(encoder, CharCNN):
-            raise ValueError(
-                "pretraining.loss.tied needs word input: a character CNN has no word embeddings"
-            )
-        embedding: Any = getattr(encoder, "embedding", None)
-        tied = embedding.weight if loss.tied else None
-        self.output: Any = build_output(loss, n_words, bilm.config.projection_dim, tied)
+        if loss.tied and (isinstance(encoder, CharCNN) or loss.name == "adaptive"):
+            raise ValueError("pretraining.loss.tied needs word input, and no adaptive softmax")
+        width = bilm.config.projection_dim
+        # A small vocabulary is a single cluster.
+        if loss.name == "adaptive" and min(loss.cutoffs, default=0) < n_words:
+            self.output: Any = AdaptiveSoftmax(n_words, width, loss.cutoffs)
+        else:
+            embedding: Any = getattr(encoder, "embedding", None)
+            n_samples = loss.n_samples if loss.name == "sampled" else None
+            tied = embedding.weight if loss.tied else None
+            self.output = Softmax(n_words, width, n_samples, tied)
 
     def forward(
         self,
@@ -44,12 +47,10 @@ class LanguageModel(nn.Module):
         samples: Optional[Samples] = None,
         states: Optional[list[LayerState]] = None,
     ) -> Tensor:
-        """The loss that training minimises.
+        """RETURNS (Tensor): The loss that training minimises, summed over both directions, in nats.
 
         samples (Optional[Samples]): What the output layer's `draw` returned.
-        states (Optional[list]): The LSTMs' states before the batch, replaced in place by those
-            after it; see `BiLSTM.forward`.
-        RETURNS (Tensor): The sum over both directions, in nats.
+        states (Optional[list]): The LSTMs' states, replaced in place; see `BiLSTM.forward`.
         """
         # Both directions in one product.
         targets = torch.from_numpy(batch.targets).flatten()
@@ -57,8 +58,7 @@ class LanguageModel(nn.Module):
 
     @torch.no_grad()
     def log_likelihood(self, batch: Batch, states: Optional[list[LayerState]] = None) -> Tensor:
-        """RETURNS (Tensor): The exact log probability of each prediction, in nats, shape (2, rows).
-        Call it in evaluation mode."""
+        """RETURNS (Tensor): The exact log probabilities, in nats, shape (2, rows)."""
         pairs = zip(self.top(batch, states), torch.from_numpy(batch.targets))
         return torch.stack([self.output.log_likelihood(h, targets) for h, targets in pairs])
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .config import OptimizerConfig
 from .language_model import LanguageModel
-from .losses import Softmax
+from .losses.softmax import Softmax
 
 
 class Muon(torch.optim.Optimizer):
@@ -19,10 +19,9 @@ class Muon(torch.optim.Optimizer):
     `torch.optim.Muon`, bit for bit; without, the same iteration is made on the smaller Gram matrix,
     which costs less.
 
-    groups (list[dict]): Parameter groups. Those of matrices have a "momentum" and a "rate", the
-        highest one.
+    groups (list[dict]): Parameter groups. Those of matrices have a "momentum" and a "rate".
     dtype (Optional[torch.dtype]): Type of the products; None: that of the parameters.
-    settings: Those of AdamW.
+    settings: AdamW's.
     """
 
     def __init__(
@@ -40,26 +39,20 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         self.adamw.step()
         for group in self.param_groups:
-            for matrix in group["params"] if group["momentum"] is not None else ():
-                if matrix.grad is None:
-                    continue
-                momentum = group["momentum"]
-                state = self.state[matrix]
-                mean = state.setdefault("momentum_buffer", torch.zeros_like(matrix))
-                mean.lerp_(matrix.grad, 1 - momentum)
-                update = orthogonalize(matrix.grad.lerp(mean, momentum), self.dtype)
+            if (momentum := group["momentum"]) is None:
+                continue
+            for matrix in (p for p in group["params"] if p.grad is not None):
+                gradient: Tensor = matrix.grad
+                mean = self.state[matrix].setdefault("momentum_buffer", torch.zeros_like(matrix))
+                mean.lerp_(gradient, 1 - momentum)
+                update = orthogonalize(gradient.lerp(mean, momentum), self.dtype)
                 rows, columns = matrix.shape
                 matrix.mul_(1 - group["lr"] * group["weight_decay"])
                 matrix.add_(update, alpha=-group["lr"] * math.sqrt(max(1, rows / columns)))
 
 
 def orthogonalize(matrix: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
-    """Five Newton-Schulz iterations, which bring all singular values near 1, between 0.7 and 1.2.
-
-    matrix (Tensor): The matrix.
-    dtype (Optional[torch.dtype]): Type of the products; None: that of the matrix.
-    RETURNS (Tensor): The result, in this type.
-    """
+    """Five Newton-Schulz iterations, in this type: all singular values come near 1."""
     a, b, c = 3.4445, -4.7750, 2.0315
     x = matrix.to(dtype or matrix.dtype, copy=True)
     x = x.T if x.shape[0] > x.shape[1] else x
@@ -83,44 +76,32 @@ def orthogonalize(matrix: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor
 def build_optimizer(
     model: LanguageModel, config: OptimizerConfig, mixed_precision: bool = False
 ) -> torch.optim.Optimizer:
-    """Build the optimizer that a config names.
-
-    mixed_precision (bool): Whether products are of bfloat16.
-    """
+    """Build the optimizer that a config names."""
     if config.name == "adagrad":
         # Adagrad (Duchi et al. 2011) changes nothing where the gradient is zero. On a GPU, one
         # would have to wait for the number of rows.
         if isinstance(model.output, Softmax):
             model.output.sparse = model.bilm.device.type == "cpu"
-            # PyTorch warns unless one says so.
-            torch.sparse.check_sparse_tensor_invariants.disable()
+            torch.sparse.check_sparse_tensor_invariants.disable()  # Else PyTorch warns.
         return torch.optim.Adagrad(
             list(model.parameters()),
             lr=config.learn_rate,
             initial_accumulator_value=config.initial_accumulator,
         )
-    matrices, decayed, others = [], [], []
     embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    parts: dict[str, list[nn.Parameter]] = {"matrices": [], "decayed": [], "others": []}
     for name, parameter in model.named_parameters():
-        if parameter.dim() == 1 or id(parameter) in embeddings:
-            others.append(parameter)
-        elif config.name == "muon" and parameter.dim() == 2 and name.startswith("bilm."):
-            matrices.append(parameter)
-        else:
-            decayed.append(parameter)
-    groups: list[dict[str, Any]] = [
-        {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
-    settings: dict[str, Any] = {
-        "lr": config.learn_rate,
-        "betas": (config.beta1, config.beta2),
-        "fused": model.bilm.device.type == "cuda",
-    }
+        is_matrix = config.name == "muon" and parameter.dim() == 2 and name.startswith("bilm.")
+        is_other = parameter.dim() == 1 or id(parameter) in embeddings
+        parts["others" if is_other else "matrices" if is_matrix else "decayed"].append(parameter)
+    decay: dict[str, Any] = {"weight_decay": config.weight_decay}
+    groups = [{"params": parts["decayed"], **decay}, {"params": parts["others"], "weight_decay": 0}]
+    betas, is_fused = (config.beta1, config.beta2), model.bilm.device.type == "cuda"
+    settings: dict[str, Any] = {"lr": config.learn_rate, "betas": betas, "fused": is_fused}
     if config.name == "adamw":
         return torch.optim.AdamW(groups, **settings)
-    settings_of_matrices = {"weight_decay": config.weight_decay, "momentum": 0.95}
-    groups.append({"params": matrices, "rate": config.muon_rate, **settings_of_matrices})
+    matrices = {"params": parts["matrices"], **decay}
+    groups.append({**matrices, "rate": config.muon_rate, "momentum": 0.95})
     return Muon(groups, torch.bfloat16 if mixed_precision else None, **settings)
 
 
@@ -138,26 +119,19 @@ def set_learn_rate(optimizer: torch.optim.Optimizer, config: OptimizerConfig, st
         length = config.decay_steps or max(1, config.total_steps // 5)
         progress = (step + 1 - (config.total_steps - length)) / length
         factor = 1 - math.sqrt(min(1.0, max(0.0, progress)))
-    elif config.schedule == "inverse_sqrt":
-        start = max(1, config.warmup_steps)
-        factor = math.sqrt(start / max(start, step + 1))
     for group in optimizer.param_groups:
         group["lr"] = group.get("rate", config.learn_rate) * factor
 
 
 @torch.no_grad()
 def clip_gradients(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
-    """Bound the global norm of gradients, some of which may be sparse.
-
-    RETURNS (Tensor): The norm before.
-    """
-    gradients = []
-    for parameter in parameters:
-        if parameter.grad is not None and parameter.grad.is_sparse:
-            parameter.grad = parameter.grad.coalesce()
-            gradients.append(parameter.grad.values())
-        elif parameter.grad is not None:
-            gradients.append(parameter.grad)
+    """Bound the global norm of gradients, some of them sparse. RETURNS (Tensor): The old one."""
+    gradients: list[Any] = []
+    for parameter in (p for p in parameters if p.grad is not None):
+        gradient: Any = parameter.grad
+        if gradient.is_sparse:
+            gradient = parameter.grad = gradient.coalesce()
+        gradients.append(gradient.values() if gradient.is_sparse else gradient)
     norm = nn.utils.get_total_norm(gradients)
     # As `nn.utils.clip_grad_norm_` does.
     torch._foreach_mul_(gradients, (limit / (norm + 1e-6)).clamp(max=1.0))

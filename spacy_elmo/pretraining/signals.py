@@ -8,8 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# Those that ask to stop: of the system, a user, a lost connection, and a scheduler. Not every
-# system has all.
+# Of the system, a user, a lost connection, and a scheduler. Not every system has all.
 _NAMES = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")
 STOP_SIGNALS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import multiprocessing
 import os
 import signal
@@ -45,11 +46,7 @@ class TokenizationConfig:
 def tokenize(
     texts: Iterable[str], settings: TokenizationConfig, n_process: int = 1
 ) -> Generator[tuple[str, list[list[str]]], None, None]:
-    """Tokenise a stream. The result does not depend on the number of processes.
-
-    YIELDS (tuple): A text and its sentences, in order.
-    RAISES (ValueError): If spaCy does not know the language, or a process dies.
-    """
+    """YIELDS (tuple): A text and its sentences, in order."""
     check_batch(texts, "texts", "give a list of texts")
     if n_process == 1:
         for chunk in _chunks(texts):
@@ -58,19 +55,15 @@ def tokenize(
     context = multiprocessing.get_context("spawn")
     reader, writer = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(n_process, context, _start_worker, (reader,))
+    chunks = itertools.chain(_chunks(texts), [None] * (n_process + 1))
     pending: deque[tuple[list[str], Future[list[list[list[str]]]]]] = deque()
-
-    def next_results() -> Iterator[tuple[str, list[list[str]]]]:
-        chunk, future = pending.popleft()
-        return zip(chunk, future.result())
-
     try:
-        for chunk in _chunks(texts):
-            if len(pending) > n_process:
-                yield from next_results()
-            pending.append((chunk, pool.submit(_tokenize_in_worker, settings, chunk)))
-        while pending:
-            yield from next_results()
+        for part in chunks:
+            if part is not None:
+                pending.append((part, pool.submit(_tokenize_in_worker, settings, part)))
+            if pending and (part is None or len(pending) > n_process + 1):
+                first, future = pending.popleft()
+                yield from zip(first, future.result())
     except BrokenProcessPool as error:
         raise ValueError(
             "a process that tokenises has died, perhaps for want of memory: use fewer (--n-process)"
@@ -137,14 +130,12 @@ def _split_sentences(nlp: Language, settings: TokenizationConfig, text: str) -> 
 @one_thread()
 @functools.cache
 def make_pipeline(settings: TokenizationConfig) -> Language:
-    """RETURNS (Language): A pipeline that tokenises, and splits sentences if the settings say so.
-    RAISES (ValueError): If the language is unknown."""
+    """RETURNS (Language): A pipeline that tokenises and perhaps splits sentences."""
     try:
         nlp = spacy.blank(settings.lang)
     except ImportError as error:
         raise ValueError(
-            f"cannot tokenise {settings.lang!r}: {error}. Give one of spaCy's language codes, or "
-            "tokenise the text yourself and use --whitespace"
+            f"cannot tokenise {settings.lang!r}: {error}. Give another language, or --whitespace"
         ) from error
     if not settings.one_per_line:
         nlp.add_pipe("sentencizer")

@@ -27,16 +27,14 @@ _MIN_TYPES = 20  # Fewer are too few for a mean or a correlation.
 
 def order_types(
     words: Sequence[str],
-    counts: Sequence[int],
+    counts: numpy.ndarray,
     vocabulary: Optional[Sequence[str]] = None,
     size: Optional[int] = None,
     min_count: int = 1,
 ) -> tuple[list[str], numpy.ndarray, int]:
-    """Put word types in order: special words, the vocabulary, the others by falling frequency.
+    """Put word types, with special words first, in order: the vocabulary (see `prepare`), and the
+    others by falling frequency.
 
-    words (Sequence[str]): The types, special words first.
-    counts (Sequence[int]): How often they occur.
-    vocabulary, size, min_count: See `prepare`.
     RETURNS (tuple): The types in order, the place of each of `words` among them, and the size of
         the vocabulary, special words included.
     """
@@ -53,43 +51,36 @@ def order_types(
     return types, numpy.array([places[word] for word in words], dtype="uint32"), len(vocabulary)
 
 
-def check_vocabulary(words: Sequence[str]) -> None:
+def check_vocabulary(words: Sequence[str], name: str = "the vocabulary") -> None:
     """RAISES (ValueError): If words do not begin with the special ones, or one is there twice."""
     if tuple(words[:3]) != SPECIAL_WORDS:
-        raise ValueError(
-            f"the vocabulary begins with {', '.join(words[:3])}: its first words must be "
-            f"{', '.join(SPECIAL_WORDS)}, one per line"
-        )
+        raise ValueError(f"the first words of {name} must be {', '.join(SPECIAL_WORDS)}")
     [(word, count)] = Counter(words).most_common(1)
     if count > 1:
-        raise ValueError(f"the vocabulary has {word!r} twice")
+        raise ValueError(f"{name} has {word!r} twice")
 
 
 def warn_if_unsegmented(types: Sequence[str], counts: numpy.ndarray) -> None:
     """Warn if words of scripts without spaces are so long that they must be clauses."""
     chosen = [i for i, word in enumerate(types) if counts[i] and _UNSPACED.search(word)]
     n_words = int(counts[chosen].sum())
-    if len(chosen) < _MIN_TYPES or n_words < 0.05 * counts.sum():
-        return
-    mean = sum(int(counts[i]) * len(types[i]) for i in chosen) / n_words
-    if mean > _MAX_MEAN_LENGTH:
-        longest = max((types[i] for i in chosen), key=len)
+    n_characters = sum(int(counts[i]) * len(types[i]) for i in chosen)
+    is_common = len(chosen) >= _MIN_TYPES and n_words >= 0.05 * counts.sum()
+    if is_common and n_characters > _MAX_MEAN_LENGTH * n_words:
         warnings.warn(
-            f"{n_words:,} words of a script without spaces have {mean:.0f} characters on average, "
-            f"such as {longest!r:.40}: the tokenizer does not split them. Give --lang zh, ja or "
-            "th, or split the text yourself and use --whitespace",
+            f"{n_words:,} words of a script without spaces have {n_characters / n_words:.0f} "
+            f"characters on average, such as {types[chosen[0]]!r:.40}: give --lang zh, ja or th, "
+            "or split them and --whitespace",
             stacklevel=3,
         )
 
 
 def warn_if_unsorted(counts: numpy.ndarray) -> None:
-    """Warn if counts hardly fall with the rank, as in an alphabetical vocabulary. A vocabulary that
-    is sorted by the frequencies in another text is accepted."""
-    counts = counts[counts > 0]
-    if len(counts) < _MIN_TYPES:
+    """Warn if counts hardly fall with the rank, as in an alphabetical vocabulary."""
+    ranks = numpy.argsort(numpy.argsort(-counts[counts > 0], kind="stable"), kind="stable")
+    if len(ranks) < _MIN_TYPES:
         return
-    ranks = numpy.argsort(numpy.argsort(-counts, kind="stable"), kind="stable")
-    if numpy.corrcoef(ranks, numpy.arange(len(counts)))[0, 1] <= 0.2:
+    if numpy.corrcoef(ranks, numpy.arange(len(ranks)))[0, 1] <= 0.2:
         warnings.warn(
             "the words of the vocabulary are not sorted by falling frequency, as a sampled or "
             "adaptive softmax requires: sort them",

@@ -1,7 +1,6 @@
 """TensorFlow checkpoints of bilm-tf as the model of commands."""
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy
@@ -103,14 +102,3 @@ def test_convert_without_a_vocabulary(tmp_path):
     assert "without its output layer" in output and "vocab.txt" in output
     assert "no output layer" in fail("perplexity", pipeline, checkpoint.text)
     assert not pipeline.with_name("pipeline.head").exists()
-
-
-def test_convert_keeps_what_it_did_not_write(tmp_path):
-    checkpoint, pipeline = Checkpoint(tmp_path, True), tmp_path / "pipeline"
-    command = ("convert", checkpoint.folder / "options.json", checkpoint.folder, pipeline)
-    succeed(*command)
-    shutil.rmtree(pipeline)
-    (tmp_path / "pipeline.head" / "mine.txt").write_text("mine")
-    assert "exists already" in fail(*command)
-    assert "mine.txt" in fail(*command, "--force")
-    assert not pipeline.exists()

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
-import shutil
 import warnings
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import spacy
 
-from spacy_elmo.formats import hdf5
 from spacy_elmo.pretraining.corpus import open_corpus, prepare
 from spacy_elmo.pretraining.tokenize import TokenizationConfig, make_pipeline, tokenize
-from spacy_elmo.tools.texts import find_files
 
-from .conftest import SENTENCE_PER_LINE, WORDS, contents, run_config, sentences, train
+from .conftest import SENTENCE_PER_LINE, contents, sentences
 
 
 def read(corpus, split):
@@ -91,16 +86,6 @@ def test_vocabulary_of_the_tokenizer_is_bounded(monkeypatch):
     assert len(strings) < most + 100 < len(nlp.vocab.strings)
 
 
-def test_threads_tokenise_with_a_full_vocabulary(monkeypatch):
-    settings = TokenizationConfig()
-    monkeypatch.setattr("spacy_elmo.strings.MAX_STRINGS", 0)
-    texts = [[f"Don't go {i} {j}. It's late, m{i}x{j}!" for j in range(50)] for i in range(6)]
-    expected = [list(tokenize(some, settings)) for some in texts]
-    with ThreadPoolExecutor(4) as threads:
-        results = threads.map(lambda i: list(tokenize(texts[i % 6], settings)), range(60))
-        assert all(result == expected[i % 6] for i, result in enumerate(results))
-
-
 def test_long_sentences_are_cut(tmp_path):
     settings = TokenizationConfig(whitespace=True, one_per_line=True, max_length=4)
     lines = [" ".join(f"w{i}" for i in range(n)) for n in range(1, 40)]
@@ -118,15 +103,6 @@ def test_given_vocabulary(tmp_path):
     assert corpus.counts[4] == 0
     texts = read(corpus, corpus.train) + read(corpus, corpus.dev)
     assert Counter(texts) == Counter(sentences())
-
-
-def test_min_count(tmp_path):
-    lines = [f"a a b {i}" for i in range(30)] + [f"a b c {i}" for i in range(9)]
-    prepare(lines, tmp_path / "c", SENTENCE_PER_LINE, min_count=10, dev_fraction=0.5)
-    corpus = open_corpus(tmp_path / "c")
-    counts = corpus.counts
-    assert all(count >= 10 for count in counts[3 : len(corpus.words)])
-    assert all(count < 10 for count in counts[len(corpus.words) :])
 
 
 def test_a_process_that_dies(monkeypatch):
@@ -148,14 +124,9 @@ def test_a_process_that_dies(monkeypatch):
 
 @pytest.mark.parametrize("texts", [[], ["", " "]])
 def test_empty_corpus(tmp_path, texts):
-    with pytest.raises(ValueError, match="the corpus is empty"):
+    with pytest.raises(ValueError, match="no sentence of"):
         prepare(texts, tmp_path / "c", SENTENCE_PER_LINE)
     assert not (tmp_path / "c").exists() and not list(tmp_path.iterdir())
-
-
-def test_too_small_to_hold_something_out(tmp_path):
-    with pytest.raises(ValueError, match="the corpus is too small"):
-        prepare(["one line"], tmp_path / "c", SENTENCE_PER_LINE)
 
 
 @pytest.mark.parametrize(
@@ -176,26 +147,11 @@ def test_changed_corpus(tmp_path):
     data = bytearray(path.read_bytes())
     data[8] ^= 1
     path.write_bytes(data)
-    with pytest.raises(ValueError, match=r"train\.ids\.bin is missing or has changed"):
+    with pytest.raises(ValueError, match=r"train\.ids\.bin has changed.*prepare"):
         open_corpus(tmp_path / "c")
     path.unlink()
-    with pytest.raises(ValueError, match=r"train\.ids\.bin is missing or has changed"):
+    with pytest.raises(ValueError, match=r"train\.ids\.bin.*prepare"):
         open_corpus(tmp_path / "c")
-
-
-def test_no_corpus(tmp_path):
-    with pytest.raises(ValueError, match=r"no corpus in .*spacy elmo prepare"):
-        open_corpus(tmp_path)
-
-
-@pytest.mark.parametrize("key, value", [("n_texts", 49), ("n_vocabulary", 19)])
-def test_an_edited_manifest(corpus, tmp_path, key, value):
-    folder = tmp_path / "c"
-    shutil.copytree(corpus.folder, folder)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps({**manifest, key: value}))
-    with pytest.raises(ValueError, match=r"manifest\.json is missing or has changed"):
-        open_corpus(folder)
 
 
 def test_a_vocabulary_that_is_not_sorted_by_frequency(tmp_path):
@@ -215,29 +171,3 @@ def test_a_vocabulary_that_is_not_sorted_by_frequency(tmp_path):
         messages = [str(warning.message) for warning in caught]
         assert bool(messages) == (number == 3) or number == 2
         assert all("not sorted by falling frequency" in message for message in messages)
-
-
-# Folders that are skipped
-
-
-def test_what_was_made_of_texts_is_not_read_as_text(tmp_path, corpus):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "text.txt").write_text("A text .\n")
-    # A user's own manifest makes no corpus.
-    (tmp_path / "data" / "manifest.json").write_text("{}")
-    shutil.copytree(corpus.folder, tmp_path / "data" / "corpus")
-    train(run_config(corpus, WORDS, max_steps=10), tmp_path / "data" / "run", export=True)
-    shutil.copytree(tmp_path / "data/run/model-best", tmp_path / "data/model")
-    shutil.copytree(tmp_path / "data/run/model-best.head", tmp_path / "data/model.head")
-    hdf5.write(spacy.load(tmp_path / "data/model").get_pipe("elmo").bilm, tmp_path / "data/w")
-    for argument in (tmp_path / "data", tmp_path / "**" / "*.txt", tmp_path / "*" / "**" / "*.t*"):
-        skipped = []
-        names = [path.name for path in find_files([argument], skipped.append)
-                 if path.suffix == ".txt"]  # fmt: skip
-        assert names == ["text.txt"], argument
-        expected = {"corpus", "run", "model.head", "w"}
-        assert expected <= {path.name for path in skipped} <= {*expected, "model"}
-    # A file that is named is read.
-    types = tmp_path / "data" / "corpus" / "types.txt"
-    assert find_files([types]) == [types]
-    assert find_files([types.parent / "*.txt"]) == [types]

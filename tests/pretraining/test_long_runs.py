@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import math
 import signal
-import sys
 import time
 from dataclasses import replace
 
@@ -17,8 +16,7 @@ import torch
 from spacy_elmo.pretraining import checkpoint as checkpoints
 from spacy_elmo.pretraining.batches import make_epoch
 from spacy_elmo.pretraining.config import OptimizerConfig
-from spacy_elmo.pretraining.optimizer import Muon
-from spacy_elmo.pretraining.updater import Updater, step_if
+from spacy_elmo.pretraining.updater import Updater
 
 from .conftest import (
     change,
@@ -33,11 +31,11 @@ NEVER = {"eval_frequency": 0, "eval_minutes": 0, "checkpoint_frequency": 0, "che
 
 
 def last_state(output):
-    return checkpoints.read_state(checkpoints.find_last(output))
+    return checkpoints.load(checkpoints.find_last(output))
 
 
 def steps_of_checkpoints(output):
-    return [int(path.name[5:]) for path in checkpoints.all_checkpoints(output)]
+    return [checkpoints.get_step(path) for path in checkpoints.all_checkpoints(output)]
 
 
 def log(output):
@@ -118,19 +116,17 @@ def test_checkpoints_by_minutes(tmp_path, corpus, clock):
     assert steps_of_checkpoints(tmp_path / "both") == [0, 3, 4, 7, 8, 10]
 
 
-@pytest.mark.parametrize("is_terminal", [False, True])
-def test_lines_by_minutes(tmp_path, corpus, clock, capsys, monkeypatch, is_terminal):
-    """Where no progress bar is seen: after half a minute, and then every minute."""
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal, raising=False)
+def test_lines_by_minutes(tmp_path, corpus, clock, capsys):
+    """After half a minute, and then every minute."""
     config = run_config(corpus, max_steps=10, **NEVER)
     train(config, tmp_path / "run", after_update=at(range(100), lambda: clock(20)))
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
-    assert [line.split()[1] for line in lines] == ([] if is_terminal else ["2:", "5:", "8:"])
+    assert [line.split()[1] for line in lines] == ["2:", "5:", "8:"]
     for line in lines:
-        assert "loss" in line and "rate 0.02" in line and "clipped" in line and len(line) <= 80
+        assert "loss" in line and "rate 0.02" in line
     epoch = make_epoch(corpus.train, config.pretraining, 0, 0)
     sizes = [epoch.size(number)[0] for number in range(5)]
-    for line, part in zip(lines, (sizes[:2], sizes[2:5])):
+    for line, part in zip(lines, (sizes[:2], sizes)):
         assert line.endswith(f" {sum(part) / (20 * len(part)):,.0f} words/s")
 
 
@@ -150,7 +146,7 @@ def test_means_since_the_last_evaluation(tmp_path, corpus, monkeypatch, grad_cli
         return share, n_words
 
     monkeypatch.setattr(Updater, "update", update)
-    optimizer = replace(ADAMW, grad_clip=grad_clip, schedule="inverse_sqrt", warmup_steps=4)
+    optimizer = replace(ADAMW, grad_clip=grad_clip, warmup_steps=4)
     config = run_config(corpus, optimizer=optimizer, eval_frequency=8)
     for limit in (5, 11, 20):
         config = change(config, max_steps=limit)
@@ -159,7 +155,7 @@ def test_means_since_the_last_evaluation(tmp_path, corpus, monkeypatch, grad_cli
     for record in log(tmp_path / "run"):
         step = record["step"]
         assert record["loss"] == pytest.approx(numpy.mean(losses[start:step]), rel=1e-6)
-        assert record["learn_rate"] == pytest.approx(0.02 * min(step / 4, (4 / step) ** 0.5))
+        assert record["learn_rate"] == pytest.approx(0.02 * min(step / 4, 1))
         assert record["skipped"] == 0
         if grad_clip:
             was_clipped = [norm == pytest.approx(0.7, rel=1e-4) for norm in norms[start:step]]
@@ -225,42 +221,12 @@ def test_no_gradient_is_finite_any_more(tmp_path, corpus):
     with pytest.raises(ValueError) as error:
         train(config, tmp_path / "run", after_update=spoil_gradients(range(50, 1000)))
     message = str(error.value)
-    assert "step 150: for 101 steps, the gradient was NaN or infinite" in message
-    assert "step-00000120 is the last good checkpoint: continue from it with --resume" in message
+    assert "step 149: for 100 steps, the gradient was NaN or infinite" in message
+    assert "step-00000120.pt is the last good checkpoint: continue from it with --resume" in message
     assert "again" not in message
     lower = change(config, max_steps=130, optimizer=replace(ADAMW, learn_rate=0.002))
     trainer = train(lower, tmp_path / "run", resume=True)
     assert trainer.start.step == 120 and trainer.state.history[-1]["skipped"] == 71
-
-
-@pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_a_fused_optimizer_skips_without_a_look(name):
-    """As on a GPU: the same as on a CPU, where the condition is read."""
-
-    def run(fused):
-        generator = torch.Generator().manual_seed(0)
-        weights = [torch.nn.Parameter(torch.randn(6, 4, generator=generator)) for _ in range(3)]
-        if name == "adamw":
-            optimizer = torch.optim.AdamW(weights, lr=0.1, fused=fused)
-        else:
-            groups = [
-                {"params": weights[:1]},
-                {"params": weights[1:], "lr": 0.1, "weight_decay": 0.1, "momentum": 0.9},
-            ]
-            optimizer = Muon(groups, None, lr=0.1, fused=fused)
-        for step in range(8):
-            for weight in weights:
-                weight.grad = torch.randn(6, 4, generator=generator)
-            is_bad = step in (0, 3, 4)
-            if is_bad:
-                weights[2].grad[0] = torch.nan
-            before = [w.detach().clone() for w in weights]
-            step_if(torch.tensor(not is_bad), optimizer)
-            assert all(map(torch.equal, before, weights)) == is_bad
-        return weights
-
-    for plain, fused in zip(run(False), run(True)):
-        assert torch.allclose(plain, fused, atol=1e-6)
 
 
 # Other settings on resuming
@@ -275,26 +241,19 @@ def test_a_cool_down_of_a_constant_rate_is_that_of_one_run(tmp_path, corpus):
     cooled = train(run_config(corpus, optimizer=wsd), tmp_path / "run", resume=True)
     assert equal(weights(whole), weights(cooled))
     assert (
-        cooled.updater.schedule.total_steps == 20 and log(tmp_path / "run")[-1]["learn_rate"] == 0
+        cooled.updater.settings.optimizer.total_steps == 20
+        and log(tmp_path / "run")[-1]["learn_rate"] == 0
     )
-    changes = {
-        "pretraining.optimizer.schedule": ["constant", "wsd"],
-        "pretraining.optimizer.decay_steps": [0, 8],
-    }
-    expected = [{"step": 13, "changes": changes}]
-    assert last_state(tmp_path / "run")["progress"]["changes"] == expected
-    assert [r.get("changes") for r in log(tmp_path / "run")] == [None, None, expected]
 
 
 def test_settings_that_may_change(tmp_path, corpus, capsys):
-    """They hold from the next step on, and are recorded."""
+    """They hold from the next step on, and the first lines name them."""
     settings = {"learn_rate": 0.005, "grad_clip": 0.3, "weight_decay": 0.5}
     config = run_config(corpus, optimizer=ADAMW, accumulate_gradient=1)
 
     def set_settings(updater, step):
         if step == 10:
             optimizer = replace(ADAMW, **settings)
-            updater.schedule = optimizer
             updater.settings = replace(updater.settings, optimizer=optimizer)
             updater.optimizer.param_groups[0]["weight_decay"] = 0.5
 
@@ -305,55 +264,9 @@ def test_settings_that_may_change(tmp_path, corpus, capsys):
     again = train(other, tmp_path / "run", resume=True)
     assert equal(weights(whole), weights(again))
     output = " ".join(capsys.readouterr().out.split())
-    assert "resumed at step 10 with pretraining.optimizer.grad_clip: 1.0 -> 0.3; " in output
+    assert "resumed at step 10 with pretraining.max_steps: 10 -> 20; " in output
+    assert "pretraining.optimizer.grad_clip: 1.0 -> 0.3; " in output
     assert "pretraining.optimizer.learn_rate: 0.02 -> 0.005" in output
-    assert "the next step has the learning rate 0.005" in output
-    [record] = log(tmp_path / "run")[-1]["changes"]
-    assert record["step"] == 11 and record["changes"] == {
-        f"pretraining.optimizer.{name}": [getattr(ADAMW, name), value]
-        for name, value in settings.items()
-    }
-    # Once.
-    last = train(change(other, max_steps=30), tmp_path / "run", resume=True)
-    assert len(last.state.changes) == 1 and "changes" not in log(tmp_path / "run")[-1]
-
-
-@pytest.mark.parametrize("carry_state", [False, True])
-def test_another_batch_size_reads_what_is_left_of_the_epoch(tmp_path, corpus, carry_state):
-    """No sentence twice; of carried rows, sentences that are cut stay out."""
-    config = run_config(
-        corpus, max_steps=4, max_epochs=2, carry_state=carry_state, unroll_steps=5, **NEVER
-    )
-    read, real = [], Updater.update
-
-    def update(updater, epoch, numbers, step, states=None):
-        read.append([word for n in numbers for word in words_of(epoch.read(n))])
-        return real(updater, epoch, numbers, step, states)
-
-    def words_of(batch):
-        return [x for x in batch.targets[0].tolist() if x > 1]
-
-    sizes = [(100, 4), (160, 8), (60, 11), (60, 0)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Updater, "update", update)
-        for batch_words, limit in sizes:
-            other = change(config, batch_words=batch_words, max_steps=limit)
-            trainer = train(other, tmp_path / "run", resume=True)
-    state = trainer.state
-    assert state.epoch == 1 and state.parts == []
-    steps = {change["step"]: change["changes"] for change in state.changes}
-    assert steps == {5: {"pretraining.batch_words": [100, 160]},
-                     9: {"pretraining.batch_words": [160, 60]}}  # fmt: skip
-    total = len(corpus.train.ids)
-    assert sum(map(len, read)) == state.n_words
-    if carry_state:
-        assert 1.5 * total < state.n_words < 2 * total
-        return
-    assert state.n_words == 2 * total
-    # Both epochs read every word as often as the text has it.
-    ids = numpy.where(corpus.train.ids < len(corpus.words), corpus.train.ids, 2)
-    counts = numpy.bincount([word for words in read for word in words])
-    assert (counts == 2 * numpy.bincount(ids)).all()
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="needs POSIX signals")
@@ -383,8 +296,6 @@ def test_all_of_it_in_one_run(tmp_path, corpus, raise_signal):
     assert [record["skipped"] for record in records] == [0, 2, 0, 0, 0]
     rates = [record["learn_rate"] for record in records]
     assert rates == [0.01, 0.005, 0.005, pytest.approx(0.005 * (1 - (20 / 30) ** 0.5)), 0]
-    changed = [[x["step"] for x in record.get("changes", [])] for record in records]
-    assert changed == [[], [51], [], [71], []]
     assert records[-1]["average"] < 0.6 * records[-1]["unigram"]
 
 
@@ -399,27 +310,4 @@ def test_machines_without_a_shared_disk(tmp_path, corpus, capfd):
     assert steps_of_checkpoints(folders[0]) == [0, 4] and not steps_of_checkpoints(folders[1])
     # A fork server of earlier tests has their output.
     train_in_two_processes(config, folders, method="spawn", exitcode=1)
-    output = " ".join(capfd.readouterr().err.split())
-    assert "find different checkpoints (step-00000004 in one of them)" in output
-    assert "find different checkpoints (no checkpoint in one of them)" in output
-
-
-# A model-best that was removed
-
-
-def test_a_best_model_that_was_removed(tmp_path, corpus, capsys):
-    """It is written again if its weights are those of the checkpoint."""
-    config = run_config(corpus, max_steps=10)
-    trainer = train(config, tmp_path / "run", export=True)
-    assert trainer.state.best_step == 10
-    best = tmp_path / "run" / "model-best"
-    expected = (best / "meta.json").read_bytes()
-    best.rename(tmp_path / "best")
-    train(config, tmp_path / "run", resume=True, export=True)
-    assert (best / "meta.json").read_bytes() == expected
-    best.rename(tmp_path / "second")
-    worse = change(config, max_steps=20, optimizer=replace(ADAMW, learn_rate=5.0))
-    assert train(worse, tmp_path / "run", resume=True).state.best_step == 10
-    capsys.readouterr()
-    train(change(worse, max_steps=22), tmp_path / "run", resume=True)
-    assert "weights of the best step (10) are gone" in " ".join(capsys.readouterr().out.split())
+    assert "second/step-00000004.pt" in capfd.readouterr().err

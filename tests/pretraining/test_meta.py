@@ -4,7 +4,6 @@ tensors of another device, and where a GPU would be waited for, it raises an err
 from __future__ import annotations
 
 import importlib.util
-import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,13 +89,3 @@ def test_nothing_waits_for_the_device(folders, loss, characters, settings):
         assert loss_value.device.type == "meta" and loss_value.shape == ()
     # For the products of forward and backward passes only.
     assert len(tf32) == 4 and all(tf32) and not torch.backends.cuda.matmul.allow_tf32
-
-
-@needs_triton
-def test_kernels_of_a_step():
-    """On a GPU, the host has to launch each."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))
-        count = runpy.run_path(str(BENCHMARKS / "count.py"))
-    forward, backward = count["count_layer"]("triton")
-    assert forward <= 4 and backward <= 7

@@ -18,13 +18,11 @@ from .conftest import (
     CHARACTERS,
     SENTENCE_PER_LINE,
     WORDS,
-    change,
     new_model,
     run_config,
     train,
-    train_in_two_processes,
 )
-from .test_trainer import equal, final_weights, weights
+from .test_trainer import weights
 
 N_STEPS, N_WORDS = 20, 503
 
@@ -90,20 +88,3 @@ def test_equals_dense_updates(tmp_path, many_words, bilm, tied, accumulate_gradi
         assert not torch.equal(value, before[name]), name
     is_sparse = trainer.model.output.weight.grad.layout == torch.sparse_coo
     assert is_sparse != tied
-
-
-def test_resumed(tmp_path, many_words):
-    """Bit for bit."""
-    config = config_of(many_words)
-    whole = train(config, tmp_path / "whole")
-    for limit in (3, 11, N_STEPS):
-        trainer = train(change(config, max_steps=limit), tmp_path / "run", resume=True)
-    assert equal(weights(whole), weights(trainer))
-
-
-def test_two_processes(tmp_path, many_words):
-    config = config_of(many_words, accumulate_gradient=2)
-    train_in_two_processes(config, tmp_path / "two")
-    tensors = final_weights(tmp_path / "two")
-    for name, value in ordinary_training(config, many_words).items():
-        assert max_difference(tensors[name], value.detach()) < 1e-6, name

@@ -14,17 +14,15 @@ import numpy
 import pytest
 import spacy
 import torch
-from safetensors.torch import load_file
 
 import spacy_elmo
 from spacy_elmo.bilm.mixed_precision import usable_mixed_precision
 from spacy_elmo.formats import hdf5
 from spacy_elmo.inference import current_session
 from spacy_elmo.pretraining import checkpoint as checkpoints
-from spacy_elmo.pretraining.batches import ContiguousBatches, SentenceBatches, make_epoch, pack
+from spacy_elmo.pretraining.batches import ContiguousBatches, make_epoch, pack
 from spacy_elmo.pretraining.config import LossConfig, OptimizerConfig, read_config
 from spacy_elmo.pretraining.corpus import Sentences, open_corpus, prepare
-from spacy_elmo.pretraining.export import write_model
 from spacy_elmo.pretraining.head import head_folder, load_head, load_language_model
 from spacy_elmo.pretraining.init_model import build_model
 from spacy_elmo.pretraining.language_model import LanguageModel
@@ -72,7 +70,7 @@ def equal(first, second):
 
 
 def final_weights(output):
-    return load_file(checkpoints.all_checkpoints(output)[-1] / "model.safetensors")
+    return checkpoints.load(checkpoints.all_checkpoints(output)[-1])["model"]
 
 
 @pytest.mark.parametrize(
@@ -87,16 +85,6 @@ def test_it_learns(tmp_path, corpus, bilm, loss):
     # It predicts better than the word frequencies, in both directions.
     assert max(end["forward"], end["backward"]) < 0.6 * end["unigram"] < 0.6 * start["average"]
     assert end["unigram"] == pytest.approx(start["unigram"])
-
-
-def test_tied_weights(tmp_path, corpus):
-    config = run_config(corpus, WORDS, loss=LossConfig("full", tied=True))
-    trainer = train(config, tmp_path / "run")
-    names = {name for name, _ in trainer.model.named_parameters()}
-    assert "output.weight" not in names and "output.bias" in names
-    again = train(config, tmp_path / "run", resume=True)
-    assert equal(weights(trainer), weights(again))
-    assert again.model.output.weight is again.model.bilm.token_encoder.embedding.weight
 
 
 @both_inputs
@@ -119,111 +107,31 @@ def test_no_prediction_sees_its_word(corpus, bilm):
         assert same[1].tolist() == [i <= n - 1 - k for i in range(n + 1)]
 
 
-def test_the_same_activations_as_at_inference(corpus):
-    """Pretraining packs sentences without the last boundary, which changes nothing."""
+def test_an_evaluation_reads_a_random_sample(corpus):
+    """Not the beginning of the development text, which is in the order of its files."""
+    model, read = new_model(run_config(corpus), corpus).eval(), []
+    easy, hard = [["Anna", "."]] * 500, [["Otto"] * 4] * 500
+    for texts in (easy + hard, hard + easy):
+        text = Sentences.from_tokens(texts, corpus.words)
+        first, again = (perplexity(model, text, max_words=300) for _ in range(2))
+        assert first == again and 300 <= first["n_words"] < 304
+        read.append(first["n_sentences"])
+    # 150 sentences are all easy, and 75 all hard.
+    assert all(85 < count < 140 for count in read)
+
+
+def test_perplexity_with_carried_states(corpus):
+    """That of all sentences in a random order, one after the other, as one sequence."""
     model = new_model(run_config(corpus), corpus).eval()
-    texts = [line.split() for line in sentences(7)]
-    batch = pack(Sentences.from_tokens(texts, corpus.words), numpy.arange(7))
-    with torch.no_grad():
-        top = model.top(batch)
-    expected = torch.cat([layers[-1] for layers in current_session(model.bilm).embed(texts)])
-    is_boundary = numpy.isin(batch.types, ["<S>", "</S>"])
-    is_word = [torch.from_numpy(~is_boundary[inputs]) for inputs in batch.inputs]
-    for direction, layer in enumerate(expected.chunk(2, dim=1)):
-        activations = sorted(top[direction][is_word[direction]].tolist())
-        assert max_difference(activations, sorted(layer.tolist())) < 1e-5
-
-
-def test_perplexity_is_that_of_single_sentences(corpus):
-    model = new_model(run_config(corpus), corpus).eval()
-    together = perplexity(model, corpus.dev, batch_words=50)
-    sums, n = numpy.zeros(2), 0
-    for number in range(len(corpus.dev)):
-        batch = pack(corpus.dev, numpy.array([number]))
-        sums -= model.log_likelihood(batch).double().sum(1).numpy()
-        n += batch.n_targets
-    expected = numpy.exp([*(sums / n), sums.sum() / (2 * n)])
-    perplexities = [together["forward"], together["backward"], together["average"]]
-    assert perplexities == pytest.approx(expected, rel=1e-5)
-    assert together["n_words"] == len(corpus.dev.ids) and 0 < together["unknown"] < 0.5
-    few = perplexity(model, corpus.dev, max_words=30)
-    assert 30 <= few["n_words"] < 50
-
-
-@pytest.fixture(scope="module")
-def long_text(tmp_path_factory):
-    """A corpus whose held-out part is several rows of a stream."""
-    folder = tmp_path_factory.mktemp("long") / "corpus"
-    prepare(sentences(2000), folder, SENTENCE_PER_LINE, vocab_size=15, dev_fraction=0.4)
-    return open_corpus(folder)
-
-
-def log_likelihood_of_a_row(model, corpus, inputs, targets):
-    """One sequence from zero states to its end, read with the weights of each direction."""
-    vectors = model.bilm.token_encoder([corpus.dev.types[i] for i in inputs])
-    top = model.bilm.lstm(vectors.expand(2, -1, -1), [1] * len(inputs))[-1]
-    logits = torch.nn.functional.linear(top, model.output.weight, model.output.bias)
-    targets = torch.tensor([2 if i >= len(corpus.words) else i for i in targets])
-    return logits.log_softmax(-1).gather(2, targets.expand(2, -1)[..., None]).double().sum((1, 2))
-
-
-@pytest.mark.parametrize("max_words", [500, 0], ids=["one row", "several rows"])
-@torch.no_grad()
-def test_perplexity_with_carried_states(long_text, max_words):
-    """That of the sentences in a random order, one after the other, in rows of 1,000 predictions or
-    more."""
-    corpus = long_text
-    model = new_model(run_config(corpus), corpus)
-    sample = numpy.random.default_rng(0).permutation(len(corpus.dev))
-    streams = [([], []), ([], [])]
-    for number in sample:
-        end = corpus.dev.ends[number]
-        words = corpus.dev.ids[end - corpus.dev.lengths[number] : end].tolist()
-        for (inputs, targets), frame, order in zip(streams, ((0, 1), (1, 0)), (words, words[::-1])):
-            inputs += [frame[0], *order]
-            targets += [*order, frame[1]]
-        if max_words and sum(word > 1 for word in streams[0][0]) >= max_words:
-            break
-    n_rows = max(1, len(streams[0][0]) // 1000)
-    assert (n_rows == 1) == bool(max_words)
-    length = len(streams[0][0]) // n_rows
-    sums = numpy.zeros(2)
-    for direction, (inputs, targets) in enumerate(streams):
-        for row in range(n_rows):
-            cut = slice(row * length, (row + 1) * length)
-            both = log_likelihood_of_a_row(model, corpus, inputs[cut], targets[cut])
-            sums[direction] -= both[direction]
-    n = n_rows * length
-    expected = numpy.exp([*(sums / n), sums.sum() / (2 * n)])
-    settings = {"max_words": max_words, "carry_state": True}
+    order = numpy.random.default_rng(0).permutation(len(corpus.dev))
+    whole = ContiguousBatches(corpus.dev, order, 1, 10**6).read(0)
+    expected = numpy.exp(-model.log_likelihood(whole).double().mean(1).numpy())
     for batch_words in (70, 4096):
-        scores = perplexity(model, corpus.dev, batch_words=batch_words, **settings)
-        perplexities = [scores["forward"], scores["backward"], scores["average"]]
-        assert perplexities == pytest.approx(expected, rel=1e-5)
-        n_words = sum(word > 1 for word in streams[0][1])
-        assert n_words - n_rows < scores["n_words"] <= n_words
-    stateless = perplexity(model, corpus.dev, max_words=max_words)
+        scores = perplexity(model, corpus.dev, batch_words=batch_words, carry_state=True)
+        assert [scores["forward"], scores["backward"]] == pytest.approx(expected, rel=1e-5)
+        assert scores["n_words"] == len(corpus.dev.ids)
+    stateless = perplexity(model, corpus.dev)
     assert abs(stateless["average"] / scores["average"] - 1) > 1e-4
-
-
-def test_a_carried_training_is_evaluated_with_carried_states(tmp_path, corpus):
-    config = run_config(corpus, carry_state=True, unroll_steps=10, max_steps=3)
-    trainer = train(config, tmp_path / "run")
-    expected = evaluate(trainer.model, corpus, carry_state=True)
-    assert trainer.state.record["average"] == expected["average"]
-
-
-def test_accumulated_gradients(corpus):
-    """A step of two batches changes the weights as one step on both does."""
-    config = run_config(corpus, dropout=0.0, loss=LOSSES["full"])
-    plan = [numpy.arange(10), numpy.arange(10, 25)]
-    results = []
-    for batches in ([numpy.concatenate(plan)], plan):
-        updater = Updater(new_model(config, corpus), config.pretraining, 0)
-        updater.update(SentenceBatches(corpus.train, batches), range(len(batches)), 0)
-        results.append(weights(updater))
-    for name, value in results[0].items():
-        assert max_difference(value, results[1][name]) < 1e-5, name
 
 
 def test_carried_states(corpus):
@@ -270,17 +178,6 @@ def test_mixed_precision(corpus, bilm, carry_state, loss, with_bfloat16):
     (exact, exact_gradient), (rounded, gradient) = results
     assert 0 < max_difference(exact, rounded) < 0.03
     assert torch.cosine_similarity(exact_gradient, gradient, dim=0) > 0.99
-
-
-def test_mixed_precision_without_bfloat16(tmp_path, corpus, without_bfloat16):
-    """Emulated, it would be many times slower. The config stays, for other machines."""
-    config = run_config(corpus, max_steps=3)
-    expected = train(config, tmp_path / "float32")
-    mixed = change(config, mixed_precision=True)
-    with pytest.warns(UserWarning, match="mixed_precision.*float32"):
-        result = train(mixed, tmp_path / "mixed")
-    assert equal(weights(expected), weights(result))
-    assert result.config.pretraining.mixed_precision
 
 
 def test_mixed_precision_on_a_gpu_without_bfloat16(monkeypatch):
@@ -385,61 +282,38 @@ def test_two_processes_equal_one(tmp_path, corpus, loss, carry_state, optimizer)
     for name, value in weights(one).items():
         assert max_difference(tensors[name], value) < 1e-6, name
     [*_, last] = checkpoints.all_checkpoints(tmp_path / "two")
-    history = checkpoints.read_state(last)["progress"]["history"]
+    history = checkpoints.load(last)["progress"]["history"]
     assert [record["step"] for record in history] == [10, 20, 30]
     for first, second in zip(one.state.history, history):
         for name in ("forward", "backward", "unigram", "n_words", "unknown"):
             assert first[name] == pytest.approx(second[name], rel=1e-5), name
 
 
-def test_truncated_checkpoint(tmp_path, corpus):
-    """The one before is used, with a warning."""
+def test_damaged_checkpoints(tmp_path, corpus):
+    """The one before is used, with a warning, and is not removed for a damaged one."""
     config = run_config(corpus, max_steps=20)
     whole = train(config, tmp_path / "run")
-    [_, last] = checkpoints.all_checkpoints(tmp_path / "run")
-    path = last / "optimizer.safetensors"
-    path.write_bytes(path.read_bytes()[:-10])
-    with pytest.warns(UserWarning, match=r"step-00000020 cannot be used: optimizer.* is damaged"):
-        resumed = train(config, tmp_path / "run", resume=True)
-    assert resumed.start.step == 15
+    before, last = checkpoints.all_checkpoints(tmp_path / "run")
+    contents = bytearray(last.read_bytes())
+    contents[len(contents) // 2] ^= 1
+    for damaged in (contents, contents[:-10]):
+        last.write_bytes(damaged)
+        with pytest.warns(UserWarning, match=r"step-00000020.pt cannot be used: .*the one before"):
+            assert checkpoints.find_last(tmp_path / "run") == before
+    with pytest.warns(UserWarning):
+        resumed = train(
+            change(config, keep_checkpoints=1, max_steps=16), tmp_path / "run", resume=True
+        )
+    assert [path.name for path in checkpoints.all_checkpoints(tmp_path / "run")] == [
+        "step-00000016.pt"
+    ]
+    resumed = train(config, tmp_path / "run", resume=True)
+    assert resumed.start.step == 16
     assert equal(weights(whole), weights(resumed))
     for path in checkpoints.all_checkpoints(tmp_path / "run"):
-        (path / "checksums.json").unlink()
+        path.write_bytes(b"")
     with pytest.warns(UserWarning), pytest.raises(ValueError, match=r"no checkpoint in .* can be"):
         train(config, tmp_path / "run", resume=True)
-
-
-def test_damaged_checkpoints_do_not_replace_good_ones(tmp_path, corpus):
-    train(run_config(corpus, max_steps=10), tmp_path / "long")
-    short = {"keep_checkpoints": 1, "checkpoint_frequency": 100}
-    train(run_config(corpus, max_steps=7, **short), tmp_path / "run")
-    later = tmp_path / "run" / "step-00000010"
-    shutil.copytree(tmp_path / "long" / later.name, later)
-    (later / "model.safetensors").write_bytes(b"damaged")
-    with pytest.warns(UserWarning, match="step-00000010 cannot be used"):
-        train(run_config(corpus, max_steps=8, **short), tmp_path / "run", resume=True)
-    [last] = checkpoints.all_checkpoints(tmp_path / "run")
-    assert checkpoints.read_state(last)["progress"]["step"] == 8
-
-
-def test_hidden_folders_of_the_user_stay(tmp_path, corpus):
-    """Those of killed runs are removed."""
-    run = tmp_path / "run"
-    leftovers = {
-        ".step-00000004.0123456789ab.tmp",
-        ".model-best.0123456789ab.tmp", ".model-best.head.0123456789ab.tmp",
-        ".log.jsonl.0123456789ab.tmp",
-    }  # fmt: skip
-    own = {
-        ".model-mine", ".step-notes", ".model-best", ".model-last.backup-of-monday",
-        ".step-00000002.older", ".model-best.head.old", ".notes.tmp",
-    }  # fmt: skip
-    for name in leftovers | own:
-        (run / name).mkdir(parents=True)
-        (run / name / "file.txt").write_text("x")
-    train(run_config(corpus, max_steps=2), run)
-    assert {path.name for path in run.iterdir() if path.name.startswith(".")} == own
-    assert all((run / name / "file.txt").exists() for name in own)
 
 
 def stop_at(monkeypatch, batch):
@@ -469,7 +343,7 @@ def test_a_signal_during_an_evaluation(tmp_path, corpus, monkeypatch):
         trainer = train(config, tmp_path / "run", export=True)
     assert trainer.interrupted and trainer.state.step == 10 and trainer.state.history == []
     assert next(n_batches) == 3  # It read two batches.
-    assert checkpoints.read_state(tmp_path / "run" / "step-00000010")["progress"]["step"] == 10
+    assert checkpoints.load(tmp_path / "run" / "step-00000010.pt")["progress"]["step"] == 10
     again = train(config, tmp_path / "run", resume=True, export=True)
     assert not again.interrupted
     assert untimed(again.state.history) == untimed(whole.state.history)
@@ -487,11 +361,11 @@ def test_two_processes_stop_during_an_evaluation(tmp_path, corpus):
     train_in_two_processes(config, tmp_path / "whole")
     train_in_two_processes(config, tmp_path / "two", stops=1)
     [*_, last] = checkpoints.all_checkpoints(tmp_path / "two")
-    progress = checkpoints.read_state(last)["progress"]
+    progress = checkpoints.load(last)["progress"]
     assert progress["step"] == 10 and progress["history"] == []
     train_in_two_processes(config, tmp_path / "two")
     assert equal(*(final_weights(tmp_path / name) for name in ("whole", "two")))
-    states = [checkpoints.read_state(checkpoints.find_last(tmp_path / x)) for x in ("whole", "two")]
+    states = [checkpoints.load(checkpoints.find_last(tmp_path / x)) for x in ("whole", "two")]
     histories = [untimed(state["progress"]["history"]) for state in states]
     assert histories[0] == histories[1]
 
@@ -513,34 +387,7 @@ def test_resuming_at_a_limit_that_was_never_evaluated(tmp_path, corpus, limit):
         state = again.state
         assert [record["step"] for record in state.history] == [10] and state.best_step == 10
     for name in ("model-best", "model-last"):
-        folder = tmp_path / "run" / name
-        [expected] = current_session(again.model.bilm).embed([["Anna", "likes", "the", "river"]])
-        doc = spacy.load(folder)("Anna likes the river")
-        assert max_difference(doc._.elmo_layers, expected) < 1e-6
-        assert load_head(head_folder(folder)).words == corpus.words
-
-
-def test_a_kill_while_the_best_model_is_written(tmp_path, corpus, monkeypatch):
-    """A model-best beside another output layer is written again with it."""
-    config = run_config(corpus, max_steps=20)
-
-    def half(path, model, loss, corpus, record):
-        write_model(path, model, loss, corpus, record)
-        if record["step"] == 20:
-            shutil.rmtree(path)
-            shutil.copytree(tmp_path / "old", path)
-            raise KeyboardInterrupt
-        shutil.copytree(path, tmp_path / "old")
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("spacy_elmo.pretraining.trainer.write_model", half)
-        train(config, tmp_path / "run", export=True)
-    again = train(config, tmp_path / "run", resume=True, export=True)
-    folder = tmp_path / "run" / "model-best"
-    bilm = spacy.load(folder).get_pipe("elmo").bilm
-    model, _ = load_language_model(bilm, folder)
-    assert again.state.best_step == 20
-    assert equal(dict(model.named_parameters()), dict(again.model.named_parameters()))
+        assert load_head(head_folder(tmp_path / "run" / name)).words == corpus.words
 
 
 def test_the_log_is_that_of_the_checkpoint(tmp_path, corpus):
@@ -566,23 +413,17 @@ def test_an_infinite_perplexity(tmp_path, corpus):
                 for parameter in updater.model.output.parameters():
                     parameter.mul_(1e6)
 
-    def strict(text):
-        def refuse(constant):
-            raise AssertionError(f"{constant} is no JSON")
-
-        return json.loads(text, parse_constant=refuse)
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
 
     state = train(run_config(corpus), tmp_path / "run", export=True, after_update=diverge).state
     assert [record["average"] for record in state.history] == [None, None]
     assert state.best == float("inf") and state.best_step == 10
-    lines = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
-    assert [strict(line)["average"] for line in lines] == [None, None]
-    [*_, last] = checkpoints.all_checkpoints(tmp_path / "run")
-    assert strict((last / "state.json").read_text())["progress"]["best"] is None
-    for name in ("model-best", "model-last"):
-        meta = strict((tmp_path / "run" / name / "meta.json").read_text())
+    for path in (tmp_path / "run").glob("*/meta.json"):
+        meta = json.loads(path.read_text(), parse_constant=refuse)
         assert meta["performance"]["perplexity_average"] is None
-        spacy.load(tmp_path / "run" / name)
+    for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=refuse)
     again = train(run_config(corpus, max_steps=21), tmp_path / "run", resume=True)
     assert again.start.best == float("inf")
 
@@ -595,26 +436,6 @@ def test_patience_counts_no_evaluation_at_a_limit(tmp_path, corpus):
         config = run_config(corpus, max_steps=limit, **settings)
         state = train(config, tmp_path / "run", resume=True).state
     assert state.step == ended
-
-
-def test_full_disk(tmp_path, corpus, monkeypatch):
-    """A checkpoint that cannot be written costs no other."""
-    real, n_calls = checkpoints.save_tensors, 0
-
-    def fail(*args):
-        nonlocal n_calls
-        n_calls += 1
-        if n_calls > 3:
-            raise OSError(28, "No space left on device")
-        real(*args)
-
-    monkeypatch.setattr(checkpoints, "save_tensors", fail)
-    with pytest.raises(OSError, match="No space left"):
-        train(run_config(corpus, max_steps=10), tmp_path / "run")
-    [first] = checkpoints.all_checkpoints(tmp_path / "run")
-    assert first.name == "step-00000000"
-    assert checkpoints.find_last(tmp_path / "run") == first
-    assert [path.name for path in (tmp_path / "run").iterdir() if path.is_dir()] == [first.name]
 
 
 # Results
@@ -647,28 +468,10 @@ def test_starting_with_the_output_layer(tmp_path, corpus, loss):
     first = train(run_config(corpus, loss=loss), tmp_path / "first", export=True)
     start = start_from(run_config(corpus, None, loss=loss), tmp_path / "first/model-last")
     second, origin = build_model(start, corpus)
-    assert origin.endswith("model-last, and its output layer")
+    assert origin.endswith("model-last, and its output layer for 18 of 18 words")
     assert equal(weights(first), dict(second.named_parameters()))
     other = change(start, loss=LOSSES["full" if loss.name == "adaptive" else "adaptive"])
     assert build_model(other, corpus)[1].endswith("a new output layer")
-
-
-def test_the_output_layer_of_common_words(tmp_path, corpus):
-    first = train(run_config(corpus), tmp_path / "first", export=True)
-    lines = [line.replace("river", "lake") for line in sentences()]
-    prepare(lines, tmp_path / "corpus", SENTENCE_PER_LINE, vocab_size=15, dev_fraction=0.1)
-    other = open_corpus(tmp_path / "corpus")
-    second, origin = build_model(
-        start_from(run_config(other, None), tmp_path / "first" / "model-last"), other
-    )
-    assert "output layer for 17 of 18 words" in origin
-    old, new = corpus.words, other.words
-    for row, word in enumerate(new):
-        same = torch.equal(
-            second.output.weight[row],
-            first.model.output.weight[old.index(word) if word in old else 0],
-        )
-        assert same == (word in old)
 
 
 def test_an_adaptive_output_layer_of_common_words(tmp_path, corpus):
@@ -726,15 +529,12 @@ def test_schedules():
             rates_of_steps.append(optimizer.param_groups[0]["lr"])
         return rates_of_steps
 
-    for schedule in ("constant", "cosine", "inverse_sqrt", "wsd"):
+    for schedule in ("constant", "cosine", "wsd"):
         assert rates(schedule, [0, 4, 9]) == pytest.approx([0.2, 1.0, 2.0])
     assert rates("constant", [500]) == [2.0]
     assert rates("cosine", [59, 109, 500]) == pytest.approx([1.01, 0.02, 0.02])
-    assert rates("inverse_sqrt", [39]) == pytest.approx([1.0])
     # Constant, and then 1 - sqrt(x) over the last fifth: 22 steps, a quarter of which is 5.5.
     assert rates("wsd", [50, 87, 98, 109, 500]) == pytest.approx([2, 2, 2 - 2**0.5, 0, 0])
-    set_learn_rate(optimizer, OptimizerConfig(schedule="inverse_sqrt", learn_rate=2.0), 0)
-    assert optimizer.param_groups[0]["lr"] == 2.0
 
 
 def test_a_schedule_ends_with_the_training(tmp_path, corpus):
@@ -749,25 +549,11 @@ def test_a_schedule_ends_with_the_training(tmp_path, corpus):
     assert rate(trainer) == pytest.approx(0.01, abs=0.02)
     other = train(change(config, max_steps=steps // 2), tmp_path / "other")
     assert rate(other) == pytest.approx(0.01)
-    # What ended after half of it continues at the lowest rate, rather than up again.
-    longer = change(config, max_steps=steps // 2 + 2)
-    assert rate(train(longer, tmp_path / "other", resume=True)) == pytest.approx(0.01)
     with pytest.raises(ValueError, match=r"needs max_steps or max_epochs: max_minutes does not"):
         train(change(config, max_epochs=0, max_minutes=1.0), tmp_path / "endless")
-    # A checkpoint has the number of steps.
-    timed = change(config, max_steps=0, max_epochs=0, max_minutes=1e-9)
-    resumed = train(timed, tmp_path / "other", resume=True)
-    assert resumed.updater.schedule.total_steps == steps // 2
 
 
 # Bad input
-
-
-def test_an_output_with_a_run(tmp_path, corpus):
-    config = run_config(corpus, max_steps=1)
-    train(config, tmp_path / "run")
-    with pytest.raises(ValueError, match=r"holds a run already .* --resume"):
-        train(config, tmp_path / "run")
 
 
 @pytest.mark.parametrize("resume", [False, True])
@@ -775,8 +561,8 @@ def test_a_finished_run_without_its_checkpoints_is_kept(tmp_path, corpus, resume
     """A user may delete them to save space."""
     config, run = run_config(corpus, max_steps=1), tmp_path / "run"
     train(config, run, export=True)
-    shutil.rmtree(run / "step-00000001")
-    shutil.rmtree(run / "step-00000000", ignore_errors=True)
+    for path in checkpoints.all_checkpoints(run):
+        path.unlink()
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     with pytest.raises(ValueError, match="whose checkpoints were removed"):
         train(config, run, resume=resume)
@@ -800,6 +586,10 @@ def test_resuming_with_another_config(tmp_path, corpus):
     other = run_config(corpus, dropout=0.3, loss=LossConfig("full"), max_steps=7)
     with pytest.raises(ValueError, match=r"dropout: 0\.1 -> 0\.3; .*loss\.name: sampled -> full"):
         train(other, tmp_path / "run", resume=True)
+    prepare(sentences(seed=5), tmp_path / "c", SENTENCE_PER_LINE, dev_fraction=0.1)
+    other = run_config(open_corpus(tmp_path / "c"), max_steps=1)
+    with pytest.raises(ValueError, match="is not the corpus the run began with"):
+        train(other, tmp_path / "run", resume=True)
 
 
 @both_inputs
@@ -817,17 +607,6 @@ def test_resuming_without_the_model_to_begin_with(tmp_path, corpus, bilm):
     spacy.load(tmp_path / "run" / "model-last")
 
 
-def test_resuming_with_another_corpus(tmp_path, corpus):
-    train(run_config(corpus, max_steps=1), tmp_path / "run")
-    prepare(
-        sentences(seed=5), tmp_path / "c", SENTENCE_PER_LINE, vocab_size=15,
-        dev_fraction=0.1,
-    )  # fmt: skip
-    other = run_config(open_corpus(tmp_path / "c"), max_steps=1)
-    with pytest.raises(ValueError, match="is not the one the run began with"):
-        train(other, tmp_path / "run", resume=True)
-
-
 def spoil(step):
     """RETURNS (Callable): Makes a weight NaN after this step."""
 
@@ -842,36 +621,12 @@ def spoil(step):
 def test_weights_that_are_not_finite(tmp_path, corpus):
     """The checkpoint before it is kept, and holds good weights."""
     config = run_config(corpus, max_steps=20)
-    message = r"step 15: weights are NaN .* step-00000010 is the last good .* with --resume"
+    message = r"step 15: weights are NaN .* step-00000010.pt is the last good .* with --resume"
     with pytest.raises(ValueError, match=message):
         train(config, tmp_path / "run", after_update=spoil(12))
     last = checkpoints.find_last(tmp_path / "run")
-    assert checkpoints.read_state(last)["progress"]["step"] == 10
+    assert checkpoints.load(last)["progress"]["step"] == 10
     assert all(torch.isfinite(value).all() for value in final_weights(tmp_path / "run").values())
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        (
-            '[pretraining]\n[pretraining.loss]\nname = "x"',
-            "must be 'sampled', 'full' or 'adaptive'",
-        ),
-        ("[training]\n", "no setting 'training': did you mean 'pretraining'"),
-        ('[pretraining]\nloss = "full"', "pretraining.loss must be a section, found 'full'"),
-        ("[bilm]\nlstm = 4", "bilm.lstm must be a section, found 4"),
-        (
-            "[pretraining]\n[pretraining.optimizer]\n"
-            'schedule = "cosine"\nwarmup_steps = 30\ntotal_steps = 20',
-            r"warmup_steps \(30\) must be at most total_steps \(20\)",
-        ),
-        ("no section", "is wrong"),
-    ],
-)
-def test_bad_configs(tmp_path, text, message):
-    (tmp_path / "c.cfg").write_text(text)
-    with pytest.raises(ValueError, match=message):
-        read_config(tmp_path / "c.cfg")
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -914,15 +669,3 @@ def test_all_errors_of_a_config_are_reported_at_once(tmp_path):
         "pretraining.optimizer.name must be 'adagrad', 'adamw' or 'muon', found 'sgd'",
         "system.seed must be a whole number, found '0'",
     ]
-
-
-def test_words_of_another_vocabulary(tmp_path, corpus):
-    hdf5.write(new_model(run_config(corpus, WORDS), corpus).bilm, tmp_path / "words")
-    prepare(
-        sentences(), tmp_path / "c", SENTENCE_PER_LINE, vocab_size=5,
-        dev_fraction=0.1,
-    )  # fmt: skip
-    other = open_corpus(tmp_path / "c")
-    config = start_from(run_config(other, None), tmp_path / "words")
-    with pytest.raises(ValueError, match=r"the corpus has another vocabulary: .*vocab\.txt"):
-        build_model(config, other)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 import numpy
@@ -13,35 +14,23 @@ from torch.nn import functional as F
 from ...bilm.mixed_precision import product_dtype, product_rows
 from ...bilm.packing import to_device
 from ...kernels import Kernel
-from .softmax import cross_entropy, rows_per_chunk
+from .softmax import cross_entropy
 
 
 class AdaptiveSoftmax(nn.Module):
     """PyTorch's adaptive softmax.
 
-    n_words (int): Words that are predicted, by falling frequency.
-    width (int): P.
     cutoffs (Sequence[int]): The first word of each cluster; those beyond the vocabulary are left
-        out.
-    RAISES (ValueError): If no cutoff is within the vocabulary, or there are too many for the width:
-        each cluster has a quarter of the width of the one before.
-
-    The attribute `kernel` chooses what computes the loss; see `load_kernels`.
+        out. Each cluster has a quarter of the width of the one before.
     """
 
     def __init__(self, n_words: int, width: int, cutoffs: Sequence[int]) -> None:
         super().__init__()
         inside = [cutoff for cutoff in cutoffs if cutoff < n_words]
-        if not inside or inside != sorted(set(inside)) or inside[0] < 1:
+        if not inside or inside != sorted({*inside} - {0}) or width < 4 ** len(inside):
             raise ValueError(
-                f"pretraining.loss.cutoffs {list(cutoffs)} must rise, and the first must be within "
-                f"the vocabulary of {n_words} words: give others, or set pretraining.loss.name = "
-                '"full"'
-            )
-        if width < 4 ** len(inside):
-            raise ValueError(
-                f"pretraining.loss: the {len(inside)} cutoffs {inside} leave nothing of a "
-                f"projection_dim of {width} for the last cluster: give fewer"
+                f"pretraining.loss.cutoffs {list(cutoffs)} must rise from 1 or more within the "
+                f"vocabulary of {n_words} words, and each divides the width ({width}) by four"
             )
         self.n_words = n_words
         self.softmax = nn.AdaptiveLogSoftmaxWithLoss(width, n_words, inside, head_bias=True)
@@ -64,31 +53,20 @@ class AdaptiveSoftmax(nn.Module):
         other processes may expect; and logarithms are never in half precision."""
         (_, columns), *clusters = self._columns(targets.numpy())
         head, device = self.softmax.head, h.device
-        total = cross_entropy(
-            h, head.weight, head.bias, to_device(columns, device), kernel=self.kernel
-        )
+        loss = partial(cross_entropy, kernel=self.kernel)
+        total = loss(h, head.weight, head.bias, to_device(columns, device))
         for (rows, columns), tail in zip(clusters, self.softmax.tail):
             down, up = cast("Sequence[nn.Linear]", tail)
             n = len(rows)
             more = product_rows(n, device, product_dtype(h)) - n
             x = down(F.pad(h[to_device(rows, device)], (0, 0, 0, more)))[:n].to(h.dtype)
             bias = up.weight.new_zeros(len(up.weight))
-            total = total + cross_entropy(
-                x, up.weight, bias, to_device(columns, device), kernel=self.kernel
-            )
+            total = total + loss(x, up.weight, bias, to_device(columns, device))
         return total
 
     def log_likelihood(self, h: Tensor, targets: Tensor) -> Tensor:
         """See `Softmax.log_likelihood`."""
-        result = h.new_zeros(len(h))
-        layers = self.softmax.head, *self.softmax.tail
-        size = rows_per_chunk(h, self.n_words)
-        for layer, (rows, columns) in zip(layers, self._columns(targets.numpy())):
-            for start in range(0, len(rows), size):
-                chunk = slice(start, start + size)
-                place, target = (to_device(x[chunk], h.device) for x in (rows, columns))
-                result[place] -= F.cross_entropy(layer(h[place]), target, reduction="none")
-        return result
+        return self.softmax(h, to_device(targets.numpy(), h.device)).output
 
     def _columns(self, words: numpy.ndarray) -> list[tuple[numpy.ndarray, numpy.ndarray]]:
         """RETURNS (list): For the head and each cluster, the rows that have it in their product of

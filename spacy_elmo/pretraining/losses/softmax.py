@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import numpy
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from ...bilm.mixed_precision import autocast, operand, product_dtype
@@ -19,33 +18,22 @@ from ...parallel import run_side_by_side
 
 # Each thread has a gradient of the weights of its own: numbers of all of them together.
 _MAX_GRADIENTS = 64 << 20
-
 # Bounds the logits that exist at a time, in bytes: they should fit into the processor's cache.
 _LOGIT_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
 
-
-class Samples(NamedTuple):
-    """The words that a step estimates a normaliser from.
-
-    words (ndarray): Distinct words, rising.
-    n_tries (int): The number of draws, repeated words included.
-    """
-
-    words: numpy.ndarray
-    n_tries: int
+# Distinct words, rising, that a step estimates from, and the number of draws it took.
+Samples = tuple[numpy.ndarray, int]
 
 
 class Softmax(nn.Module):
     """A full softmax, whose training loss may be estimated from samples.
 
     n_words (int): Words that are predicted, by falling frequency.
-    width (int): P.
     n_samples (Optional[int]): Words drawn per step; None: the exact loss.
     weight (Optional[Parameter]): A weight to share with another module.
 
     Attributes: `kernel` chooses what computes the loss, see `load_kernels`; `sparse`, whether the
-    weight's gradient from samples is a sparse tensor of the rows that were read, if nothing else
-    reads the weight.
+    gradient of a weight that is not shared is a sparse tensor of the rows that were read.
     """
 
     def __init__(
@@ -69,31 +57,27 @@ class Softmax(nn.Module):
 
     @torch.no_grad()
     def start_from(self, log_probabilities: Tensor) -> None:
-        """Let a new layer begin with the words' frequencies, which it would learn first.
-
-        log_probabilities (Tensor): Shape (n_words,), in nats.
-        """
+        """Let a new layer begin with the words' frequencies, which it would learn first."""
         self.bias.copy_(log_probabilities)
 
     def draw(self, random: numpy.random.Generator) -> Optional[Samples]:
         """RETURNS (Optional[Samples]): The samples of one step, for both directions."""
         if self.n_samples is None:
             return None
-        return Samples(*draw_log_uniform(self.n_words, self.n_samples, random))
+        return draw_log_uniform(self.n_words, self.n_samples, random)
 
     def forward(self, h: Tensor, targets: Tensor, samples: Optional[Samples] = None) -> Tensor:
         """The loss that training minimises.
 
         h (Tensor): Shape (rows, P).
         targets (Tensor): The word of each row, shape (rows,), on the CPU.
-        samples (Optional[Samples]): The words to estimate from; None for all.
         RETURNS (Tensor): The sum over all rows. With samples this is a classification among the
             samples and the target: its minimum is that of the full loss, its value is lower.
         """
         targets = to_device(numpy.ascontiguousarray(targets.numpy(), numpy.int64), h.device)
         if samples is None:
             return cross_entropy(h, self.weight, self.bias, targets, kernel=self.kernel)
-        candidates = to_device(samples.words, h.device)
+        candidates, n_tries = to_device(samples[0], h.device), samples[1]
         # The column of the sample that is the row's target, or -1. Such an "accidental hit" is left
         # out of the row's samples.
         hit = torch.searchsorted(candidates, targets).clamp_max_(len(candidates) - 1)
@@ -102,11 +86,9 @@ class Softmax(nn.Module):
         # word's expected count, as in tf.nn.sampled_softmax_loss. Only then is the minimum of the
         # loss the true distribution (Jean et al. 2015, section 3; Bengio and Senécal 2008).
         log_counts, target_log_count = (
-            log_expected_counts(words, self.n_words, samples.n_tries)
-            for words in (candidates, targets)
+            log_expected_counts(words, self.n_words, n_tries) for words in (candidates, targets)
         )
-        # In one gather, which has one gradient. Unlike an index, `F.embedding` has a fast one where
-        # many rows are the same.
+        # One gather has one gradient; that of `F.embedding` is fast where many rows are the same.
         sparse = self.sparse and not self.tied
         parts, rows = (len(candidates), len(targets)), torch.cat((candidates, targets))
         weight, target_weight = F.embedding(rows, self.weight, sparse=sparse).split(parts)
@@ -138,59 +120,34 @@ def cross_entropy(
 ) -> Tensor:
     """Matrix products have the type of `torch.autocast`, if it is on; all else that of the weights.
 
-    h (Tensor): Shape (rows, P).
-    weight, bias (Tensor): Shapes (words, P) and (words,).
+    h, weight, bias (Tensor): Shapes (rows, P), (words, P) and (words,).
     targets (Tensor): The column of each row's target, shape (rows,).
     target_logit (Optional[Tensor]): The targets' logits, shape (rows,), if they are not among those
         of `weight`: then the columns `targets` (-1 for none) are left out.
-    kernel (str): See `load_kernels`.
     RETURNS (Tensor): The sum over all rows of `logsumexp - logit of the target`.
     """
-    dtype = product_dtype(h)
-    kernels = None
-    if h.device.type == "cpu":  # There are none for other devices.
+    dtype, kernels, n_parts = product_dtype(h), None, 1
+    if h.device.type == "cpu":  # There are no kernels for other devices.
         kernels = load_kernels(kernel, h.device, dtype, h.dtype)
+        n_parts = max(1, min(torch.get_num_threads(), _MAX_GRADIENTS // weight.numel()))
     with autocast(h.device, False):
-        return _CrossEntropy.apply(h, weight, bias, targets, target_logit, dtype, kernels)
-
-
-class _CrossEntropy(torch.autograd.Function):
-    """See `cross_entropy`. The gradient is computed in the forward pass, one chunk of rows at a
-    time, so that no matrix of all logits is kept."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        h: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        targets: Tensor,
-        target_logit: Optional[Tensor],
-        dtype: torch.dtype,
-        kernels: Any,
-    ) -> Tensor:
-        d_h = torch.empty_like(h)
-        n_parts = 1
-        if h.device.type == "cpu":
-            n_parts = max(1, min(torch.get_num_threads(), _MAX_GRADIENTS // weight.numel()))
-        rows = h, targets, target_logit, d_h
-        parts = zip(*([None] * n_parts if t is None else t.tensor_split(n_parts) for t in rows))
-        run = partial(_sum_rows, weight.to(dtype), bias, kernels)
-        sums = run_side_by_side([partial(run, *part) for part in parts], h.device)
-        total, d_weight, d_bias = (sum(terms[1:], terms[0]) for terms in list(zip(*sums))[:3])
-        d_target_logit = None
+        with torch.no_grad():
+            d_h = torch.empty_like(h)
+            rows = h, targets, target_logit, d_h
+            parts = zip(*([None] * n_parts if t is None else t.tensor_split(n_parts) for t in rows))
+            run = partial(_sum_rows, weight.to(dtype), bias, kernels)
+            sums = run_side_by_side([partial(run, *part) for part in parts], h.device)
+            total, d_weight, d_bias = (sum(terms[1:], terms[0]) for terms in list(zip(*sums))[:3])
+        pairs = [(h, d_h), (weight, d_weight), (bias, d_bias)]
         if target_logit is not None:
-            d_target_logit = torch.expm1(-torch.cat([losses for *_, losses in sums]))
-        ctx.save_for_backward(d_h, d_weight, d_bias, d_target_logit)
+            d_logit = torch.expm1(-torch.cat([losses for *_, losses in sums]))
+            pairs.append((target_logit, d_logit))
+        # Zero, with these gradients: they were computed by chunks, so that no matrix of all logits
+        # is kept.
+        for value, gradient in pairs:
+            product = (value * gradient).sum()
+            total = total + (product - product.detach())
         return total
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_total: Tensor) -> tuple[Optional[Tensor], ...]:
-        d_h, d_weight, d_bias, d_target_logit = (
-            None if gradient is None else gradient * d_total for gradient in ctx.saved_tensors
-        )
-        return d_h, d_weight, d_bias, None, d_target_logit, None, None
 
 
 @torch.no_grad()  # A setting of each thread.
@@ -203,8 +160,7 @@ def _sum_rows(
     target_logit: Optional[Tensor],
     d_h: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """RETURNS (tuple): The sum of the losses, the gradients of the weight and the bias, and the
-    loss of each row. `d_h` takes the gradient of the rows."""
+    # The sum of the losses, the gradients of weight and bias, each row's loss; `d_h` is written.
     losses, d_bias = h.new_empty(len(h)), torch.zeros_like(bias)
     d_weight: Any = None
     size = rows_per_chunk(h, len(low_weight))
@@ -250,13 +206,12 @@ def _softmax_gradient(
 
 def rows_per_chunk(h: Tensor, n_words: int) -> int:
     """RETURNS (int): How many rows of logits to compute at a time."""
-    limit = _LOGIT_BYTES.get(h.device.type, 1 << 30)
+    limit = _LOGIT_BYTES["cpu" if h.device.type == "cpu" else "cuda"]
     return max(1, limit // (n_words * h.element_size()))
 
 
 def log_expected_counts(words: Tensor, n_words: int, n_tries: int) -> Tensor:
-    """RETURNS (Tensor): Logarithms of the words' expected counts among the samples of
-    `draw_log_uniform`: log(1 - (1 - p)^n_tries), with the probability p of one draw."""
+    """RETURNS (Tensor): log(1 - (1 - p)^n_tries), with the probability p of one draw."""
     p = torch.log1p(1 / (words + 1)) / math.log(n_words + 1)
     return torch.log(-torch.expm1(n_tries * torch.log1p(-p)))
 
@@ -265,21 +220,13 @@ def draw_log_uniform(
     n_words: int, n_samples: int, random: numpy.random.Generator
 ) -> tuple[numpy.ndarray, int]:
     """Draw distinct words with probability `log(1 + 1 / (k + 1)) / log(n_words + 1)`, about Zipf's
-    law for words sorted by frequency (TensorFlow's log_uniform_candidate_sampler).
-
-    RETURNS (tuple): `n_samples` distinct words, rising, and the number of draws.
-    """
-    is_drawn = numpy.zeros(n_words, dtype=bool)
-    n_tries = n_seen = 0
+    law for words sorted by frequency (TensorFlow's log_uniform_candidate_sampler)."""
+    draws = numpy.zeros(0, numpy.int64)
     while True:
-        values = numpy.exp(random.random(2 * n_samples) * math.log(n_words + 1)) - 1
-        draws = numpy.minimum(values.astype(numpy.int64), n_words - 1)
-        _, first = numpy.unique(draws, return_index=True)
-        new = numpy.sort(first[~is_drawn[draws[first]]])
-        missing = n_samples - n_seen
-        if len(new) >= missing:
-            is_drawn[draws[new[:missing]]] = True
-            return numpy.flatnonzero(is_drawn), n_tries + int(new[missing - 1]) + 1
-        is_drawn[draws[new]] = True
-        n_seen += len(new)
-        n_tries += len(draws)
+        values = (
+            numpy.exp(random.random(max(2 * n_samples, len(draws))) * math.log(n_words + 1)) - 1
+        )
+        draws = numpy.append(draws, numpy.minimum(values.astype(numpy.int64), n_words - 1))
+        first = numpy.sort(numpy.unique(draws, return_index=True)[1])[:n_samples]
+        if len(first) == n_samples:
+            return numpy.sort(draws[first]), int(first[-1]) + 1
