@@ -37,14 +37,10 @@ def kill_repeatedly(
 ) -> subprocess.CompletedProcess[str]:
     """Start a command and kill it, again and again, and let the last one run to its end.
 
-    progress (Callable): What the command has written so far, as a number that grows with it, such
-        as bytes. It may fall when the command removes what an earlier run has left.
+    progress (Callable): What the command has written so far, as a number that grows.
     spread, delay: A kill waits until the progress has grown by a random number from 0 to `spread`,
         and then for `delay` seconds at most.
-    number (Signals): The signal. It goes to the process alone, not to its children.
     RETURNS (CompletedProcess): The last run, with its output.
-    RAISES (AssertionError): If a child outlives its parent, if the command ends too often before
-        it is killed, or if the last run fails.
     """
     choose = random.Random(seed)
     kills, too_late = 0, 0
@@ -86,11 +82,7 @@ def run_to_the_end(
 
 
 def wait_for_end(session: int) -> list[str]:
-    """Wait until all processes of a session have ended.
-
-    session (int): The id of the process that began the session.
-    RETURNS (list): What is still there after the grace period.
-    """
+    """RETURNS (list): Processes of a session that are still there after the grace period."""
     end = time.monotonic() + GRACE
     while (left := _members(session)) and time.monotonic() < end:
         time.sleep(0.05)

@@ -20,20 +20,15 @@ from ..tools.records import Reader
 from ..tools.texts import find_files, read_texts, total_size
 from .util import ENCODING, ERRORS, INPUT_HELP, TEXT, exit_on_error, lock_folder, warn_of_errors
 
-# More unknown words of a given vocabulary, or fewer words in all, call for a warning.
-_MAX_UNKNOWN, _MIN_WORDS = 0.5, 1_000_000
+_MAX_UNKNOWN, _MIN_WORDS = 0.5, 1_000_000  # More, or fewer, call for a warning.
 
 
 def prepare_cli(
     inputs: list[str] = typer.Argument(..., metavar="IN... OUT", help=f"{INPUT_HELP}; then OUT"),
     lang: str = typer.Option("en", "--lang", "-l", help="The language whose tokenizer is used"),
     whitespace: bool = typer.Option(False, "--whitespace", help="Tokens are separated by spaces"),
-    one_per_line: bool = typer.Option(
-        False, "--sentence-per-line", help="Every line is a sentence: do not split further"
-    ),
-    max_length: int = typer.Option(
-        200, "--max-length", min=1, help="Tokens per sentence; longer ones are cut"
-    ),
+    one_per_line: bool = typer.Option(False, "--sentence-per-line", help="Lines are sentences"),
+    max_length: int = typer.Option(200, "--max-length", min=1, help="Tokens per sentence, at most"),
     vocab: Optional[Path] = typer.Option(
         None, "--vocab", help="Words to predict, one per line, <S> </S> <UNK> first"
     ),
@@ -99,19 +94,19 @@ def prepare_files(
 
 
 def _report(out: Path, manifest: dict[str, Any], has_vocabulary: bool) -> None:
-    n_tokens, n_unknown = manifest["n_tokens"], manifest["n_unknown"]
-    fraction = n_unknown / n_tokens["train"]
+    n_words, n_unknown = manifest["n_tokens"]["train"], manifest["n_unknown"]
+    fraction = n_unknown / n_words
     msg.good(
-        f"{out}: {n_tokens['train']:,} words in {manifest['n_sentences']['train']:,} "
-        f"sentences, {n_tokens['dev']:,} words held out, {manifest['n_types']:,} types, "
+        f"{out}: {n_words:,} words in {manifest['n_sentences']['train']:,} sentences, "
+        f"{manifest['n_tokens']['dev']:,} words held out, {manifest['n_types']:,} types, "
         f"vocabulary of {manifest['n_vocabulary']:,} ({fraction:.2%} unknown)"
     )
     if has_vocabulary and fraction > _MAX_UNKNOWN:
         msg.warn(f"{fraction:.0%} of the words are not in --vocab: is it of this language?")
-    if n_tokens["train"] < _MIN_WORDS:
+    if n_words < _MIN_WORDS:
         msg.warn(
-            f"{n_tokens['train']:,} words are too few to learn much from: give a million or more, "
-            "or continue with weights that there are (--paths.init_from)"
+            f"{n_words:,} words are too few to learn much from: give a million or more, or "
+            "continue with weights that there are (--paths.init_from)"
         )
     if not n_unknown:
         msg.warn(

@@ -110,8 +110,7 @@ class ContiguousBatches:
         return self.n_rows * rank // world_size, self.n_rows * (rank + 1) // world_size
 
     def _locate(self, number: int, first: int, last: int) -> tuple[numpy.ndarray, numpy.ndarray]:
-        """RETURNS (tuple): For each prediction of some rows, time-major, the sentence of the stream
-        and the position in it."""
+        # For each prediction of some rows, time-major: the sentence of the stream, the position.
         start = number * self.unroll_steps
         steps = numpy.arange(start, min(start + self.unroll_steps, self.n_steps))
         places = (steps[:, None] + numpy.arange(first, last) * self.n_steps).ravel()

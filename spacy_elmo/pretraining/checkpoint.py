@@ -1,13 +1,12 @@
 """Checkpoints: files step-NUMBER.pt, complete or absent, each a dictionary.
 
-| key              | contents                                                   |
-|------------------|------------------------------------------------------------|
-| model            | the weights of the biLM and of the output layer, by name   |
-| optimizer        | the optimizer's state, by the name of the parameter        |
-| carried          | the LSTMs' states of all rows; empty without carry_state   |
-| progress         | `TrainState`: step, position in the data, history          |
-| config, corpus   | the settings, and the checksums of the corpus              |
-| bilm             | the architecture                                           |
+| key                  | contents                                                 |
+|----------------------|----------------------------------------------------------|
+| model                | the weights of the biLM and of the output layer          |
+| optimizer            | the optimizer's state, by the name of the parameter      |
+| carried              | the LSTMs' states of all rows; empty without carry_state |
+| progress             | `TrainState`: step, position in the data, history        |
+| config, bilm, corpus | the settings, the architecture, checksums of the corpus  |
 
 Random numbers need no state: those of a step depend only on the seed and the step.
 """

@@ -57,7 +57,8 @@ class OptimizerConfig:
     """The optimizer and its learning rates. The defaults are the paper's.
 
     name (str): "adagrad" (the paper's), which updates only the rows of a sampled softmax that a
-        step reads; "adamw"; or "muon": Muon (Jordan et al. 2024) for the matrices of LSTMs,
+        step reads; "adamw", whose moments and decay change every row in
+        every step; or "muon": Muon (Jordan et al. 2024) for the matrices of LSTMs,
         highways and projections, AdamW for the rest, which learns most from a word.
     learn_rate (float): The highest rate; with Muon, that of AdamW.
     muon_rate (float): The highest rate of Muon.
@@ -191,11 +192,8 @@ class RunConfig:
 
 
 def read_config(path: Path, overrides: Mapping[str, Any] = {}) -> RunConfig:
-    """Read a config file.
-
-    overrides (Mapping): Values by dotted name, as on spaCy's command line.
-    RAISES (ValueError): Naming every section, setting and value that is wrong.
-    """
+    """Read a config file; `overrides` are values by dotted name.
+    RAISES (ValueError): Naming every section, setting and value that is wrong."""
     try:
         config = Config().from_disk(path, overrides=dict(overrides))
     except Exception as error:  # confection's errors are of several kinds.

@@ -27,14 +27,7 @@ import numpy
 from ..bilm.token_encoder import SPECIAL_WORDS
 from ..files import atomic_folder, sha256
 from .tokenize import TokenizationConfig, tokenize
-from .vocabulary import (
-    BOS_ID,
-    EOS_ID,
-    UNK_ID,
-    order_types,
-    warn_if_unsegmented,
-    warn_if_unsorted,
-)  # fmt: skip
+from .vocabulary import BOS_ID, EOS_ID, UNK_ID, order_types, warn_of_types
 
 MANIFEST = "manifest.json"
 SPLITS = ("train", "dev")
@@ -163,8 +156,7 @@ def _number_types(folder: Path, words: list[str], *vocabulary: Any) -> dict[str,
             ids[:] = places[ids]
     counts = _count(folder, types)
     counts.tofile(folder / "counts.bin")
-    warn_if_unsorted(counts[len(SPECIAL_WORDS) : size])
-    warn_if_unsegmented(types, counts)
+    warn_of_types(types, counts, size)
     with (folder / "types.txt").open("w", encoding="utf8", errors="replace", newline="\n") as file:
         file.writelines(f"{word}\n" for word in types)
     n_unknown = int(counts[size:].sum())

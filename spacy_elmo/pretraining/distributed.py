@@ -27,10 +27,7 @@ def world_size() -> int:
 @contextlib.contextmanager
 def process_group(gpu: bool, gpu_id: int = 0) -> Iterator[str]:
     """Join the processes that torchrun started, if there are several: by NCCL, with one GPU each,
-    or by gloo.
-
-    YIELDS (str): "cuda:N", this process's GPU, which is made the current one, or "cpu".
-    """
+    or by gloo. YIELDS (str): "cuda:N", the GPU, which is made the current one, or "cpu"."""
     is_one = int(os.environ.get("WORLD_SIZE", 1)) == 1
     number = gpu_id if is_one else int(os.environ["LOCAL_RANK"])
     if gpu:

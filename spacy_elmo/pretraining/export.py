@@ -37,8 +37,7 @@ def write_model(
     if record is not None:
         names = ("forward", "backward", "average", "unigram")
         nlp.meta["performance"] = {f"perplexity_{key}": record[key] for key in names}
-    # Both are complete before either is renamed. After a kill between the renames, the evaluation
-    # is still pending in the checkpoint, and the resumed run writes both again.
+    # After a kill between the two renames, the resumed run makes the evaluation, and both, again.
     with atomic_folder(path) as folder, atomic_folder(head_folder(path)) as head:
         nlp.to_disk(folder)
         write_head(head, Head(corpus.words, loss, model.output.state_dict(), tokenization))

@@ -33,9 +33,7 @@ def build_model(config: RunConfig, corpus: Corpus) -> tuple[LanguageModel, str]:
     if architecture not in (None, bilm.config):
         raise ValueError(f"the [bilm] section differs from {source}: leave it out")
     if bilm.config.char_cnn is None and bilm.vocabulary != words:
-        raise ValueError(
-            f"the corpus has another vocabulary than {source}: prepare it with its vocab.txt"
-        )
+        raise ValueError(f"{source} has another vocabulary: prepare the corpus with its vocab.txt")
     model = _new_model(bilm, corpus, settings)
     head = find_head(find_source(source))
     output = "" if head is None else _load_matching_rows(head, model, settings.loss, words)
@@ -76,8 +74,7 @@ def _load_matching_rows(
 def _rows(
     tensors: Mapping[str, Tensor], loss: LossConfig, words: list[str]
 ) -> dict[str, Sequence[str | int]]:
-    """RETURNS (dict): What each row is for: a word, the number of a cluster, or a row of the
-    projection to a cluster's width."""
+    # What each row is for: a word, a cluster, or a row of the projection to a cluster's width.
     if "weight" in tensors:
         return dict.fromkeys(tensors, words)
     n_head, *ends = [*(cutoff for cutoff in loss.cutoffs if cutoff < len(words)), len(words)]

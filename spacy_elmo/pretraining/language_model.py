@@ -19,15 +19,12 @@ from .losses.softmax import Samples, Softmax
 
 
 class LanguageModel(nn.Module):
-    """Predicts the next word and the previous one (Peters et al. 2018, section 3.1).
-
-    n_words (int): Words that are predicted, special ones included.
-    """
+    """Predicts the next word and the previous one, out of `n_words`, special ones included (Peters
+    et al. 2018, section 3.1)."""
 
     def __init__(self, bilm: BiLM, n_words: int, loss: LossConfig, dropout: float = 0.1) -> None:
         super().__init__()
-        self.bilm = bilm
-        self.dropout = dropout
+        self.bilm, self.dropout = bilm, dropout
         encoder = bilm.token_encoder
         if loss.tied and (isinstance(encoder, CharCNN) or loss.name == "adaptive"):
             raise ValueError("pretraining.loss.tied needs word input, and no adaptive softmax")
@@ -52,8 +49,7 @@ class LanguageModel(nn.Module):
         samples (Optional[Samples]): What the output layer's `draw` returned.
         states (Optional[list]): The LSTMs' states, replaced in place; see `BiLSTM.forward`.
         """
-        # Both directions in one product.
-        targets = torch.from_numpy(batch.targets).flatten()
+        targets = torch.from_numpy(batch.targets).flatten()  # Both directions in one product.
         return self.output(self.top(batch, states).flatten(0, 1), targets, samples)
 
     @torch.no_grad()

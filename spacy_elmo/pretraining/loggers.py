@@ -32,8 +32,7 @@ def console_logger() -> Setup:
         nlp: Language, stdout: IO[str] = sys.stdout, stderr: IO[str] = sys.stderr
     ) -> tuple[Log, Callable[[], None]]:
         def row(cells: Sequence[str]) -> None:
-            line = "  ".join(cell.rjust(width) for cell, width in zip(cells, _WIDTHS))
-            print(line, file=stdout, flush=True)
+            print(*map(str.rjust, cells, _WIDTHS), sep="  ", file=stdout, flush=True)
 
         row(_HEADER)
         row(["-" * width for width in _WIDTHS])

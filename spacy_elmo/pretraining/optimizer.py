@@ -14,41 +14,29 @@ from .language_model import LanguageModel
 from .losses.softmax import Softmax
 
 
-class Muon(torch.optim.Optimizer):
-    """Muon (Jordan et al. 2024) for matrices and AdamW for all else. With bfloat16 products it is
-    `torch.optim.Muon`, bit for bit; without, the same iteration is made on the smaller Gram matrix,
-    which costs less.
-
-    groups (list[dict]): Parameter groups. Those of matrices have a "momentum" and a "rate".
-    dtype (Optional[torch.dtype]): Type of the products; None: that of the parameters.
-    settings: AdamW's.
-    """
-
-    def __init__(
-        self, groups: list[dict[str, Any]], dtype: Optional[torch.dtype], **settings: Any
-    ) -> None:
-        super().__init__(groups, {"momentum": None})
-        self.dtype = dtype
-        self.adamw = torch.optim.AdamW(
-            [group for group in self.param_groups if group["momentum"] is None], **settings
-        )
-        # The groups and the state are shared: rates are set, and checkpoints written, in one place.
-        self.adamw.state = self.state
+def build_muon(
+    groups: list[dict[str, Any]], dtype: Optional[torch.dtype] = None, **settings: Any
+) -> torch.optim.Optimizer:
+    """Muon (Jordan et al. 2024) for the groups that have a "momentum", and AdamW for all else. With
+    products of this type, bfloat16, it is `torch.optim.Muon`, bit for bit; without, the same
+    iteration is made on the smaller Gram matrix, which costs less."""
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        self.adamw.step()
-        for group in self.param_groups:
-            if (momentum := group["momentum"]) is None:
-                continue
+    def update_matrices(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        for group in (x for x in optimizer.param_groups if "momentum" in x):
             for matrix in (p for p in group["params"] if p.grad is not None):
-                gradient: Tensor = matrix.grad
-                mean = self.state[matrix].setdefault("momentum_buffer", torch.zeros_like(matrix))
-                mean.lerp_(gradient, 1 - momentum)
-                update = orthogonalize(gradient.lerp(mean, momentum), self.dtype)
+                state, momentum = optimizer.state[matrix], group["momentum"]
+                mean = state.setdefault("momentum_buffer", torch.zeros_like(matrix))
+                mean.lerp_(matrix.grad, 1 - momentum)
+                update = orthogonalize(matrix.grad.lerp(mean, momentum), dtype)
                 rows, columns = matrix.shape
                 matrix.mul_(1 - group["lr"] * group["weight_decay"])
                 matrix.add_(update, alpha=-group["lr"] * math.sqrt(max(1, rows / columns)))
+                matrix.grad = None  # AdamW leaves it alone.
+
+    optimizer = torch.optim.AdamW(groups, **settings)
+    optimizer.register_step_pre_hook(update_matrices)
+    return optimizer
 
 
 def orthogonalize(matrix: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
@@ -102,7 +90,7 @@ def build_optimizer(
         return torch.optim.AdamW(groups, **settings)
     matrices = {"params": parts["matrices"], **decay}
     groups.append({**matrices, "rate": config.muon_rate, "momentum": 0.95})
-    return Muon(groups, torch.bfloat16 if mixed_precision else None, **settings)
+    return build_muon(groups, torch.bfloat16 if mixed_precision else None, **settings)
 
 
 def set_learn_rate(optimizer: torch.optim.Optimizer, config: OptimizerConfig, step: int) -> None:

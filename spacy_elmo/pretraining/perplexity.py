@@ -38,13 +38,9 @@ def perplexity(
 
     max_words (int): Words of the random sample that is read, the same every time; 0 for all.
     carry_state (bool): Read the sentences in a random order, with the LSTMs' states carried over.
-    unigram (Optional[ndarray]): See `Corpus.unigram_log_probabilities`.
     should_stop (Callable): Called before every batch.
-    RETURNS (Optional[dict]): Perplexities, counts, and the fraction of "unknown" words; None if it
-        was stopped.
+    RETURNS (Optional[dict]): Perplexities, counts, and the share of "unknown" words; None: stopped.
     """
-    if not len(sentences):
-        raise ValueError("no sentence to evaluate on")
     chosen = _choose(sentences, max_words, carry_state)
     read = _carried_rows if carry_state else _whole_sentences
     was_training = model.training
@@ -61,12 +57,12 @@ def perplexity(
         model.train(was_training)
     total = sum_over_processes(torch.from_numpy(sums).to(model.bilm.device))
     *log_probabilities, n_unknown, n_words, n_targets = total.tolist()
-    forward, backward, of_unigram = (-value / n_targets for value in log_probabilities)
+    forward, backward, words = (-value / n_targets for value in log_probabilities)
+    means = {"forward": forward, "backward": backward, "average": (forward + backward) / 2}
+    means |= {} if unigram is None else {"unigram": words}
     return {
-        "forward": _exp(forward),
-        "backward": _exp(backward),
-        "average": _exp((forward + backward) / 2),
-        "unigram": None if unigram is None else _exp(of_unigram),
+        "unigram": None,
+        **{name: math.exp(x) if x < 700 else math.inf for name, x in means.items()},
         "n_words": int(n_words),
         "n_sentences": len(chosen),
         "unknown": n_unknown / n_words,
@@ -87,6 +83,8 @@ def _score(
 
 
 def _choose(sentences: Sentences, max_words: int, carry_state: bool) -> numpy.ndarray:
+    if not len(sentences):
+        raise ValueError("no sentence to evaluate on")
     if not max_words and not carry_state:
         return numpy.arange(len(sentences))
     # Not the beginning: a corpus is in the order of its files.
@@ -120,7 +118,3 @@ def _carried_rows(
     states = model.new_states(last - first)
     for number in range(len(epoch)):
         yield epoch.read(number, rank(), world_size()), states
-
-
-def _exp(value: float) -> float:
-    return math.exp(value) if value < 700 else math.inf

@@ -71,7 +71,7 @@ def pretrain(
 
 
 def _check_same_everywhere(config: RunConfig, corpus: Corpus, device: torch.device) -> None:
-    """RAISES (ValueError): In all processes, if one has other settings or another corpus."""
+    # An error in all processes, if one has other settings or another corpus.
     settings = [{**config.to_dict(), "paths": None}, corpus.manifest["sha256"]]
     number = float(zlib.crc32(json.dumps(settings, sort_keys=True).encode()))
     if any_rank(number != broadcast(number, device), device):

@@ -65,9 +65,8 @@ def tokenize(
                 first, future = pending.popleft()
                 yield from zip(first, future.result())
     except BrokenProcessPool as error:
-        raise ValueError(
-            "a process that tokenises has died, perhaps for want of memory: use fewer (--n-process)"
-        ) from error
+        why = "perhaps for want of memory: use fewer (--n-process)"
+        raise ValueError(f"a process that tokenises has died, {why}") from error
     finally:
         writer.close()  # Ends the workers, even within a chunk.
         pool.shutdown(cancel_futures=True)
@@ -88,9 +87,7 @@ def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _start_worker(reader: Connection) -> None:
-    """Let a process end when its parent closes the other end of a pipe, or dies."""
-
-    def end_with_parent() -> None:
+    def end_with_parent() -> None:  # Which closes the other end of a pipe, or dies.
         reader.poll(None)
         os._exit(1)
 
@@ -114,11 +111,8 @@ def _tokenize_chunk(settings: TokenizationConfig, texts: list[str]) -> Iterable[
 
 
 def _cut(sentences: Iterable[list[str]], max_length: int) -> list[list[str]]:
-    return [
-        sentence[start : start + max_length]
-        for sentence in sentences
-        for start in range(0, len(sentence), max_length)
-    ]
+    starts = ((x, start) for x in sentences for start in range(0, len(x), max_length))
+    return [sentence[start : start + max_length] for sentence, start in starts]
 
 
 def _split_sentences(nlp: Language, settings: TokenizationConfig, text: str) -> Iterator[list[str]]:
@@ -134,9 +128,7 @@ def make_pipeline(settings: TokenizationConfig) -> Language:
     try:
         nlp = spacy.blank(settings.lang)
     except ImportError as error:
-        raise ValueError(
-            f"cannot tokenise {settings.lang!r}: {error}. Give another language, or --whitespace"
-        ) from error
+        raise ValueError(f"cannot tokenise {settings.lang!r}: {error}. Give another") from error
     if not settings.one_per_line:
         nlp.add_pipe("sentencizer")
     nlp.max_length = 10**9

@@ -120,9 +120,6 @@ def count_steps(settings: PretrainingConfig, n_batches: int) -> int:
     by_epochs = settings.max_epochs * -(-n_batches // settings.accumulate_gradient)
     limits = [limit for limit in (settings.max_steps, by_epochs) if limit]
     if not limits and settings.optimizer.schedule in ENDING_SCHEDULES:
-        raise ValueError(
-            "pretraining.optimizer.total_steps = 0 needs max_steps or max_epochs: max_minutes does "
-            "not tell at which step the schedule ends"
-        )
+        raise ValueError("pretraining.optimizer.total_steps = 0 needs max_steps or max_epochs")
     # A training that is shorter than its warm-up ends within it.
     return max(min(limits), settings.optimizer.warmup_steps) if limits else 0

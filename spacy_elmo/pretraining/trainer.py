@@ -20,14 +20,7 @@ from . import checkpoint as checkpoints
 from .batches import ContiguousBatches, EpochBatches, make_epoch
 from .config import ENDING_SCHEDULES, RunConfig
 from .corpus import Corpus
-from .distributed import (
-    all_gather,
-    any_rank,
-    broadcast,
-    broadcast_weights,
-    rank,
-    world_size,
-)
+from .distributed import all_gather, any_rank, broadcast, broadcast_weights, rank, world_size
 from .export import write_model
 from .init_model import build_model
 from .loggers import Log
@@ -58,11 +51,9 @@ class Trainer:
         self.interrupted = self._signalled = self._stopping = False
         self._carried: list[LayerState] = []
         self._is_new = checkpoint is None
-        saved: dict[str, Any] = {}
-        changes: dict[str, tuple[Any, Any]] = {}
-        if checkpoint is not None:
-            saved = checkpoints.load(checkpoint)
-            changes = checkpoints.check_same_training(saved, config, corpus)
+        saved = {} if checkpoint is None else checkpoints.load(checkpoint)
+        changes = checkpoints.check_same_training(saved, config, corpus) if saved else {}
+        if saved:
             # The model that the training started from is not needed.
             paths = replace(config.paths, init_from=None)
             config = replace(config, paths=paths, bilm=BiLMConfig.from_options(saved["bilm"]))
@@ -152,10 +143,9 @@ class Trainer:
         """Print a line between evaluations, which may be far apart."""
         state, rate = self.state, self.updater.learn_rate
         loss = means(state.sums, rate)["loss"] or math.nan
-        speed = state.words_per_second(self.start)
+        speed = f"{state.words_per_second(self.start):,.0f} words/s"
         if rank() == 0:
-            text = f"step {state.step:,}: loss {loss:.3f}, rate {rate:.3g}, {speed:,.0f} words/s"
-            print(text, flush=True)
+            print(f"step {state.step:,}: loss {loss:.3f}, rate {rate:.3g}, {speed}", flush=True)
         self._line_at = state.seconds + 60
 
     def _remaining_steps(self) -> Iterator[tuple[EpochBatches, range, bool]]:
@@ -190,16 +180,16 @@ class Trainer:
 
     def _stopped(self, why: str) -> ValueError:
         last = checkpoints.checkpoint_path(self.output, self._saved_step).name
+        how = "continue from it with --resume and a lower learn_rate or grad_clip"
         return ValueError(
-            f"step {self.state.step}: {why}. {last} is the last good checkpoint: continue from it "
-            "with --resume and a lower learn_rate or grad_clip"
+            f"step {self.state.step}: {why}. {last} is the last good checkpoint: {how}"
         )
 
     def _ask_for_evaluation(self, at_limit: bool) -> None:
         """Begin the record of an evaluation, and new sums."""
         state = self.state
-        counts = {"step": state.step, "epoch": state.epoch, "words": state.n_words}
-        state.pending = {**counts, "seconds": round(state.seconds, 1), "at_limit": at_limit}
+        state.pending = {"step": state.step, "epoch": state.epoch, "words": state.n_words}
+        state.pending |= {"seconds": round(state.seconds, 1), "at_limit": at_limit}
         state.pending |= means(state.sums, self.updater.learn_rate)
         self.updater.sums.zero_()
         state.sums = self.updater.sums.tolist()
@@ -256,8 +246,8 @@ class Trainer:
         self._saved_at = self._now()
 
     def _write_model(self, name: str) -> None:
+        path, loss = self.output / f"model-{name}", self.settings.loss
         if rank() == 0:
-            path, loss = self.output / f"model-{name}", self.settings.loss
             write_model(path, self.model, loss, self.corpus, self.state.record)
 
     def _write_history(self) -> None:

@@ -20,8 +20,7 @@ BOS_ID, EOS_ID, UNK_ID = range(3)
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]"
 )
-# Words in these scripts have 2 to 5 characters on average; clauses have ten and more.
-_MAX_MEAN_LENGTH = 7
+_MAX_MEAN_LENGTH = 7  # Words in these scripts have 2 to 5 characters on average, clauses ten.
 _MIN_TYPES = 20  # Fewer are too few for a mean or a correlation.
 
 
@@ -60,8 +59,9 @@ def check_vocabulary(words: Sequence[str], name: str = "the vocabulary") -> None
         raise ValueError(f"{name} has {word!r} twice")
 
 
-def warn_if_unsegmented(types: Sequence[str], counts: numpy.ndarray) -> None:
-    """Warn if words of scripts without spaces are so long that they must be clauses."""
+def warn_of_types(types: Sequence[str], counts: numpy.ndarray, n_vocabulary: int) -> None:
+    """Warn if words of scripts without spaces are so long that they must be clauses; and if the
+    counts of a vocabulary hardly fall with the rank, as in an alphabetical one."""
     chosen = [i for i, word in enumerate(types) if counts[i] and _UNSPACED.search(word)]
     n_words = int(counts[chosen].sum())
     n_characters = sum(int(counts[i]) * len(types[i]) for i in chosen)
@@ -73,14 +73,10 @@ def warn_if_unsegmented(types: Sequence[str], counts: numpy.ndarray) -> None:
             "or split them and --whitespace",
             stacklevel=3,
         )
-
-
-def warn_if_unsorted(counts: numpy.ndarray) -> None:
-    """Warn if counts hardly fall with the rank, as in an alphabetical vocabulary."""
-    ranks = numpy.argsort(numpy.argsort(-counts[counts > 0], kind="stable"), kind="stable")
-    if len(ranks) < _MIN_TYPES:
-        return
-    if numpy.corrcoef(ranks, numpy.arange(len(ranks)))[0, 1] <= 0.2:
+    used = counts[len(SPECIAL_WORDS) : n_vocabulary]
+    ranks = numpy.argsort(numpy.argsort(-used[used > 0], kind="stable"), kind="stable")
+    is_enough = len(ranks) >= _MIN_TYPES
+    if is_enough and numpy.corrcoef(ranks, numpy.arange(len(ranks)))[0, 1] <= 0.2:
         warnings.warn(
             "the words of the vocabulary are not sorted by falling frequency, as a sampled or "
             "adaptive softmax requires: sort them",

@@ -74,21 +74,6 @@ def test_perplexity(run, monkeypatch):
     assert json.loads(succeed("perplexity", ".", run / "text.txt", "--json")) == scores
 
 
-def test_tables_and_bad_lines(run, tmp_path):
-    """The column of texts that is named has what the lines of another file have."""
-    lines = sentences()
-    rows = "".join(f'{i},"{line}"\n' for i, line in enumerate(lines))
-    (tmp_path / "a.csv").write_text(f"text,body\n{rows}1,2,3\n", encoding="utf8")
-    options = ["--vocab-size", "15", "--dev-fraction", "0.1", "--whitespace", "--sentence-per-line"]
-    command = ("prepare", tmp_path / "a.csv", tmp_path / "corpus", "--text", "body", *options)
-    assert f"row {len(lines) + 1} (line {len(lines) + 2}): has 3 fields" in fail(*command)
-    output = " ".join(succeed(*command, "--errors", "ignore").split())
-    assert "Of 1 bad line(s) or row(s), what cannot be read was left out" in output
-    for name in ("train.ids.bin", "dev.ids.bin", "types.txt"):
-        first, second = (folder / "corpus" / name for folder in (run, tmp_path))
-        assert first.read_bytes() == second.read_bytes()
-
-
 def test_perplexity_with_an_output_layer_from_elsewhere(run, tmp_path):
     text, model, head = run / "text.txt", run / "out" / "model-last", tmp_path / "layer"
     scores = json.loads(succeed("perplexity", model, text, "--json"))
@@ -227,9 +212,7 @@ def test_text_that_the_tokenizer_does_not_split(line, is_split, tmp_path):
     if is_split:
         succeed(*command)
         return
-    with pytest.warns(
-        UserWarning, match=r"\d words of a script without .* \d\d characters on .*zh"
-    ):
+    with pytest.warns(UserWarning, match=r"\d words of a script without .* \d\d characters .*zh"):
         succeed(*command)
 
 

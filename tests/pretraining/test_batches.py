@@ -7,12 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spacy_elmo.pretraining.batches import (
-    ContiguousBatches,
-    make_epoch,
-    pack,
-    plan_epoch,
-)
+from spacy_elmo.pretraining.batches import ContiguousBatches, make_epoch, pack, plan_epoch
 from spacy_elmo.pretraining.config import PretrainingConfig
 from spacy_elmo.pretraining.corpus import Sentences
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import shutil
 import warnings
 from collections import Counter
 
@@ -11,8 +12,9 @@ import spacy
 
 from spacy_elmo.pretraining.corpus import open_corpus, prepare
 from spacy_elmo.pretraining.tokenize import TokenizationConfig, make_pipeline, tokenize
+from spacy_elmo.tools.texts import find_files
 
-from .conftest import SENTENCE_PER_LINE, contents, sentences
+from .conftest import SENTENCE_PER_LINE, WORDS, contents, run_config, sentences, train
 
 
 def read(corpus, split):
@@ -57,20 +59,6 @@ def test_processes_do_not_matter(tmp_path, monkeypatch):
     assert corpora[0] == corpora[1]
 
 
-def test_spacy_tokenises_and_splits(tmp_path):
-    texts = [f"Don't go {i}. It's late!\tReally? Ich gehe." for i in range(20)]
-    prepare(texts, tmp_path / "c", TokenizationConfig(), dev_fraction=0.5)
-    corpus = open_corpus(tmp_path / "c")
-    nlp = spacy.blank("en")
-    nlp.add_pipe("sentencizer")
-    expected = {
-        " ".join(token.text for token in sentence if not token.is_space)
-        for text in texts
-        for sentence in nlp(text).sents
-    }
-    assert {*read(corpus, corpus.train), *read(corpus, corpus.dev)} == expected
-
-
 def test_vocabulary_of_the_tokenizer_is_bounded(monkeypatch):
     settings = TokenizationConfig("fr")
     strings = make_pipeline(settings).vocab.strings
@@ -93,16 +81,6 @@ def test_long_sentences_are_cut(tmp_path):
     corpus = open_corpus(tmp_path / "c")
     assert max(corpus.train.lengths.max(), corpus.dev.lengths.max()) == 4
     assert sum(corpus.manifest["n_tokens"].values()) == sum(range(1, 40))
-
-
-def test_given_vocabulary(tmp_path):
-    words = ["<S>", "</S>", "<UNK>", "money", "absent", "Anna"]
-    prepare(sentences(), tmp_path / "c", SENTENCE_PER_LINE, vocabulary=words, dev_fraction=0.1)
-    corpus = open_corpus(tmp_path / "c")
-    assert corpus.words == words
-    assert corpus.counts[4] == 0
-    texts = read(corpus, corpus.train) + read(corpus, corpus.dev)
-    assert Counter(texts) == Counter(sentences())
 
 
 def test_a_process_that_dies(monkeypatch):
@@ -160,14 +138,21 @@ def test_a_vocabulary_that_is_not_sorted_by_frequency(tmp_path):
     specials = ["<S>", "</S>", "<UNK>"]
     by_frequency = [f"w{i}" for i in range(30)]
     about = [by_frequency[i ^ 3] for i in range(28)]  # As that of another text is.
-    for number, words in enumerate((by_frequency, about, sorted(by_frequency), by_frequency[::-1])):
-        vocabulary = [*specials, *words]
+    for number, words in enumerate((by_frequency, about, by_frequency[::-1])):
+        settings = {"vocabulary": [*specials, *words], "dev_fraction": 0.3}
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            prepare(
-                lines, tmp_path / str(number), SENTENCE_PER_LINE, vocabulary=vocabulary,
-                dev_fraction=0.3,
-            )  # fmt: skip
-        messages = [str(warning.message) for warning in caught]
-        assert bool(messages) == (number == 3) or number == 2
-        assert all("not sorted by falling frequency" in message for message in messages)
+            prepare(lines, tmp_path / str(number), SENTENCE_PER_LINE, **settings)
+        assert [("not sorted" in str(x.message)) for x in caught] == [True] * (number == 2)
+
+
+def test_what_was_made_of_texts_is_not_read_as_text(tmp_path, corpus):
+    (tmp_path / "text.txt").write_text("A text .\n")
+    (tmp_path / "manifest.json").write_text("{}")  # A user's own makes no corpus.
+    shutil.copytree(corpus.folder, tmp_path / "corpus")
+    train(run_config(corpus, WORDS, max_steps=1), tmp_path / "run", export=True)
+    for argument in (tmp_path, tmp_path / "**" / "*.txt"):
+        skipped = []
+        found = find_files([argument], skipped.append)
+        assert [path.name for path in found if path.suffix == ".txt"] == ["text.txt"]
+        assert {"corpus", "run"} <= {path.name for path in skipped}

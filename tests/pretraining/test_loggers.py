@@ -6,14 +6,12 @@ import json
 from collections.abc import Callable
 
 import pytest
-import torch
 from spacy.util import registry
 
-from spacy_elmo.pretraining.checkpoint import checkpoint_path, load
 from spacy_elmo.pretraining.config import read_config
 from spacy_elmo.pretraining.loggers import resolve_logger
 
-from .conftest import change, run_config, train
+from .conftest import run_config, train
 
 
 def run(tmp_path, corpus, logger):
@@ -44,22 +42,6 @@ def test_what_loggers_get(tmp_path, corpus):
     assert info["seconds_left"] == 0
     lines = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [10, 20]
-
-
-@pytest.mark.parametrize("limit", [{"max_steps": 60}, {"max_epochs": 60}])
-def test_the_time_left_of_a_resumed_run(tmp_path, corpus, limit):
-    """The earlier run was on a machine that needed years for a step."""
-    config = change(run_config(corpus), patience=1)
-    step = train(config, tmp_path / "run").state.step
-    path = checkpoint_path(tmp_path / "run", step)
-    contents = load(path)
-    contents["progress"]["seconds"] = 1e9
-    torch.save(contents, path)
-    infos = []
-    config = change(config, **{"max_steps": 0, **limit})
-    train(config, tmp_path / "run", resume=True, on_evaluation=infos.append)
-    assert infos[0]["step"] > step and 0 < infos[0]["seconds_left"] < 1e6
-    assert infos[0]["words_per_second"] > 1e-3
 
 
 def test_a_logger_that_fails_costs_no_step(tmp_path, corpus):

@@ -18,12 +18,7 @@ from spacy_elmo.pretraining.batches import make_epoch
 from spacy_elmo.pretraining.config import OptimizerConfig
 from spacy_elmo.pretraining.updater import Updater
 
-from .conftest import (
-    change,
-    run_config,
-    train,
-    train_in_two_processes,
-)
+from .conftest import change, run_config, train, train_in_two_processes
 from .test_trainer import equal, weights
 
 ADAMW = OptimizerConfig("adamw", learn_rate=0.02, grad_clip=1.0)
@@ -108,12 +103,9 @@ def test_evaluations_by_minutes(tmp_path, corpus, clock):
 
 def test_checkpoints_by_minutes(tmp_path, corpus, clock):
     config = run_config(corpus, max_steps=10, keep_checkpoints=99)
-    config = change(config, **{**NEVER, "checkpoint_minutes": 1})
-    tick = at(range(100), lambda: clock(20))
-    train(config, tmp_path / "run", after_update=tick)
-    assert steps_of_checkpoints(tmp_path / "run") == [0, 3, 6, 9, 10]
-    train(change(config, checkpoint_frequency=4), tmp_path / "both", after_update=tick)
-    assert steps_of_checkpoints(tmp_path / "both") == [0, 3, 4, 7, 8, 10]
+    config = change(config, **{**NEVER, "checkpoint_minutes": 1, "checkpoint_frequency": 4})
+    train(config, tmp_path / "run", after_update=at(range(100), lambda: clock(20)))
+    assert steps_of_checkpoints(tmp_path / "run") == [0, 3, 4, 7, 8, 10]
 
 
 def test_lines_by_minutes(tmp_path, corpus, clock, capsys):

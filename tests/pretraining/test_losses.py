@@ -134,15 +134,6 @@ def test_the_minimum_is_the_true_distribution(n_samples, n_steps):
     assert learned[2:].sum() == pytest.approx(0.3, abs=0.1)
 
 
-@pytest.mark.parametrize("n_samples", [None, 12])
-def test_log_likelihood_is_exact(n_samples, pieces):
-    """Also of a softmax that was trained with samples."""
-    layer, (h, targets) = softmax(n_samples), problem()
-    likelihoods = layer.log_likelihood(h.detach(), targets)
-    logits = F.linear(h, layer.weight, layer.bias)
-    assert_equal([likelihoods], [logits.log_softmax(1)[torch.arange(ROWS), targets]])
-
-
 def test_adaptive_softmax(pieces):
     torch.manual_seed(1)
     layer = AdaptiveSoftmax(N_WORDS, WIDTH, (10, 30, 500)).double()

@@ -9,7 +9,7 @@ import torch
 
 from spacy_elmo.pretraining.batches import make_epoch
 from spacy_elmo.pretraining.config import LossConfig, OptimizerConfig, read_config
-from spacy_elmo.pretraining.optimizer import Muon
+from spacy_elmo.pretraining.optimizer import build_muon
 from spacy_elmo.pretraining.updater import Updater
 
 from ..conftest import max_difference
@@ -133,6 +133,6 @@ def test_muon_with_bfloat16_products_is_that_of_torch():
             {"params": matrices, "lr": 0.02, "weight_decay": 0.1, "momentum": 0.95},
             {"params": others, "weight_decay": 0.1},
         ]
-        return (Muon(groups, torch.bfloat16, lr=0.01, betas=(0.9, 0.98)),)
+        return (build_muon(groups, torch.bfloat16, lr=0.01, betas=(0.9, 0.98)),)
 
     assert all(torch.equal(a, b) for a, b in zip(train(ours), train(theirs)))

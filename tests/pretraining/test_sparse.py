@@ -14,14 +14,7 @@ from spacy_elmo.pretraining.config import LossConfig, OptimizerConfig
 from spacy_elmo.pretraining.corpus import open_corpus, prepare
 
 from ..conftest import max_difference
-from .conftest import (
-    CHARACTERS,
-    SENTENCE_PER_LINE,
-    WORDS,
-    new_model,
-    run_config,
-    train,
-)
+from .conftest import CHARACTERS, SENTENCE_PER_LINE, WORDS, new_model, run_config, train
 from .test_trainer import weights
 
 N_STEPS, N_WORDS = 20, 503

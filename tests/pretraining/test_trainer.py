@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import shutil
@@ -16,7 +15,6 @@ import spacy
 import torch
 
 import spacy_elmo
-from spacy_elmo.bilm.mixed_precision import usable_mixed_precision
 from spacy_elmo.formats import hdf5
 from spacy_elmo.inference import current_session
 from spacy_elmo.pretraining import checkpoint as checkpoints
@@ -134,21 +132,6 @@ def test_perplexity_with_carried_states(corpus):
     assert abs(stateless["average"] / scores["average"] - 1) > 1e-4
 
 
-def test_carried_states(corpus):
-    """Rows cut into batches give the losses of rows that are not cut."""
-    model = new_model(run_config(corpus, dropout=0.0, loss=LOSSES["full"]), corpus)
-    sums = []
-    for unroll_steps in (7, 10**6):
-        epoch = ContiguousBatches(corpus.train, numpy.arange(len(corpus.train)), 5, unroll_steps)
-        states, total = model.new_states(5), 0.0
-        for number in range(len(epoch)):
-            total += float(model(epoch.read(number), None, states).detach())
-        sums.append((len(epoch), total))
-    (several, first), (one, second) = sums
-    assert several > 10 and one == 1
-    assert first == pytest.approx(second, rel=1e-6)
-
-
 @both_inputs
 @both_ways
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
@@ -178,22 +161,6 @@ def test_mixed_precision(corpus, bilm, carry_state, loss, with_bfloat16):
     (exact, exact_gradient), (rounded, gradient) = results
     assert 0 < max_difference(exact, rounded) < 0.03
     assert torch.cosine_similarity(exact_gradient, gradient, dim=0) > 0.99
-
-
-def test_mixed_precision_on_a_gpu_without_bfloat16(monkeypatch):
-    """Such as a T4, whose emulation PyTorch counts unless it is asked not to."""
-    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    gpu = torch.device("cuda", 0)
-    for supported in (True, False):
-
-        def is_supported(including_emulation=True, supported=supported):
-            return including_emulation or supported
-
-        monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_supported)
-        warns = contextlib.nullcontext() if supported else pytest.warns(UserWarning, match="GPU")
-        with warns:
-            assert usable_mixed_precision(True, gpu) is supported
-        assert not usable_mixed_precision(False, gpu)
 
 
 # Resuming
@@ -462,18 +429,6 @@ def test_the_result_is_a_pipeline(tmp_path, corpus, bilm):
             assert scores["average"] == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_starting_with_the_output_layer(tmp_path, corpus, loss):
-    """From the pipeline of another run, with its vocabulary."""
-    first = train(run_config(corpus, loss=loss), tmp_path / "first", export=True)
-    start = start_from(run_config(corpus, None, loss=loss), tmp_path / "first/model-last")
-    second, origin = build_model(start, corpus)
-    assert origin.endswith("model-last, and its output layer for 18 of 18 words")
-    assert equal(weights(first), dict(second.named_parameters()))
-    other = change(start, loss=LOSSES["full" if loss.name == "adaptive" else "adaptive"])
-    assert build_model(other, corpus)[1].endswith("a new output layer")
-
-
 def test_an_adaptive_output_layer_of_common_words(tmp_path, corpus):
     """Words keep their weights where they are in the head, or in the same cluster, again; clusters
     keep theirs in the head, and their projections. Other weights are new."""
@@ -549,7 +504,7 @@ def test_a_schedule_ends_with_the_training(tmp_path, corpus):
     assert rate(trainer) == pytest.approx(0.01, abs=0.02)
     other = train(change(config, max_steps=steps // 2), tmp_path / "other")
     assert rate(other) == pytest.approx(0.01)
-    with pytest.raises(ValueError, match=r"needs max_steps or max_epochs: max_minutes does not"):
+    with pytest.raises(ValueError, match=r"needs max_steps or max_epochs"):
         train(change(config, max_epochs=0, max_minutes=1.0), tmp_path / "endless")
 
 
@@ -607,25 +562,17 @@ def test_resuming_without_the_model_to_begin_with(tmp_path, corpus, bilm):
     spacy.load(tmp_path / "run" / "model-last")
 
 
-def spoil(step):
-    """RETURNS (Callable): Makes a weight NaN after this step."""
-
-    def call(updater, number):
-        if number == step:
-            with torch.no_grad():
-                updater.model.output.bias[0] = float("nan")
-
-    return call
-
-
 def test_weights_that_are_not_finite(tmp_path, corpus):
     """The checkpoint before it is kept, and holds good weights."""
-    config = run_config(corpus, max_steps=20)
+
+    def spoil(updater, step):
+        if step == 12:
+            updater.model.output.bias.data[0] = float("nan")
+
     message = r"step 15: weights are NaN .* step-00000010.pt is the last good .* with --resume"
     with pytest.raises(ValueError, match=message):
-        train(config, tmp_path / "run", after_update=spoil(12))
-    last = checkpoints.find_last(tmp_path / "run")
-    assert checkpoints.load(last)["progress"]["step"] == 10
+        train(run_config(corpus), tmp_path / "run", after_update=spoil)
+    assert checkpoints.load(checkpoints.find_last(tmp_path / "run"))["progress"]["step"] == 10
     assert all(torch.isfinite(value).all() for value in final_weights(tmp_path / "run").values())
 
 

@@ -26,9 +26,8 @@ Samples = tuple[numpy.ndarray, int]
 
 
 class Softmax(nn.Module):
-    """A full softmax, whose training loss may be estimated from samples.
+    """A full softmax of words by falling frequency, whose training loss may be estimated.
 
-    n_words (int): Words that are predicted, by falling frequency.
     n_samples (Optional[int]): Words drawn per step; None: the exact loss.
     weight (Optional[Parameter]): A weight to share with another module.
 
@@ -223,9 +222,8 @@ def draw_log_uniform(
     law for words sorted by frequency (TensorFlow's log_uniform_candidate_sampler)."""
     draws = numpy.zeros(0, numpy.int64)
     while True:
-        values = (
-            numpy.exp(random.random(max(2 * n_samples, len(draws))) * math.log(n_words + 1)) - 1
-        )
+        uniform = random.random(max(2 * n_samples, len(draws)))
+        values = numpy.exp(uniform * math.log(n_words + 1)) - 1
         draws = numpy.append(draws, numpy.minimum(values.astype(numpy.int64), n_words - 1))
         first = numpy.sort(numpy.unique(draws, return_index=True)[1])[:n_samples]
         if len(first) == n_samples:
