@@ -519,7 +519,7 @@ def test_a_finished_run_without_its_checkpoints_is_kept(tmp_path, corpus, resume
     for path in checkpoints.all_checkpoints(run):
         path.unlink()
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    with pytest.raises(ValueError, match="whose checkpoints were removed"):
+    with pytest.raises(ValueError, match="holds a run already: give another folder"):
         train(config, run, resume=resume)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
