@@ -122,5 +122,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], limit: float) -> Tensor:
         gradients.append(gradient.values() if gradient.is_sparse else gradient)
     norm = nn.utils.get_total_norm(gradients)
     # As `nn.utils.clip_grad_norm_` does.
-    torch._foreach_mul_(gradients, (limit / (norm + 1e-6)).clamp(max=1.0))
+    factor = (limit / (norm + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor)
     return norm
