@@ -283,6 +283,9 @@ def current_session(bilm: BiLM, settings: Settings = Settings()) -> Session:
         for p in parameters
     ]
     version = bilm.n_invalidations, bilm.trained_mix, weights
+    last_version, _, sessions = _SESSIONS.get(bilm, (None, [], {}))
+    if last_version == version and (session := sessions.get(settings)) is not None:
+        return session
     with no_fork(), LOCK:
         last_version, _, sessions = _SESSIONS.get(bilm, (None, [], {}))
         if last_version != version:
