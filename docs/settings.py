@@ -18,7 +18,7 @@ from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
 from spacy_elmo.component import DEFAULT_CONFIG, Elmo
 from spacy_elmo.inference import Settings
 from spacy_elmo.pretraining import config
-from spacy_elmo.segmenters import Segmenter
+from spacy_elmo.segmenters import cut_doc
 
 OUT = Path(__file__).with_suffix(".md")
 # An entry of a docstring: its names, perhaps a type, and the text, with its further lines.
@@ -62,7 +62,7 @@ def kind_of(hint: Any) -> str:
 def section(title: str, thing: Any, defaults: Mapping[str, Any] = {}, hidden: str = "") -> str:
     """RETURNS (str): A heading and the table of the parameters of a function or a dataclass."""
     common = described(
-        Settings, Elmo, LSTMConfig, CharCNNConfig, ElmoListener, PretrainedBiLM, Segmenter
+        Settings, Elmo, LSTMConfig, CharCNNConfig, ElmoListener, PretrainedBiLM, cut_doc
     )
     texts, rows = described(thing), []
     for name, parameter in inspect.signature(thing).parameters.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,20 +12,11 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["Elmo", "EmbedColumns", "EmbedTokens", "__version__"]
+_MODULES = {"Elmo": "component", "EmbedColumns": "bulk.columns", "EmbedTokens": "tools.embedder"}
 
 
 def __getattr__(name: str) -> Any:
     # Lazily, so that `spacy_elmo.bilm` stays usable without importing spaCy.
-    if name == "Elmo":
-        from .component import Elmo
-
-        return Elmo
-    if name == "EmbedColumns":
-        from .bulk.columns import EmbedColumns
-
-        return EmbedColumns
-    if name == "EmbedTokens":
-        from .tools.embedder import EmbedTokens
-
-        return EmbedTokens
+    if name in _MODULES:
+        return getattr(import_module(f".{_MODULES[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

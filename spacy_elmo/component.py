@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Callable, Optional, Union
 
 from spacy.language import Language
@@ -15,11 +15,11 @@ from spacy.util import registry
 from thinc.api import Config, Model, Optimizer
 
 from . import processes  # noqa: F401 (ends the workers of `nlp.pipe`)
+from .bilm.validation import check_range
 from .layers.activation_cache import ActivationCache
 from .layers.batch_layers import BatchLayers
 from .layers.encoder import get_shim, set_bilm
 from .layers.mixes import Mix
-from .layers.not_serialized import LayerSettings
 from .layers.upstream import RunState, Upstream
 from .weights import load_bilm
 
@@ -67,24 +67,19 @@ def replace_listener_cfg(upstream: dict, listener: dict, *, frozen: bool) -> dic
     RAISES (ValueError): If the block is not one of ours.
     """
     name = str(listener.get("@architectures"))
-    if name.split(".")[0] != "spacy-elmo":
+    if not name.startswith("spacy-elmo."):
         raise ValueError(
             f"cannot replace a listener inside {name}: model.tok2vec must be "
             "spacy-elmo.ElmoListener.v1 or spacy-elmo.ElmoTok2Vec.v1"
         )
-    if frozen:
-        listener = {**listener, "grad_factor": 0.0}
-    return {**listener, "upstream": upstream}
+    factor = {"grad_factor": 0.0} if frozen else {}
+    return {**listener, **factor, "upstream": upstream}
 
 
-def replace_listener(
-    encoder: Model[list[Doc], BatchLayers],
-    listener: Model[list[Doc], BatchLayers],
-    upstream: Elmo,
-) -> Model[list[Doc], BatchLayers]:
+def replace_listener(encoder: Model, listener: Model, upstream: Elmo) -> Model:
     """What `nlp.replace_listeners` puts where the listener was: a copy of the upstream's model."""
     factor = 0.0 if upstream.frozen else listener.attrs["settings"].grad_factor
-    encoder.attrs["gradient"] = LayerSettings(factor=factor)
+    encoder.attrs["gradient"] = SimpleNamespace(factor=factor)
     return encoder
 
 
@@ -125,8 +120,7 @@ class Elmo(Upstream):
         optimizer: Optional[Optimizer],
         activation_cache: Optional[ActivationCache],
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"{name}: batch_size must be 1 or more, found {batch_size}")
+        check_range(f"{name}: batch_size", batch_size, 1)
         if any(node.param_names for node in mix.walk()):
             raise ValueError(
                 f"{name}: nothing would train a {mix.name} as the component's own mix: choose "
@@ -152,7 +146,6 @@ class Elmo(Upstream):
         self.activation_cache = None if shim.settings.stateful else activation_cache
         self.listener_map = {}
         self._run = RunState()
-        self._run.pipeline = weakref.ref(nlp)
         model.attrs["replace_listener"] = replace_listener
         model.attrs["replace_listener_cfg"] = partial(replace_listener_cfg, frozen=frozen)
         # Saved with the component. All settings are in the config, which nothing may override.
@@ -172,9 +165,8 @@ class Elmo(Upstream):
             return super().from_disk(path, exclude=exclude)
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
             reason = error if isinstance(error, ValueError) else repr(error)
-            raise ValueError(
-                f"cannot load the component {self.name!r} from {path}: {reason}"
-            ) from error
+            text = f"cannot load the component {self.name!r} from {path}: {reason}"
+            raise ValueError(text) from error
 
     def initialize(
         self,
@@ -183,20 +175,19 @@ class Elmo(Upstream):
         nlp: Optional[Language] = None,
         weights: Optional[str] = None,
     ) -> None:
-        """Begin a training: read the weights, if they are not there yet, or undo the training that
-        they have had since they were read (by this component, `load_weights` or a saved pipeline).
+        """Begin a training: read the weights, or undo the training that they have had since then
+        (by this component, `load_weights` or a saved pipeline).
 
         weights (Optional[str]): From `[initialize.components.elmo]`; overrides the weights that the
             `model` block names.
         RAISES (ValueError): If there are no weights.
         """
         if nlp is not None:
-            self._run.pipeline = weakref.ref(nlp)
             # The moments and the schedules of the last training end with it.
             config = nlp.config.interpolate()["components"].get(self.name, {})
             if config.get("optimizer") is not None:
                 self.optimizer = registry.resolve({"_": config["optimizer"]})["_"]
-        self._run.end_training()
+        self._run = RunState()
         if weights is not None:
             self.load_weights(weights)
         self.model.initialize()

@@ -7,7 +7,6 @@
 | token._.elmo      | (width,), the token's row                              | getter            |
 | span._.elmo       | (width,), mean over the tokens that are not whitespace | getter            |
 | doc._.elmo        | the same for the whole doc                             | getter            |
-| doc._.elmo_sources| the origin of these arrays; for this module only       | yes               |
 
 All are None on a doc that no "elmo" component has processed. The width is 2P, except when the
 component's mix has another width (all layers concatenated). Arrays are those of the component's
@@ -16,13 +15,13 @@ ops: on a GPU CuPy's, which take up GPU memory for as long as the doc keeps them
 With several "elmo" components, the last one that ran gives the arrays. Listeners find the layers of
 each. Setting `doc._.elmo_layers` replaces them all, so that None frees them.
 
-Beside each array, the doc keeps the words of its rows, to refuse it if the doc was retokenised.
-Beside layers, it also keeps the name of the component and the checksum of its weights.
+Each array is stored in a dict: "array"; "words", the hashes (ORTH) of its rows, to refuse it if the
+doc was retokenised; and for layers "component" and "checksum", the name of the component and the
+checksum of its weights, which are None if the user has set them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Callable, Optional, Union, cast
 
 import numpy
@@ -33,64 +32,44 @@ from thinc.types import Floats1d, Floats2d, Floats3d
 
 # Keys of a doc's user data. spaCy leaves out keys of this form where only a part of the doc is
 # copied (`Span.as_doc`), which is right for arrays of the whole doc.
-_LAYERS = ("._.", "elmo_layers", None, None)
+_LAYERS = ("._.", "elmo_layers", None, None)  # A list, with the last component's first.
 _TOKENS = ("._.", "elmo_tokens", None, None)
-# A dict: "tokens" are the words of `elmo_tokens`; "layers" is the origin of `elmo_layers`, a dict
-# of "component", "checksum" and "words"; "others" is a list of such dicts for the layers of the
-# components that ran before, each with its "array". Words are hashes (ORTH).
-_SOURCES = ("._.", "elmo_sources", None, None)
 
 
 def token_vector(token: Token) -> Optional[Floats1d]:
     """RETURNS (Optional[Floats1d]): The token's row of `doc._.elmo_tokens`."""
     doc = token.doc
-    data: dict[Any, Any] = doc.user_data
-    vectors = data.get(_TOKENS)
-    if vectors is None:
+    stored = _get(doc, _TOKENS)
+    if stored is None:
         return None
+    vectors = stored["array"]
     # Only the token's own word is compared: the time for all tokens must not be quadratic.
-    if len(vectors) != len(doc) or data[_SOURCES]["tokens"][token.i] != token.orth:
-        raise _retokenised(doc, len(vectors))
+    _check(doc, len(vectors), stored["words"][token.i : token.i + 1], [token.orth])
     return vectors[token.i]
 
 
 def mean_vector(span: Union[Doc, Span]) -> Optional[Floats1d]:
     """RETURNS (Optional[Floats1d]): The mean over a doc or span; zeros if it is all whitespace."""
     doc, start = (span, 0) if isinstance(span, Doc) else (span.doc, span.start)
-    data: dict[Any, Any] = doc.user_data
-    vectors = data.get(_TOKENS)
-    if vectors is None:
+    stored = _get(doc, _TOKENS)
+    if stored is None:
         return None
     # `Span.to_array` is not in spaCy's type stubs. It reads only the tokens of the span.
     values = cast(Any, span).to_array([ORTH, IS_SPACE])
     tokens = slice(start, start + len(values))
-    words = data[_SOURCES]["tokens"][tokens]
-    if len(vectors) != len(doc) or not numpy.array_equal(words, values[:, 0]):
-        raise _retokenised(doc, len(vectors))
+    vectors = stored["array"]
+    _check(doc, len(vectors), stored["words"][tokens], values[:, 0])
     # Whitespace tokens have zero vectors: they add nothing to the sum.
     n_words = int((values[:, 1] == 0).sum())
     return vectors[tokens].sum(axis=0) / max(n_words, 1)
 
 
-def set_tokens(doc: Doc, vectors: Optional[Floats2d]) -> None:
-    """Set `doc._.elmo_tokens`."""
-    data: dict[Any, Any] = doc.user_data
-    words = None if vectors is None else doc.to_array(ORTH)
-    data[_TOKENS] = vectors
-    data[_SOURCES] = {**data.get(_SOURCES, {}), "tokens": words}
-
-
-def set_layers(doc: Doc, layers: Optional[Floats3d]) -> None:
-    """Set `doc._.elmo_layers`, and remove the layers of all components."""
-    data: dict[Any, Any] = doc.user_data
-    origin = {"component": None, "checksum": None, "words": doc.to_array(ORTH)}
-    data[_LAYERS] = layers
-    layers_origin = None if layers is None else origin
-    data[_SOURCES] = {**data.get(_SOURCES, {}), "layers": layers_origin, "others": []}
-
-
 def write(
-    doc: Doc, component: str, checksum: str, layers: Optional[Floats3d], tokens: Optional[Floats2d]
+    doc: Doc,
+    component: Optional[str],
+    checksum: Optional[str],
+    layers: Optional[Floats3d],
+    tokens: Optional[Floats2d],
 ) -> None:
     """Write what a component computed to the doc, in place of what it wrote before. The layers of
     other components are kept for listeners.
@@ -98,13 +77,12 @@ def write(
     component, checksum (str): The name of the component, and the checksum of its weights.
     layers, tokens: `doc._.elmo_layers` and `doc._.elmo_tokens`.
     """
-    data: dict[Any, Any] = doc.user_data
     words = doc.to_array(ORTH)
-    others = [one for one in _stored_layers(doc) if one["component"] not in (None, component)]
-    origin = {"component": component, "checksum": checksum, "words": words}
-    data[_LAYERS], data[_TOKENS] = layers, tokens
-    layers_origin = None if layers is None else origin
-    data[_SOURCES] = {"tokens": words, "layers": layers_origin, "others": others}
+    own = {"component": component, "checksum": checksum, "words": words, "array": layers}
+    others = [one for one in _get(doc, _LAYERS) or () if one["component"] not in (None, component)]
+    data = cast(dict, doc.user_data)
+    data[_LAYERS] = [own, *others]
+    data[_TOKENS] = {"words": words, "array": tokens}
 
 
 def get_layers(
@@ -119,35 +97,29 @@ def get_layers(
     RAISES (ValueError): If the doc was retokenised since.
     """
     matches = []
-    for one in _stored_layers(doc):
-        if checksum is not None and one["checksum"] is not None:
-            matches += [one] if one["checksum"] == checksum else []
-        elif component == "*" or one["component"] in (component, None):
+    for one in _get(doc, _LAYERS) or ():
+        is_known = checksum is not None and one["checksum"] is not None
+        by_name = component == "*" or one["component"] in (component, None)
+        if one["array"] is not None and (one["checksum"] == checksum if is_known else by_name):
             matches.append(one)
     if not matches:
         return None
     found = min(matches, key=lambda one: one["component"] != component)
-    array, words = found["array"], found["words"]
-    if array.shape[1] != len(doc) or not numpy.array_equal(words, doc.to_array(ORTH)):
-        raise _retokenised(doc, array.shape[1])
-    return array
+    _check(doc, found["array"].shape[1], found["words"], doc.to_array(ORTH))
+    return found["array"]
 
 
-def _stored_layers(doc: Doc) -> Iterator[dict[str, Any]]:
-    """YIELDS (dict): All layers on the doc, those of the last component first: "array", "words",
-    and "component" and "checksum", which are None if the user has set the layers."""
-    data: dict[Any, Any] = doc.user_data
-    sources = data.get(_SOURCES, {})
-    if sources.get("layers") is not None:
-        yield {**sources["layers"], "array": data[_LAYERS]}
-    yield from sources.get("others", ())
+def _get(doc: Doc, key: tuple) -> Any:
+    return cast(dict, doc.user_data).get(key)
 
 
-def _retokenised(doc: Doc, n_vectors: int) -> ValueError:
-    return ValueError(
-        f"the doc has {len(doc)} tokens, but ELMo vectors of {n_vectors} other ones: it was "
-        "retokenised after the elmo component, which must come later in the pipeline"
-    )
+def _check(doc: Doc, n_vectors: int, words: Any, present: Any) -> None:
+    """Compare the words of some rows with the present ones."""
+    if n_vectors != len(doc) or not numpy.array_equal(words, present):
+        raise ValueError(
+            f"the doc has {len(doc)} tokens, but ELMo vectors of {n_vectors} other ones: it was "
+            "retokenised after the elmo component, which must come later in the pipeline"
+        )
 
 
 def install_vectors(doc: Doc) -> None:
@@ -186,32 +158,40 @@ def _has_vector(obj: Union[Doc, Span, Token]) -> bool:
 
 def _similarity(obj: Union[Doc, Span, Token], other: Any) -> float:
     # Docs that were stored have theirs in main memory.
-    first, second = to_numpy(obj.vector), to_numpy(other.vector)
-    if first.shape != second.shape:
-        raise ValueError(
-            f"an ELMo vector of {len(first)} numbers cannot be compared with one of "
-            f"{len(second)}: the other text needs vectors of the same elmo component"
-        )
+    product = float(to_numpy(obj.vector) @ to_numpy(other.vector))
     norms = float(obj.vector_norm) * float(other.vector_norm)
-    cosine = float((first * second).sum()) / norms if norms else 0.0
+    cosine = product / norms if norms else 0.0
     return min(max(cosine, -1.0), 1.0)  # Rounding can exceed 1, which `math.acos` refuses.
 
 
 # Spawned workers get the attributes as a pickle, which has no lambdas.
 def _get_layers(doc: Doc) -> Optional[Floats3d]:
-    return cast(dict, doc.user_data).get(_LAYERS)
+    stored = _get(doc, _LAYERS)
+    return stored[0]["array"] if stored else None
 
 
 def _get_tokens(doc: Doc) -> Optional[Floats2d]:
-    return cast(dict, doc.user_data).get(_TOKENS)
+    stored = _get(doc, _TOKENS)
+    return None if stored is None else stored["array"]
+
+
+def _set_layers(doc: Doc, layers: Optional[Floats3d]) -> None:
+    data = cast(dict, doc.user_data)
+    origin = {"component": None, "checksum": None, "words": doc.to_array(ORTH)}
+    data[_LAYERS] = [] if layers is None else [{**origin, "array": layers}]
+
+
+def _set_tokens(doc: Doc, vectors: Optional[Floats2d]) -> None:
+    stored = {"words": doc.to_array(ORTH), "array": vectors}
+    cast(dict, doc.user_data)[_TOKENS] = None if vectors is None else stored
 
 
 def register() -> None:
     """Register the attributes. A notebook may have reloaded this module, and replaces its own.
     RAISES (ValueError): From spaCy, if the user has registered others under the same names."""
     attributes: list[tuple[Any, str, Callable, Optional[Callable]]] = [
-        (Doc, "elmo_layers", _get_layers, set_layers),
-        (Doc, "elmo_tokens", _get_tokens, set_tokens),
+        (Doc, "elmo_layers", _get_layers, _set_layers),
+        (Doc, "elmo_tokens", _get_tokens, _set_tokens),
         (Doc, "elmo", mean_vector, None),
         (Span, "elmo", mean_vector, None),
         (Token, "elmo", token_vector, None),
@@ -220,8 +200,6 @@ def register() -> None:
         known = kind.get_extension(name)[2] if kind.has_extension(name) else None
         is_own = getattr(known, "__module__", None) == __name__
         kind.set_extension(name, getter=getter, setter=setter, force=is_own)
-    if not Doc.has_extension("elmo_sources"):
-        Doc.set_extension("elmo_sources", default=None)
 
 
 register()

@@ -20,8 +20,7 @@ from .layers.mix_docs import NAME as MIX_DOCS
 from .layers.mixes import MixState, mix_state
 
 Info = Optional[dict[str, Any]]
-LogStep = Callable[[Info], None]
-Logger = Callable[[Language, IO, IO], tuple[LogStep, Callable[[], None]]]
+Logger = Callable[[Language, IO, IO], tuple[Callable[[Info], None], Callable[[], None]]]
 
 
 def find_mixes(nlp: Language) -> Iterator[tuple[str, MixState]]:
@@ -30,23 +29,18 @@ def find_mixes(nlp: Language) -> Iterator[tuple[str, MixState]]:
     for name, component in nlp.components:
         model = getattr(component, "model", None)
         nodes = list(model.walk()) if isinstance(model, Model) else []
-        n_layers = max(map(_count_layers, nodes), default=0)
-        ends = {
-            mix.id: f"{name}/{end}"
-            for node in nodes
-            for end in ("input", "output")
-            if (mix := node.maybe_get_ref(f"{end}_mix")) is not None
-        }
+        n_layers, tasks = 0, {}
+        for node in nodes:
+            if node.name == LISTENER and node.attrs["link"].upstream is not None:
+                n_layers = node.attrs["link"].upstream.layer_shape[0]
+            elif node.name == ENCODER:
+                n_layers = get_bilm(node).config.n_activations
+            for end in ("input", "output"):
+                if (mix := node.maybe_get_ref(f"{end}_mix")) is not None:
+                    tasks[mix.id] = f"{name}/{end}"
         for node in nodes:
             if node.name == MIX_DOCS:
-                yield ends.get(node.id, name), mix_state(node.layers[0], n_layers)
-
-
-def _count_layers(node: Model) -> int:
-    """RETURNS (int): L+1 of the biLM that a node listens to or holds; 0 for none."""
-    if node.name == LISTENER and node.attrs["link"].upstream is not None:
-        return node.attrs["link"].upstream.layer_shape[0]
-    return get_bilm(node).config.n_activations if node.name == ENCODER else 0
+                yield tasks.get(node.id, name), mix_state(node.layers[0], n_layers)
 
 
 @registry.loggers("spacy-elmo.MixLogger.v1")
@@ -63,18 +57,27 @@ def mix_logger(logger: Optional[Logger] = None) -> Logger:
 
     def setup(
         nlp: Language, stdout: IO = sys.stdout, stderr: IO = sys.stderr
-    ) -> tuple[LogStep, Callable[[], None]]:
+    ) -> tuple[Callable[[Info], None], Callable[[], None]]:
         log_inner, finalize_inner = inner(nlp, stdout, stderr)
 
         def log_step(info: Info) -> None:
             mixes = [] if info is None else list(find_mixes(nlp))
-            if info is not None:
-                info["other_scores"].update(_scores(mixes))
+            lines = []
+            for task, mix in mixes:
+                scores = {f"layer{i}": weight for i, weight in enumerate(mix.weights or ())}
+                weights = [" ".join(f"{weight:.3f}" for weight in scores.values())]
+                if mix.gamma is not None:
+                    scores["gamma"] = mix.gamma
+                    weights.append(f"gamma {mix.gamma:.3f}")
+                shown = ", ".join(filter(None, weights)) or "no layer weights"
+                lines.append(f"  {task}: {mix.kind} {shown}")
+                prefix = f"elmo_{task.replace('/', '_')}"
+                for name, score in scores.items():
+                    info["other_scores"][f"{prefix}_{name}"] = score  # type: ignore[index]
             log_inner(info)
             # Clears the progress bar of the other logger, and draws it again below.
             with tqdm.external_write_mode(file=stdout):
-                for task, mix in mixes:
-                    print(f"  {task}: {mix.kind} {_describe(mix)}", file=stdout)
+                print(*lines, sep="\n", end="\n" if lines else "", file=stdout)
 
         def finalize() -> None:
             finalize_inner()
@@ -85,21 +88,3 @@ def mix_logger(logger: Optional[Logger] = None) -> Logger:
         return log_step, finalize
 
     return setup
-
-
-def _describe(mix: MixState) -> str:
-    """RETURNS (str): For example "0.210 0.470 0.320, gamma 1.050"."""
-    weights = " ".join(f"{weight:.3f}" for weight in mix.weights or ())
-    gamma = "" if mix.gamma is None else f"gamma {mix.gamma:.3f}"
-    return ", ".join(filter(None, (weights, gamma))) or "no layer weights"
-
-
-def _scores(mixes: list[tuple[str, MixState]]) -> dict[str, float]:
-    scores = {}
-    for task, mix in mixes:
-        name = f"elmo_{task.replace('/', '_')}"
-        for number, weight in enumerate(mix.weights or ()):
-            scores[f"{name}_layer{number}"] = weight
-        if mix.gamma is not None:
-            scores[f"{name}_gamma"] = mix.gamma
-    return scores

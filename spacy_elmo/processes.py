@@ -17,7 +17,6 @@ import multiprocessing
 import os
 import sys
 import weakref
-from collections.abc import Iterator
 from multiprocessing.connection import wait
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -31,14 +30,15 @@ _results: weakref.WeakSet[Any] = weakref.WeakSet()  # Connections, for reading.
 _texts: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
-def _calls() -> Iterator[dict[str, Any]]:
-    """YIELDS (dict): The local variables of each `nlp.pipe` that runs in this thread: one may read
+def _calls() -> list[dict[str, Any]]:
+    """RETURNS (list): The local variables of each `nlp.pipe` that runs in this thread: one may read
     the docs of another."""
-    frame: Any = sys._getframe()
+    calls, frame = [], sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "_multiprocessing_pipe":
-            yield frame.f_locals
-        frame = frame.f_back
+            calls.append(frame.f_locals)
+        frame = frame.f_back  # type: ignore[assignment]
+    return calls
 
 
 def _before_start() -> None:
@@ -80,13 +80,12 @@ def _reduce(state: RunState) -> Any:
     return state.__reduce__()
 
 
+@atexit.register
 def _end_workers() -> None:
-    for worker in multiprocessing.active_children():
-        if worker in _workers:
-            worker.terminate()
+    for worker in set(multiprocessing.active_children()) & set(_workers):
+        worker.terminate()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_start, after_in_child=_after_fork_in_child)
 ForkingPickler.register(RunState, _reduce)
-atexit.register(_end_workers)

@@ -4,81 +4,72 @@ A sequence is never longer than a window, so that a text of any length runs in b
 longer stretch of tokens is read in windows that overlap. The first half of an overlap takes its
 vectors from the earlier window, the second half from the later one: there they have more context on
 both sides. Whitespace tokens are left out.
+
+A segmenter is a function of a doc. It yields a pair for each sequence: the indices of the doc's
+tokens, in order, and the slice of them whose vectors are kept. The vector of every token that is
+not whitespace is kept from exactly one sequence.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy
 from spacy.attrs import IS_SPACE, ORTH, SENT_START
 from spacy.tokens import Doc
 from spacy.util import registry
 
+from .bilm.validation import check_range
+
 DEFAULT_WINDOW = 512
 DEFAULT_OVERLAP = 64
 # A doc with more tokens is rarely a single sentence.
 _LONG_SENTENCE = 100
 
+Segmenter = Callable[[Doc], Iterator[tuple[numpy.ndarray, slice]]]
 
-@dataclass(frozen=True)
-class Segmenter:
-    """Cuts a doc into sequences. A call yields a pair for each: the indices of the doc's tokens, in
-    order, and the slice of them whose vectors are kept. The vector of every token that is not
-    whitespace is kept from exactly one sequence. Any function that does the same is a segmenter.
+
+def cut_doc(
+    doc: Doc, *, by_sentence: bool, window: int, overlap: int
+) -> Iterator[tuple[numpy.ndarray, slice]]:
+    """Cut a doc into windows.
 
     by_sentence (bool): Cut at sentence boundaries, if the doc has them.
     window (int): Maximum number of tokens in a sequence.
     overlap (int): Tokens that neighbouring windows share.
-    RAISES (ValueError): If the values do not fit each other.
     """
-
-    by_sentence: bool
-    window: int
-    overlap: int
-
-    def __post_init__(self) -> None:
-        if self.window < 1:
-            raise ValueError(f"segmenter: window must be 1 or more tokens, found {self.window}")
-        if not 0 <= self.overlap < self.window:
-            raise ValueError(
-                f"segmenter: overlap must be from 0 to less than the window ({self.window}), "
-                f"found {self.overlap}"
-            )
-
-    def __call__(self, doc: Doc) -> Iterator[tuple[numpy.ndarray, slice]]:
-        values = doc.to_array([IS_SPACE, SENT_START])
-        words = numpy.flatnonzero(values[:, 0] == 0)
-        stretches = [words]
-        if self.by_sentence and doc.has_annotation("SENT_START"):
-            sentences = numpy.flatnonzero(values[:, 1] == 1)
-            stretches = numpy.split(words, numpy.searchsorted(words, sentences))
-        elif self.by_sentence and len(doc) > _LONG_SENTENCE:
-            # The text is always the same: Python shows it once.
-            warnings.warn(
-                f"elmo reads a text of more than {_LONG_SENTENCE} tokens without sentence "
-                "boundaries, not sentence by sentence: this can be several times slower, and gives "
-                "other vectors. Add a component that sets them before it, as with "
-                'nlp.add_pipe("sentencizer", before="elmo"), or choose a segmenter that is made '
-                "for whole texts in the config (model.segmenter): spacy-elmo.docs.v1 or "
-                "spacy-elmo.strided.v1",
-                stacklevel=2,
-            )
-        for tokens in stretches:
-            n = len(tokens)
-            if not n:
-                continue
-            # The last window is a full one: its tokens have context.
-            starts = [*range(0, n - self.window, self.window - self.overlap)]
-            starts.append(max(n - self.window, 0))
-            kept = 0
-            for start, following in zip(starts, [*starts[1:], n]):
-                end = min(start + self.window, n)
-                last = end if following == n else (end + following) // 2
-                yield tokens[start:end], slice(kept - start, last - start)
-                kept = last
+    values = doc.to_array([IS_SPACE, SENT_START])
+    words = numpy.flatnonzero(values[:, 0] == 0)
+    stretches = [words]
+    if by_sentence and doc.has_annotation("SENT_START"):
+        sentences = numpy.flatnonzero(values[:, 1] == 1)
+        stretches = numpy.split(words, numpy.searchsorted(words, sentences))
+    elif by_sentence and len(doc) > _LONG_SENTENCE:
+        # The text is always the same: Python shows it once.
+        warnings.warn(
+            f"elmo reads a text of more than {_LONG_SENTENCE} tokens without sentence "
+            "boundaries, not sentence by sentence: this can be several times slower, and gives "
+            "other vectors. Add a component that sets them before it, as with "
+            'nlp.add_pipe("sentencizer", before="elmo"), or choose a segmenter that is made '
+            "for whole texts in the config (model.segmenter): spacy-elmo.docs.v1 or "
+            "spacy-elmo.strided.v1",
+            stacklevel=2,
+        )
+    for tokens in stretches:
+        n = len(tokens)
+        if not n:
+            continue
+        # The last window is a full one: its tokens have context.
+        starts = [*range(0, n - window, window - overlap), max(n - window, 0)]
+        kept = 0
+        for start, following in zip(starts, [*starts[1:], n]):
+            end = min(start + window, n)
+            last = end if following == n else (end + following) // 2
+            yield tokens[start:end], slice(kept - start, last - start)
+            kept = last
 
 
 @dataclass
@@ -126,14 +117,11 @@ class Sequences:
     def keys(self) -> tuple[list[tuple[bytes, bytes]], list[numpy.ndarray]]:
         """RETURNS (tuple): For each sequence, what distinguishes it from others, whichever docs
         they come from; and the numbers of its tokens that are kept."""
-        keys, kept_rows = [], []
-        orth, end = self.orth[self.tokens], 0
-        for length in self.lengths.tolist():
-            start, end = end, end + length
-            kept = self.kept[start:end]
-            keys.append((orth[start:end].tobytes(), kept.tobytes()))
-            kept_rows.append(self.tokens[start:end][kept])
-        return keys, kept_rows
+        parts = (self.orth[self.tokens], self.kept, self.tokens)
+        splits = (numpy.split(part, numpy.cumsum(self.lengths)[:-1]) for part in parts)
+        sequences = list(zip(*splits)) if len(self.lengths) else []
+        keys = [(orth.tobytes(), kept.tobytes()) for orth, kept, _ in sequences]
+        return keys, [tokens[kept] for _, kept, tokens in sequences]
 
     def select(self, numbers: Sequence[int]) -> Sequences:
         """RETURNS (Sequences): Some of the sequences of the same docs."""
@@ -142,16 +130,22 @@ class Sequences:
         return Sequences(self.docs, self.orth, self.tokens[chosen], self.kept[chosen], lengths)
 
 
+def _segmenter(by_sentence: bool, window: int, overlap: int) -> Segmenter:
+    check_range("segmenter: window", window, 1)
+    check_range("segmenter: overlap", overlap, 0, window)
+    return partial(cut_doc, by_sentence=by_sentence, window=window, overlap=overlap)
+
+
 @registry.misc("spacy-elmo.sentences.v1")
 def sentences(window: int = DEFAULT_WINDOW, overlap: int = DEFAULT_OVERLAP) -> Segmenter:
     """Sentences if the doc has boundaries, else the whole doc; long ones in windows."""
-    return Segmenter(True, window, overlap)
+    return _segmenter(True, window, overlap)
 
 
 @registry.misc("spacy-elmo.docs.v1")
 def docs(window: int = DEFAULT_WINDOW, overlap: int = DEFAULT_OVERLAP) -> Segmenter:
     """Whole docs, across sentence boundaries; long ones in windows."""
-    return Segmenter(False, window, overlap)
+    return _segmenter(False, window, overlap)
 
 
 @registry.misc("spacy-elmo.strided.v1")
@@ -161,8 +155,5 @@ def strided(window: int = 128, stride: int = 96) -> Segmenter:
     window (int): Tokens per window.
     stride (int): Tokens from the start of one window to that of the next.
     """
-    if not 1 <= stride <= window:
-        raise ValueError(
-            f"segmenter: stride must be from 1 to the window ({window}), found {stride}"
-        )
-    return Segmenter(False, window, window - stride)
+    check_range("segmenter: stride", stride, 1, max(window, 1) + 1)
+    return _segmenter(False, window, window - stride)

@@ -18,8 +18,8 @@ _turn = threading.RLock()
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """A context, or a decorator of functions, for one thread at a time. A thread may enter it again
-    while it is inside. Enter `no_fork` within it, not around it."""
+    """A context, or a decorator of functions, for one thread at a time, as often as it likes. Enter
+    `no_fork` within it, not around it."""
     with _turn:
         yield
 

@@ -48,23 +48,18 @@ def strange_docs(nlp):
     return [Doc(nlp.vocab, words=words) for words in STRANGE.values()]
 
 
-@pytest.mark.parametrize("name", STRANGE)
-def test_strange_docs(nlp, name):
-    doc = nlp(Doc(nlp.vocab, words=STRANGE[name]))
-    layers = doc._.elmo_layers
-    assert layers.shape == (TINY.n_activations, len(STRANGE[name]), TINY.output_dim)
-    assert numpy.isfinite(layers).all()
-    is_space = [token.is_space for token in doc]
-    assert [not layers[:, i].any() for i in range(len(doc))] == is_space
-
-
-@pytest.mark.parametrize("size", [2, 5, 1000])
-def test_a_batch_of_strange_docs_equals_each_alone(nlp, size):
+@pytest.mark.parametrize("size", [2, 1000])
+def test_strange_docs(nlp, size):
+    """In a batch and each alone."""
     together = list(nlp.pipe(strange_docs(nlp), batch_size=size))
-    assert len(together) == len(STRANGE)
-    for name, doc, alone in zip(STRANGE, together, map(nlp, strange_docs(nlp))):
+    for name, doc, alone in zip(STRANGE, together, map(nlp, strange_docs(nlp)), strict=True):
         assert [token.text for token in doc] == STRANGE[name]
-        assert max_difference(doc._.elmo_layers, alone._.elmo_layers) < 1e-5, name
+        layers = doc._.elmo_layers
+        assert layers.shape == (TINY.n_activations, len(doc), TINY.output_dim)
+        assert numpy.isfinite(layers).all()
+        is_space = [token.is_space for token in doc]
+        assert [not layers[:, i].any() for i in range(len(doc))] == is_space
+        assert max_difference(layers, alone._.elmo_layers) < 1e-5, name
         assert max_difference(doc._.elmo_tokens, alone._.elmo_tokens) < 1e-5, name
 
 
@@ -149,15 +144,10 @@ def test_a_long_doc_has_the_values_of_its_windows(long_run):
     "config, message",
     [
         ({"batch_size": 0}, "batch_size must be 1 or more"),
-        ({"batch_size": "many"}, "batch_size"),
-        ({"keep_layers": "perhaps"}, "keep_layers"),
         ({"activation_cache": {"memory_mb": "many"}}, "memory_mb"),
-        ({"mix": {"@layers": "spacy-elmo.NoMix.v1"}}, "spacy-elmo.NoMix.v1"),
-        ({"mix": {"weights": ["a"]}}, "weights"),
         ({"model": {"type_cache_mb": -1}}, "type_cache_mb must be 0 or more"),
         ({"model": {"precision": "double"}}, "float32"),
         ({"model": {"segmenter": {"window": 0}}}, "window must be 1 or more"),
-        ({"model": {"segmenter": {"@misc": "spacy-elmo.none.v1"}}}, "spacy-elmo.none.v1"),
     ],
 )
 def test_wrong_settings_are_refused_when_the_component_is_made(weights_folder, config, message):
@@ -191,14 +181,7 @@ def with_options(data: bytes, section: str, **values) -> bytes:
 
 
 DAMAGE = {
-    "empty": (lambda data: b"", ""),
     "cut in the middle": (lambda data: data[: len(data) // 2], ""),
-    "noise": (lambda data: b"\x93\x01\x02\x03", ""),
-    "something else": (lambda data: srsly.msgpack_dumps({"a": 1}), ""),
-    "other nodes": (
-        lambda data: srsly.msgpack_dumps({**srsly.msgpack_loads(data), "nodes": []}),
-        "",
-    ),
     "no shims": (lambda data: srsly.msgpack_dumps({**srsly.msgpack_loads(data), "shims": []}), ""),
     "cut weights": (
         lambda data: changed_model(data, lambda state: state[:-100]),

@@ -8,7 +8,7 @@ import warnings
 import numpy
 import pytest
 import spacy
-from spacy.tokens import Doc, Span, Token
+from spacy.tokens import Doc, Token
 
 from spacy_elmo import extensions
 
@@ -26,38 +26,17 @@ def give_vectors(doc, width=3):
     return vectors
 
 
-def test_the_attributes_of_the_table_exist():
-    stored = {name for name in ("elmo_layers", "elmo_tokens") if Doc.has_extension(name)}
-    assert stored == {"elmo_layers", "elmo_tokens"}
-    for kind in (Doc, Span, Token):
-        default, method, getter, setter = kind.get_extension("elmo")
-        assert default is None and method is None and setter is None
-        assert getter is not None
-
-
-def test_a_token_has_its_row(doc):
+def test_means_leave_whitespace_out(doc):
     vectors = give_vectors(doc)
     for token in doc:
         assert numpy.array_equal(token._.elmo, vectors[token.i])
-
-
-def test_means_leave_whitespace_out(doc):
-    vectors = give_vectors(doc)
-    assert numpy.allclose(doc._.elmo, vectors[[0, 1, 3]].mean(axis=0))
-    assert numpy.allclose(doc[:]._.elmo, doc._.elmo)
-    assert numpy.allclose(doc[1:3]._.elmo, vectors[1])
+    for whole in (doc, doc[:]):
+        assert numpy.allclose(whole._.elmo, vectors[[0, 1, 3]].mean(axis=0))
     assert numpy.allclose(doc[1:4]._.elmo, vectors[[1, 3]].mean(axis=0))
-
-
-def test_whitespace_and_nothing_are_zero(doc):
-    give_vectors(doc)
-    for span in (doc[2:3], doc[1:1]):
-        assert span._.elmo.shape == (3,)
-        assert not span._.elmo.any()
     empty = Doc(doc.vocab)
     empty._.elmo_tokens = numpy.zeros((0, 3), dtype="float32")
-    assert empty._.elmo.shape == (3,)
-    assert not empty._.elmo.any()
+    for span in (doc[2:3], doc[1:1], empty):
+        assert span._.elmo.shape == (3,) and not span._.elmo.any()
 
 
 def test_reloading_the_module(doc):

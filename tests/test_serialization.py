@@ -55,29 +55,18 @@ def assert_same_pipeline(first, second):
 # Pipelines
 
 
-def test_to_disk_without_the_original_weights(tmp_path, nlp, weights_folder):
-    expected = list(nlp.pipe(TEXTS))
+@pytest.mark.parametrize("used", [False, True])
+def test_a_saved_pipeline_needs_no_other_weights(tmp_path, nlp, weights_folder, used):
+    """Not even if it was saved before its first use."""
+    other, fresh = elmo_pipeline(weights_folder), elmo_pipeline(weights_folder)
+    expected = list((nlp if used else fresh).pipe(TEXTS))
     nlp.to_disk(tmp_path / "saved")
+    data = nlp.to_bytes()
+    assert_same_pipeline(pickle.loads(pickle.dumps(nlp)), fresh)
     shutil.rmtree(weights_folder)
-    loaded = spacy.load(tmp_path / "saved")
-    assert_same_docs(list(loaded.pipe(TEXTS)), expected)
-    assert_same_weights(loaded.get_pipe("elmo").bilm, nlp.get_pipe("elmo").bilm)
-
-
-@pytest.mark.parametrize("how", ["disk", "bytes"])
-def test_a_pipeline_saved_before_its_first_use_holds_the_weights(
-    tmp_path, nlp, weights_folder, how
-):
-    expected = list(elmo_pipeline(weights_folder).pipe(TEXTS))
-    if how == "disk":
-        nlp.to_disk(tmp_path / "saved")
-        shutil.rmtree(weights_folder)
-        loaded = spacy.load(tmp_path / "saved")
-    else:
-        data = nlp.to_bytes()
-        shutil.rmtree(weights_folder)
-        loaded = elmo_pipeline(weights_folder).from_bytes(data)
-    assert_same_docs(list(loaded.pipe(TEXTS)), expected)
+    for again in (spacy.load(tmp_path / "saved"), other.from_bytes(data)):
+        assert_same_docs(list(again.pipe(TEXTS)), expected)
+        assert_same_pipeline(again, fresh)
 
 
 def test_weights_given_later_are_saved(tmp_path, nlp):
@@ -87,17 +76,8 @@ def test_weights_given_later_are_saved(tmp_path, nlp):
     nlp.get_pipe("elmo").load_weights(tmp_path / "other")
     nlp.to_disk(tmp_path / "saved")
     loaded = spacy.load(tmp_path / "saved")
-    assert (
-        max_difference(loaded("bank")._.elmo_layers, current_session(other).embed([["bank"]])[0])
-        < 1e-5
-    )
-
-
-@pytest.mark.parametrize("used", [False, True])
-def test_pickle_of_the_pipeline(nlp, used):
-    if used:
-        nlp("The bank")
-    assert_same_pipeline(pickle.loads(pickle.dumps(nlp)), nlp)
+    [expected] = current_session(other).embed([["bank"]])
+    assert max_difference(loaded("bank")._.elmo_layers, expected) < 1e-5
 
 
 def test_a_copy_of_the_model_is_equal_and_apart(nlp):
@@ -112,21 +92,8 @@ def test_a_copy_of_the_model_is_equal_and_apart(nlp):
         assert first.data_ptr() != second.data_ptr()
 
 
-def test_source_in_a_config_from_a_saved_pipeline(tmp_path, nlp, weights_folder):
-    expected = list(nlp.pipe(TEXTS))
-    nlp.to_disk(tmp_path / "saved")
-    shutil.rmtree(weights_folder)
-    config = {
-        "nlp": {"lang": "en", "pipeline": ["elmo"]},
-        "components": {"elmo": {"source": str(tmp_path / "saved")}},
-    }
-    sourced = spacy.util.load_model_from_config(config, auto_fill=True)
-    assert_same_docs(list(sourced.pipe(TEXTS)), expected)
-
-
 def test_from_disk_replaces_weights_in_use(tmp_path, nlp):
     """Nothing derived from the old weights may be left: packed products, type cache."""
-    nlp.to_disk(tmp_path / "saved")
     expected = list(nlp.pipe(TEXTS))
     nlp.to_disk(tmp_path / "saved")
     safetensors_format.write(random_bilm(seed=7), tmp_path / "other")
@@ -267,23 +234,18 @@ def test_fine_tuned_default_weights_are_saved_as_they_are(n_layers, tmp_path):
 # Docs
 
 
-def test_docbin_with_user_data(nlp):
+VOCAB = spacy.blank("en").vocab
+ROUND_TRIPS = {
+    "DocBin": lambda docs: DocBin(docs=docs, store_user_data=True).get_docs(VOCAB),
+    "bytes": lambda docs: [Doc(VOCAB).from_bytes(doc.to_bytes()) for doc in docs],
+    "copy": lambda docs: [doc.copy() for doc in docs],
+    "pickle": lambda docs: pickle.loads(pickle.dumps(docs)),
+}
+
+
+@pytest.mark.parametrize("kind", ROUND_TRIPS)
+def test_docs_keep_their_arrays(nlp, kind):
     docs = list(nlp.pipe(TEXTS))
-    data = DocBin(docs=docs, store_user_data=True).to_bytes()
-    # Another vocabulary, and no encoder.
-    again = list(DocBin().from_bytes(data).get_docs(spacy.blank("en").vocab))
+    again = list(ROUND_TRIPS[kind](docs))
     assert_same_docs(again, docs, bound=0)
     assert numpy.array_equal(again[0][1]._.elmo, docs[0][1]._.elmo)
-    assert numpy.array_equal(again[0]._.elmo, docs[0]._.elmo)
-
-
-def round_trips():
-    yield "bytes", lambda doc: Doc(spacy.blank("en").vocab).from_bytes(doc.to_bytes())
-    yield "copy", lambda doc: doc.copy()
-    yield "pickle", lambda doc: pickle.loads(pickle.dumps(doc))
-
-
-@pytest.mark.parametrize("round_trip", [pytest.param(f, id=name) for name, f in round_trips()])
-def test_docs_keep_their_arrays(nlp, round_trip):
-    docs = list(nlp.pipe(TEXTS))
-    assert_same_docs([round_trip(doc) for doc in docs], docs, bound=0)

@@ -10,8 +10,6 @@ import psutil
 import pytest
 from spacy.tokens import Doc
 
-from spacy_elmo.layers.encoder import get_session
-
 from .test_component import elmo_pipeline
 
 MEGABYTE = 2**20
@@ -71,14 +69,3 @@ def test_memory_does_not_grow_with_the_stream(nlp):
 @pytest.mark.slow
 def test_memory_does_not_grow_with_a_million_tokens(nlp):
     assert growth(nlp, n_tokens=1_000_000, n_warm=100_000) < 50 * MEGABYTE
-
-
-def test_the_type_cache_stays_within_its_bound(weights_folder):
-    """More types than fit."""
-    nlp = elmo_pipeline(weights_folder, keep_layers=False, model={"type_cache_mb": 0.25})
-    cache = get_session(nlp.get_pipe("elmo").model).type_cache
-    types = set()
-    for doc in nlp.pipe(stream(nlp, 20_000), batch_size=50):
-        types.update(token.text for token in doc)
-        assert cache.n_bytes <= cache.max_bytes
-    assert 0 < len(cache) < len(types)

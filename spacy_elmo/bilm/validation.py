@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, is_dataclass
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
@@ -64,6 +65,13 @@ def check_batch(batch: object, name: str, advice: str) -> None:
     if isinstance(batch, (str, bytes)) or is_table or not isinstance(batch, Iterable):
         found = " ".join(repr(batch).split())[:60]
         raise ValueError(f"{name}: {found} is a {type(batch).__name__}, not a batch: {advice}")
+
+
+def check_range(name: str, value: float, least: float, below: float = math.inf) -> None:
+    """RAISES (ValueError): If a setting is not at least `least` and less than `below`."""
+    if not least <= value < below:
+        bound = "" if below == math.inf else f" and less than {below:g}"
+        raise ValueError(f"{name} must be {least:g} or more{bound}, found {value}")
 
 
 def setting_names(kind: Any) -> list[str]:

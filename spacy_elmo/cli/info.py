@@ -71,12 +71,13 @@ def _describe_pipeline(source: str, path: Path) -> dict[str, dict[str, Any]]:
 def _describe_settings(elmo: Elmo) -> dict[str, str]:
     use_trained(elmo.mix, elmo.bilm.trained_mix)
     settings, mix = get_shim(elmo.model).settings, elmo.mix.attrs.get("settings")
+    segmenter = elmo.model.attrs["segmenter"]
     mix_settings = [f"{key}={x}" for key, x in vars(mix).items()] if mix is not None else []
     precision = get_session(elmo.model).settings.precision
     asked = "" if settings.precision == precision else f" (asked for: {settings.precision})"
     return {
         "mix": " ".join([elmo.mix.name, *mix_settings]),
-        "segmenter": str(elmo.model.attrs["segmenter"]),
+        "segmenter": str(getattr(segmenter, "keywords", segmenter)),
         "precision": f"{precision}{asked}",
         "type cache": f"{settings.type_cache_mb:g} MiB",
         **_describe_processor(settings.kernel),

@@ -18,13 +18,9 @@ FOLDER = Path(__file__).parents[1] / "configs"
 def init_config_cli(
     name: str = typer.Argument(..., help="A task, or a size with --pretraining"),
     out: Path = typer.Argument(..., help="The config file to write"),
-    pretraining: bool = typer.Option(
-        False, "--pretraining", help="A config for spacy elmo pretrain"
-    ),
+    pretraining: bool = typer.Option(False, "--pretraining", help="For spacy elmo pretrain"),
     lang: str = typer.Option("en", "--lang", "-l", help="Language of the pipeline"),
-    weights: Optional[str] = typer.Option(
-        None, "--weights", "-w", help="Weights or a pipeline, if not those of the package"
-    ),
+    weights: Optional[str] = typer.Option(None, "--weights", "-w", help="Other weights"),
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite the file"),
 ) -> None:
     """
@@ -38,16 +34,14 @@ def init_config_cli(
         folder = FOLDER / "pretraining" if pretraining else FOLDER
         choices = sorted(path.stem for path in folder.glob("*.cfg"))
         if name not in choices:
-            kind = "a config for pretraining" if pretraining else "a task"
-            raise ValueError(f"{name!r} is not {kind}: choose one of {', '.join(choices)}")
-        if pretraining and (lang != "en" or weights is not None):
-            raise ValueError(
-                "--lang and --weights are for tasks: the language of a corpus is given to "
-                "`spacy elmo prepare`, weights to start from to `spacy elmo pretrain` as "
-                "--paths.init_from"
-            )
+            raise ValueError(f"no config {name!r}: choose one of {', '.join(choices)}")
         text = (folder / f"{name}.cfg").read_text(encoding="utf8")
         if lang != "en" or weights is not None:
+            if pretraining:
+                raise ValueError(
+                    "--lang and --weights are for tasks: give the language to `spacy elmo prepare`"
+                    ", and weights to start from to `spacy elmo pretrain` as --paths.init_from"
+                )
             config = load_config(folder / f"{name}.cfg")
             config["nlp"]["lang"] = lang
             config["nlp"]["tokenizer"] = blank_pipeline(lang).config["nlp"]["tokenizer"]
@@ -61,7 +55,5 @@ def init_config_cli(
         return
     if lang != "en" and weights is None:
         msg.warn(f"There are no weights for {lang!r} in the package: name some as --paths.weights")
-    print(
-        f"python -m spacy train {out} --output OUTPUT --paths.train TRAIN.spacy "
-        "--paths.dev DEV.spacy"
-    )
+    data = "--paths.train TRAIN.spacy --paths.dev DEV.spacy"
+    print(f"python -m spacy train {out} --output OUTPUT {data}")

@@ -295,12 +295,3 @@ def current_session(bilm: BiLM, settings: Settings = Settings()) -> Session:
         if settings not in sessions:
             sessions[settings] = Session(bilm, settings)
         return sessions[settings]
-
-
-def release_session(bilm: BiLM, settings: Settings) -> None:
-    """Free the session of these settings, if there is one. Those of others stay."""
-    if bilm in _SESSIONS:
-        if settings.precision == "auto":
-            settings = choose_precision(bilm, settings)
-        with no_fork(), LOCK:
-            _SESSIONS[bilm][-1].pop(settings, None)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import numpy
 from spacy.util import registry
 
-from ..parallel import no_fork
+from ..bilm.validation import check_range
 
 # Bound of what is remembered of sequences that came once.
 _MAX_SEEN = 2**20
 
 
 @registry.misc("spacy-elmo.ActivationCache.v1")
+@dataclass(eq=False)
 class ActivationCache:
     """Activations by sequence, in main memory, also if the biLM is on a GPU. Entries are never
     evicted: every sequence recurs once per epoch, so that evicting the oldest would always evict
@@ -27,17 +28,12 @@ class ActivationCache:
     RAISES (ValueError): If the bound is negative.
     """
 
-    # The config system checks settings by these.
-    memory_mb: float
-    half_precision: bool
-    _source: Callable[[], Any]
+    memory_mb: float = 1024
+    half_precision: bool = False
+    _source: Callable[[], Any] = field(init=False, repr=False)
 
-    def __init__(self, memory_mb: float = 1024, half_precision: bool = False) -> None:
-        if memory_mb < 0:
-            raise ValueError(f"activation cache: memory_mb must be 0 or more, found {memory_mb}")
-        self.memory_mb = memory_mb
-        self.half_precision = half_precision
-        self._lock = threading.Lock()
+    def __post_init__(self) -> None:
+        check_range("activation cache: memory_mb", self.memory_mb, 0)
         self.clear()
 
     def __reduce__(self) -> tuple:
@@ -55,11 +51,10 @@ class ActivationCache:
 
     def clear(self) -> None:
         """Forget everything, and free memory."""
-        with no_fork(), self._lock:
-            self._entries: dict[Any, numpy.ndarray] = {}
-            self._seen: set[int] = set()
-            self._source = lambda: None
-            self.n_bytes = 0
+        self._entries: dict[Any, numpy.ndarray] = {}
+        self._seen: set[int] = set()
+        self._source = lambda: None
+        self.n_bytes = 0
 
     def get(self, key: Any) -> Optional[numpy.ndarray]:
         """RETURNS (Optional[ndarray]): What was put, perhaps as float16. Must not be changed."""
@@ -67,13 +62,11 @@ class ActivationCache:
 
     def comes_again(self, key: Any) -> bool:
         """RETURNS (bool): Whether this was asked for the sequence before."""
-        number = hash(key)
-        if number in self._seen:
-            return True
         if len(self._seen) >= _MAX_SEEN:
             self._seen.clear()
-        self._seen.add(number)
-        return False
+        seen = hash(key) in self._seen
+        self._seen.add(hash(key))
+        return seen
 
     def put(self, key: Any, activations: numpy.ndarray) -> numpy.ndarray:
         """Keep activations, shape (L+1, tokens, 2P), if there is room for them.
@@ -83,10 +76,8 @@ class ActivationCache:
         """
         if self.half_precision:
             activations = activations.astype("float16")
-        with no_fork(), self._lock:
-            n_bytes = self.n_bytes + activations.nbytes
-            if key not in self._entries and n_bytes <= self.memory_mb * 2**20:
-                # A copy: a view would keep the whole batch.
-                self._entries[key] = activations.copy()
-                self.n_bytes = n_bytes
+        n_bytes = self.n_bytes + activations.nbytes
+        if key not in self._entries and n_bytes <= self.memory_mb * 2**20:
+            self._entries[key] = activations.copy()  # A view would keep the whole batch.
+            self.n_bytes = n_bytes
         return activations

@@ -22,16 +22,11 @@ class BatchLayers(NamedTuple):
     mixed: Optional[Floats2d] = None
 
     def split(self) -> list[BatchLayers]:
-        """RETURNS (list): The part of each doc, as views."""
+        """RETURNS (list): The part of each doc, in memory of its own."""
         parts, end = [], 0
         for n in self.lengths:
             start, end = end, end + n
-            layers = None if self.layers is None else self.layers[:, start:end]
-            mixed = None if self.mixed is None else self.mixed[start:end]
+            layers = None if self.layers is None else self.layers[:, start:end].copy()
+            mixed = None if self.mixed is None else self.mixed[start:end].copy()
             parts.append(BatchLayers(layers, [n], self.frozen, mixed))
         return parts
-
-    def copy(self) -> BatchLayers:
-        """RETURNS (BatchLayers): The same in memory of its own."""
-        layers, mixed = (None if x is None else x.copy() for x in (self.layers, self.mixed))
-        return self._replace(layers=layers, mixed=mixed)

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, Optional, Union, cast
 
 import numpy
@@ -19,14 +20,13 @@ from thinc.types import ArgsKwargs, Floats3d
 from ..bilm import BiLM
 from ..bilm.mixed_precision import usable_mixed_precision
 from ..formats import safetensors_format
-from ..inference import Session, Settings, current_session, release_session
+from ..inference import Session, Settings, current_session
 from ..inference.settings import Precision, check_precision
 from ..parallel import no_fork
 from ..segmenters import Segmenter, Sequences
 from .activation_cache import ActivationCache
 from .batch_layers import BatchLayers
 from .mixes import Mix, use_trained
-from .not_serialized import LayerSettings
 
 NAME = "elmo_encoder"
 
@@ -47,15 +47,13 @@ class ElmoShim(PyTorchShim):
     """Holds the biLM for thinc: loads, moves, trains and saves it.
 
     load (Union[BiLM, Callable, None]): The biLM, or what makes it at its first use; None if there
-        are no weights yet.
-    settings (Settings): How to run it.
-    mixed_precision (bool): Fine-tune with bfloat16 products; weights, gradients and results stay
-        float32. A processor that is not faster in them fine-tunes in float32, with a warning.
+        are no weights yet. It is `pending` until then.
+    settings (Settings): How to run it; `usable_settings` have a precision that the device has.
+    mixed_precision (bool): Fine-tune with bfloat16 products.
     language (Optional[str]): The language of the text that it was trained on, if known.
 
-    Attributes: `pending`, which is `load` until the biLM is read; `usable_settings`, with a
-    precision that the device has; `warning`, shown when the biLM is loaded; `untrained`, the
-    weights before training changed them, in main memory.
+    `warning` is shown when the biLM is loaded. `untrained` are the weights before training changed
+    them, in main memory.
     """
 
     def __init__(
@@ -91,15 +89,16 @@ class ElmoShim(PyTorchShim):
         return bilm
 
     def stored_bilm(self) -> BiLM:
-        """RETURNS (BiLM): The biLM, read at the first call. int8 weights stay so, if they run so.
-        RAISES (ValueError): If there are no weights."""
+        """RETURNS (BiLM): The biLM, read at the first call. int8 weights stay if they run."""
         if not isinstance(self._model, BiLM):
             with no_fork(), _LOADING:
-                if not isinstance(self._model, BiLM):
-                    self.set_bilm(self._read())
+                self.set_bilm(self._read())
         return self._model
 
     def _read(self) -> BiLM:
+        """RETURNS (BiLM): The biLM, not moved to a device."""
+        if isinstance(self._model, BiLM):
+            return self._model
         if self.pending is None:
             raise ValueError(
                 "the elmo component has no weights yet: name some in its config "
@@ -158,11 +157,12 @@ class ElmoShim(PyTorchShim):
             self._model.invalidate()  # PyTorch does not count the changes that thinc makes.
 
     def to_device(self, device_type: str, device_id: int) -> None:
+        is_loaded = isinstance(self._model, BiLM)
         with _ordinary_tensors():
-            if isinstance(self._model, BiLM):
+            if is_loaded:
                 self._model.dequantize()
             super().to_device(device_type, device_id)
-        if isinstance(self._model, BiLM):
+        if is_loaded:
             self.set_bilm(self._model)
 
     def to_bytes(self) -> bytes:
@@ -170,7 +170,7 @@ class ElmoShim(PyTorchShim):
         if self.has_weights:
             # The saved pipeline must not need the original files, even if this one never ran.
             with no_fork(), _LOADING:
-                bilm = self._model if isinstance(self._model, BiLM) else self._read()
+                bilm = self._read()
             state = safetensors_format.to_bytes(bilm)
         return srsly.msgpack_dumps({"config": self.cfg, "state": state})
 
@@ -189,12 +189,11 @@ def ElmoEncoder(shim: ElmoShim, segmenter: Segmenter) -> Encoder:
 
     shim (ElmoShim): The biLM. It is on the device of thinc's current ops, those of the model, from
         whichever thread it is used later.
-    segmenter (Segmenter): Cuts docs into the sequences that the biLM reads.
 
     The factor of the attribute `gradient` (1) scales the gradient that reaches the biLM; with 0 it
     is frozen.
     """
-    attrs = {"segmenter": segmenter, "gradient": LayerSettings(factor=1.0)}
+    attrs = {"segmenter": segmenter, "gradient": SimpleNamespace(factor=1.0)}
     return Model(NAME, forward, init=init, shims=[shim], attrs=attrs)
 
 
@@ -210,20 +209,20 @@ def forward(model: Encoder, docs: list[Doc], is_train: bool) -> tuple[BatchLayer
     mixed_precision = usable_mixed_precision(shim.mixed_precision, shim.float32_bilm().device)
     inputs = (*sequences.types(), sequences.lengths)
     outputs, backprop_bilm = shim(ArgsKwargs(inputs, {"mixed_precision": mixed_precision}), True)
-    values: Any = torch2xp(outputs, ops=ops)
-    kept = ops.xp.asarray(numpy.flatnonzero(sequences.kept))
-    rows = ops.xp.asarray(sequences.tokens[sequences.kept])
-    layers = ops.xp.zeros((len(values), len(sequences.orth), values.shape[2]), dtype=values.dtype)
-    layers[:, rows] = values[:, kept]
+    kept, rows = (
+        torch.from_numpy(numbers).to(outputs.device)
+        for numbers in (numpy.flatnonzero(sequences.kept), sequences.tokens[sequences.kept])
+    )
+    layers = outputs.new_zeros(len(outputs), len(sequences.orth), outputs.shape[2])
+    layers = layers.index_copy(1, rows, outputs[:, kept])
 
     def backprop(d_layers: Any) -> list[Doc]:
-        d_values = ops.xp.zeros_like(values)
-        d_values[:, kept] = d_layers[:, rows] * factor
-        gradient = xp2torch(d_values, device=outputs.device)
-        backprop_bilm(ArgsKwargs(args=((outputs,),), kwargs={"grad_tensors": (gradient,)}))
+        gradient = xp2torch(d_layers * factor, device=layers.device).to(layers.dtype)
+        backprop_bilm(ArgsKwargs(args=((layers,),), kwargs={"grad_tensors": (gradient,)}))
         return docs
 
-    return BatchLayers(layers, [len(doc) for doc in docs]), backprop
+    values: Any = torch2xp(layers, ops=ops)
+    return BatchLayers(values, [len(doc) for doc in docs]), backprop
 
 
 def init(model: Encoder, X: Any = None, Y: Any = None) -> Encoder:
@@ -243,23 +242,22 @@ def encode(
 ) -> BatchLayers:
     """Predict. Without `keep_layers`, the layers of all tokens are never in memory together.
 
-    mix (Optional[Mix]): From (L+1, tokens, 2P) to (tokens, width), token by token. Gets the trained
-        one that came with the weights.
+    mix (Optional[Mix]): Gets the trained one that came with the weights.
     keep_layers (bool): Whether to return the layers.
-    cache (Optional[ActivationCache]): Activations of sequences seen before.
     expected (bool): Whether the docs will be read again. The cache keeps their sequences at once,
         others when they come a second time.
     """
     session, ops = get_session(model), model.ops
     sequences = Sequences.cut(docs, model.attrs["segmenter"])
     shape = session.n_layers, len(sequences.orth), session.width
+    layers: Any = None
     mixed: Any = None
+    batches: Any = run_sequences(sequences, session, ops)
     if cache is not None:
-        layers: Any = _encode_cached(sequences, session, ops, cache, expected)
-        batches: Any = [(slice(None), layers)]
-    else:
-        layers = ops.alloc3f(*shape) if keep_layers else None
-        batches = run_sequences(sequences, session, ops)
+        layers = _encode_cached(sequences, session, ops, cache, expected)
+        batches = [(slice(None), layers)]
+    elif keep_layers:
+        layers = ops.alloc3f(*shape)
     if mix is not None:
         use_trained(mix, session.trained_mix)
         for node in mix.walk():
@@ -268,10 +266,8 @@ def encode(
         width = mix.predict(ops.alloc3f(shape[0], 1, shape[2])).shape[1]
         mixed = ops.alloc2f(shape[1], width)
     for rows, values in batches:
-        if cache is None:
-            rows = ops.xp.asarray(rows)
-            if keep_layers:
-                layers[:, rows] = values
+        if layers is not None and layers is not values:
+            layers[:, rows] = values
         if mix is not None:
             mixed[rows] = mix.predict(values)
     return BatchLayers(layers if keep_layers else None, [len(doc) for doc in docs], True, mixed)
@@ -289,7 +285,7 @@ def _encode_cached(
     missing = [number for number, activations in enumerate(cached) if activations is None]
     if missing:
         for rows, values in run_sequences(sequences.select(missing), session, ops):
-            layers[:, rows] = ops.to_numpy(values)
+            layers[:, ops.to_numpy(rows)] = ops.to_numpy(values)
     for key, rows, activations in zip(keys, kept_rows, cached):
         if activations is None and (expected or cache.comes_again(key)):
             activations = cache.put(key, layers[:, rows])  # It may round.
@@ -300,12 +296,9 @@ def _encode_cached(
 
 def run_sequences(
     sequences: Sequences, session: Session, ops: Ops
-) -> Iterator[tuple[numpy.ndarray, Floats3d]]:
-    """Run a biLM.
-
-    YIELDS (tuple): For each batch, the numbers of its tokens that are kept, shape (n,), and all
-        layers' activations, shape (L+1, n, 2P).
-    """
+) -> Iterator[tuple[Any, Floats3d]]:
+    """YIELDS (tuple): For each batch, the numbers of its tokens that are kept, shape (n,), and all
+    layers' activations, shape (L+1, n, 2P)."""
     types, index = sequences.types()
     for tokens, layers in session.batches(types, index, sequences.lengths):
         kept = sequences.kept[tokens]
@@ -314,7 +307,7 @@ def run_sequences(
         if not kept.all():
             values = values[:, ops.xp.asarray(numpy.flatnonzero(kept))]
         if values.shape[1]:
-            yield sequences.tokens[tokens[kept]], values
+            yield ops.xp.asarray(sequences.tokens[tokens[kept]]), values
 
 
 def get_shim(model: Encoder) -> ElmoShim:
@@ -342,9 +335,5 @@ def set_precision(model: Encoder, precision: Precision) -> None:
     """Choose another precision than that of the settings.
     RAISES (ValueError): If the device does not have it."""
     shim = get_shim(model)
-    settings = replace(shim.settings, precision=precision)
-    bilm = get_bilm(model)
-    check_precision(precision, bilm.device)
-    if settings != shim.usable_settings:
-        release_session(bilm, shim.usable_settings)
-    shim.settings = shim.usable_settings = settings
+    check_precision(precision, get_bilm(model).device)
+    shim.settings = shim.usable_settings = replace(shim.settings, precision=precision)

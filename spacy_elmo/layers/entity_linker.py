@@ -20,7 +20,6 @@ def infer_width(component: Any) -> None:
 
 
 def _init(model: Model, X: Any = None, Y: Any = None) -> None:
-    """Initialise the tok2vec first, as spaCy's text classifiers do."""
     tok2vec = model.get_ref("tok2vec")
     tok2vec.initialize(X=X)
     for node in model.walk():

@@ -2,7 +2,8 @@
 
 The layers of the upstream component reach a listener in one of two ways. During training the
 upstream hands over each batch, and collects the gradients of all listeners in a `SharedBatch`. At
-prediction, and if the upstream is frozen and annotates, the listener reads them from the docs.
+prediction, and if the upstream gets no updates, the listener reads them from the docs. Where they
+are missing, the upstream computes them.
 
 The events of one update, if the biLM is fine-tuned with two listeners:
 
@@ -23,26 +24,23 @@ the biLM at the next `Elmo.update`. If the biLM is frozen, nothing goes back.
 A listener may read layers on a doc if the checksum beside them is its upstream's, whatever the name
 of the upstream was. Without an upstream (because the component is excluded), the checksum is the
 one that was saved; without any checksum, the upstream's name decides.
-
-A copy of a thinc model loses its class, so a listener is a plain Model that keeps a `ListenerState`
-in its attributes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 import srsly
 from spacy.attrs import ORTH
 from spacy.tokens import Doc
-from thinc.api import Model, Ops, Optimizer, deserialize_attr, serialize_attr
+from thinc.api import Model, Optimizer, deserialize_attr, serialize_attr
 from thinc.types import Floats3d
 
 from ..extensions import get_layers
 from .batch_layers import BatchLayers
-from .not_serialized import LayerSettings
 
 if TYPE_CHECKING:
     from .upstream import Upstream
@@ -55,11 +53,10 @@ Listener = Model[list[Doc], BatchLayers]
 
 @dataclass(eq=False)
 class ListenerState:
-    """What a listener keeps between two calls. A copy has no batch, a pickle no upstream either.
+    """What a listener keeps between two calls, in its model's attributes: a copy of a thinc model
+    loses its class. A copy has no batch, a pickle no upstream either.
 
     saved_checksum (Optional[str]): Checksum of the upstream's weights when the listener was saved.
-    upstream (Optional[Upstream]): The component that it listens to.
-    batch (Optional[SharedBatch]): The last batch that it was given.
     """
 
     saved_checksum: Optional[str] = None
@@ -98,15 +95,12 @@ class SharedBatch:
     keys (list[bytes]): The word types of each doc, to notice changes.
     waiting (set[ListenerState]): The listeners that have not taken the layers yet.
     backprop (Optional[Callable]): Takes the sum of the gradients (L+1, tokens, 2P), or None if no
-        listener has sent one, and the optimizer, if there is one. None if the biLM is frozen, and
-        after the call.
+        listener has sent one, and the optimizer. None if the biLM is frozen, and after the call.
     sgd (Optional[Optimizer]): Updates the weights as soon as the sum is complete.
     started (bool): Whether a listener has taken the layers.
     n_pending (int): The listeners that have taken the layers and not yet sent a gradient.
-    gradient (Optional[Floats3d]): The sum so far.
     """
 
-    docs: Sequence[Doc]
     keys: list[bytes]
     layers: BatchLayers
     waiting: set[ListenerState] = field(default_factory=set)
@@ -123,10 +117,7 @@ class SharedBatch:
                 "a listener sent a gradient after its batch had gone back through the biLM: it "
                 "must finish a batch before the upstream gets the next"
             )
-        if self.gradient is None:
-            self.gradient = gradient
-        else:
-            self.gradient += gradient
+        self.gradient = gradient if self.gradient is None else self.gradient + gradient
         self.n_pending -= 1
         if not self.waiting and not self.n_pending:
             self.finish()
@@ -146,40 +137,23 @@ def doc_keys(docs: Sequence[Doc]) -> list[bytes]:
 
 
 def make_source(upstream: Union[str, Listener], grad_factor: float) -> Listener:
-    """Make a layer that gives the layers of a biLM for docs.
-
-    upstream (Union[str, Model]): The name of an "elmo" component to listen to, or "*" for any; or
-        an `ElmoEncoder`, the task's own biLM.
-    grad_factor (float): Scales the gradient that goes back to the biLM, if that is not frozen.
-    """
+    """RETURNS (Model): From docs to the layers of an "elmo" component that is named, or "*" for
+    any; or an `ElmoEncoder`, the task's own biLM. See `ElmoListener`."""
     if not isinstance(upstream, str):
-        upstream.attrs["gradient"] = LayerSettings(factor=float(grad_factor))
+        upstream.attrs["gradient"] = SimpleNamespace(factor=grad_factor)
         return upstream
-    settings = LayerSettings(upstream=upstream, grad_factor=float(grad_factor))
-    return Model(NAME, forward, init=init, attrs={"settings": settings, "link": ListenerState()})
-
-
-def init(model: Listener, X: Any = None, Y: Any = None) -> None:
-    """Give the listener zeros for the docs X, from which the layers after it infer widths."""
-    if X is None:
-        return
-    state: ListenerState = model.attrs["link"]
-    if state.upstream is None or not state.upstream.keep_layers:
-        raise ValueError(_describe_missing_layers(model))
-    n_layers, width = state.upstream.layer_shape
-    lengths = [len(doc) for doc in X]
-    zeros = model.ops.alloc3f(n_layers, sum(lengths), width)
-    state.batch = SharedBatch(X, doc_keys(X), BatchLayers(zeros, lengths))
+    settings = SimpleNamespace(upstream=upstream, grad_factor=grad_factor)
+    return Model(NAME, forward, attrs={"settings": settings, "link": ListenerState()})
 
 
 def forward(model: Listener, docs: Sequence[Doc], is_train: bool) -> tuple[BatchLayers, Callable]:
     state: ListenerState = model.attrs["link"]
-    if not is_train:
-        return _read_layers(model, docs), lambda d_layers: []
-    batch = state.batch
+    batch, upstream = state.batch, state.upstream
     # A batch of a fine-tuned biLM can be taken twice, until its gradient goes back.
-    if batch is None or not (state in batch.waiting or batch.backprop):
-        return _layers_without_update(model, docs), lambda d_layers: []
+    if not is_train or batch is None or not (state in batch.waiting or batch.backprop):
+        if is_train and upstream is not None:
+            upstream.train_without_update(docs, _describe(model))
+        return _read_layers(model, docs), lambda d_layers: []
     if batch.keys != doc_keys(docs):
         raise ValueError(
             f"{_describe(model)} is trained on docs that differ from those that the elmo component "
@@ -194,86 +168,38 @@ def forward(model: Listener, docs: Sequence[Doc], is_train: bool) -> tuple[Batch
     return batch.layers, lambda d_layers: batch.accumulate(d_layers * factor)
 
 
-def _layers_without_update(model: Listener, docs: Sequence[Doc]) -> BatchLayers:
-    """Get the layers for a listener that is trained without its upstream: this is excluded from
-    training, or only the component is trained, as `spacy debug model` does."""
-    state: ListenerState = model.attrs["link"]
-    upstream = state.upstream
-    if upstream is None or upstream.is_removed:
-        state.batch = None
-        return _read_layers(model, docs)
-    if not upstream.frozen:
-        raise ValueError(
-            f"{upstream.name!r} is to be fine-tuned (frozen = false), but gets no updates before "
-            f"{_describe(model)}: put it earlier in the pipeline and take it out of "
-            "training.frozen_components, or set frozen = true. nlp.rehearse gives it no updates: "
-            "call nlp.replace_listeners before nlp.resume_training"
-        )
-    layers = upstream.predict_layers(docs)
-    state.batch = SharedBatch(docs, doc_keys(docs), layers)
-    return layers
-
-
 def _read_layers(model: Listener, docs: Sequence[Doc]) -> BatchLayers:
-    """Read the layers from the docs. Docs without layers get those of the last batch, if they are
-    its docs (a component may annotate though its upstream does not); for docs that the component
-    itself makes, as the entity linker does of sentences, the upstream computes them."""
+    """Read the layers from the docs. The upstream computes those that are not there."""
     state: ListenerState = model.attrs["link"]
-    upstream = state.upstream
+    upstream, checksum = state.upstream, state.checksum
     name = model.attrs["settings"].upstream if upstream is None else upstream.name
-    checksum = state.checksum
-    layers = [get_layers(doc, name, checksum) for doc in docs]
-    if state.batch is not None and any(array is None for array in layers):
-        batch = state.batch
-        ids = zip(map(id, batch.docs), batch.keys)
-        given = dict(zip(ids, (part.layers for part in batch.layers.split())))
-        ids = zip(map(id, docs), doc_keys(docs))
-        layers = [given.get(key) if x is None else x for key, x in zip(ids, layers)]
+    layers: list[Any] = [get_layers(doc, name, checksum) for doc in docs]
     missing = [doc for doc, array in zip(docs, layers) if array is None]
     if missing:
-        is_new = all(get_layers(doc) is None for doc in missing)
-        if not is_new or upstream is None or not (upstream.is_enabled and upstream.keep_layers):
-            raise ValueError(_describe_missing_layers(model))
+        component = "elmo component" if name == ANY else f"elmo component {name!r}"
+        if upstream is None:
+            raise ValueError(
+                f"a listener needs the layers of the {component}, which is not before it in the "
+                "pipeline, and the doc has no layers of its weights: add it or correct the "
+                "listener's `upstream`, which is the component's name or '*'"
+            )
+        if not upstream.keep_layers:
+            raise ValueError(
+                f"{_describe(model)} needs the layers of the {component}, which has keep_layers = "
+                "false, so that there are none on docs: set keep_layers = true"
+            )
         computed = iter(upstream.predict(missing))
         layers = [next(computed).layers if array is None else array for array in layers]
     if not layers:
         n_layers, width = (0, 0) if upstream is None else upstream.layer_shape
         return BatchLayers(model.ops.alloc3f(n_layers, 0, width), [], frozen=True)
-    return join_layers(model.ops, layers)
-
-
-def join_layers(ops: Ops, layers: Sequence[Any]) -> BatchLayers:
-    """RETURNS (BatchLayers): The layers (L+1, tokens, 2P) of some docs, one after the other."""
     lengths = [array.shape[1] for array in layers]
-    arrays = list(map(ops.asarray3f, layers))  # Docs that were stored have them in main memory.
-    return BatchLayers(ops.xp.concatenate(arrays, axis=1), lengths, frozen=True)
+    arrays = list(map(model.ops.asarray3f, layers))  # Those of stored docs are in main memory.
+    return BatchLayers(model.ops.xp.concatenate(arrays, axis=1), lengths, frozen=True)
 
 
 def _describe(model: Listener) -> str:
     """RETURNS (str): A listener and the component that it belongs to."""
-    upstream = model.attrs["link"].upstream
-    listeners = {} if upstream is None else upstream.listener_map
+    listeners = model.attrs["link"].upstream.listener_map
     names = [name for name, models in listeners.items() if model in models]
     return f"the listener of {names[0]!r}" if names else "a listener"
-
-
-def _describe_missing_layers(model: Listener) -> str:
-    """RETURNS (str): Why a listener cannot read layers from docs, and what to do."""
-    upstream = model.attrs["link"].upstream
-    name = model.attrs["settings"].upstream if upstream is None else upstream.name
-    component = "elmo component" if name == ANY else f"elmo component {name!r}"
-    if upstream is None:
-        reason = (
-            "is not before it in the pipeline, and the doc has no layers of its weights: add it or "
-            "correct the listener's `upstream`, which is the component's name or '*'"
-        )
-    elif upstream.is_removed:
-        reason = "was removed: add one, or call nlp.replace_listeners before removing it"
-    elif not upstream.keep_layers:
-        reason = "has keep_layers = false, so that there are none on docs: set keep_layers = true"
-    else:
-        reason = (
-            "has not run on the doc with its present weights: it must run before the listener (it "
-            "is disabled or excluded, or its weights have changed since)"
-        )
-    return f"{_describe(model)} needs the layers of the {component}, which {reason}"

@@ -41,18 +41,18 @@ def ElmoTok2Vec(
             "spacy-elmo.ElmoTok2Vec.v1: give elmo_input, elmo_output or both a mix, or use "
             "spacy.Tok2Vec.v2, which needs no ELMo"
         )
-    # The source runs once, also for two mixes.
-    source = make_source(upstream, grad_factor)
-    layers: dict[str, Model] = {"source": source, "embed": embed, "encode": encode}
     width = encode.maybe_get_dim("nO")
+    if elmo_input is not None and width is None:
+        raise ValueError(
+            f"spacy-elmo.ElmoTok2Vec.v1: the layer {encode.name} has no known width (nO): "
+            "choose an encode layer with a width setting"
+        )
+    # The source runs once, also for two mixes.
+    layers: dict[str, Model] = {"source": make_source(upstream, grad_factor), "embed": embed}
     if elmo_input is not None:
-        if width is None:
-            raise ValueError(
-                f"spacy-elmo.ElmoTok2Vec.v1: the layer {encode.name} has no known width (nO): "
-                "choose an encode layer with a width setting"
-            )
         layers["input_mix"] = mix_docs(elmo_input)
         layers["reduce"] = with_array(Maxout(nO=width, nP=_MAXOUT_PIECES, normalize=True))
+    layers["encode"] = encode
     if elmo_output is not None:
         output = layers["output_mix"] = mix_docs(elmo_output)
         output_width = output.maybe_get_dim("nO")
@@ -68,28 +68,21 @@ def forward(
     if not docs:
         return [], lambda dh: docs
     layers, backprop_source = model.get_ref("source")(docs, is_train)
-    input_mix, output_mix = model.maybe_get_ref("input_mix"), model.maybe_get_ref("output_mix")
     x, backprop_embed = model.get_ref("embed")(docs, is_train)
-    if input_mix is not None:
-        vectors, backprop_input = input_mix(layers, is_train)
-        x, split_x = _hstack(model, x, vectors)
+    x, backprop_input = _append(model, "input_mix", x, layers, is_train)
+    if model.has_ref("reduce"):
         x, backprop_reduce = model.get_ref("reduce")(x, is_train)
     h, backprop_encode = model.get_ref("encode")(x, is_train)
-    if output_mix is not None:
-        vectors, backprop_output = output_mix(layers, is_train)
-        h, split_h = _hstack(model, h, vectors)
+    h, backprop_output = _append(model, "output_mix", h, layers, is_train)
 
     def backprop(dh: Vectors) -> list[Doc]:
-        d_layers = None
-        if output_mix is not None:
-            dh, d_vectors = split_h(dh)
-            d_layers = backprop_output(d_vectors)
+        dh, d_layers = backprop_output(dh)
         dx = backprop_encode(dh)
-        if input_mix is not None:
-            dx, d_vectors = split_x(backprop_reduce(dx))
-            d_input = backprop_input(d_vectors)
-            d_layers = d_input if d_layers is None or d_input is None else d_layers + d_input
-        backprop_source(d_layers)
+        if model.has_ref("reduce"):
+            dx = backprop_reduce(dx)
+        dx, d_input = backprop_input(dx)
+        parts = [d for d in (d_layers, d_input) if d is not None]
+        backprop_source(sum(parts[1:], parts[0]) if parts else None)
         return backprop_embed(dx)
 
     return h, backprop
@@ -100,34 +93,37 @@ def init(model: Model[list[Doc], Vectors], X: Any = None, Y: Any = None) -> None
         for layer in model.layers:
             layer.initialize()
         return
-    layers = _initialize(model, "source", X)
-    x = _initialize(model, "embed", X)
-    if model.has_ref("input_mix"):
-        x, _ = _hstack(model, x, _initialize(model, "input_mix", layers))
+    layers, x = _initialize(model, "source", X), _initialize(model, "embed", X)
+    for ref in ("input_mix", "output_mix"):
+        if model.has_ref(ref):
+            model.get_ref(ref).initialize(X=layers)
+    x, _ = _append(model, "input_mix", x, layers, False)
+    if model.has_ref("reduce"):
         x = _initialize(model, "reduce", x)
-    h = _initialize(model, "encode", x)
-    if model.has_ref("output_mix"):
-        h, _ = _hstack(model, h, _initialize(model, "output_mix", layers))
+    h, _ = _append(model, "output_mix", _initialize(model, "encode", x), layers, False)
     model.set_dim("nO", h[0].shape[1])
 
 
 def _initialize(model: Model, ref: str, X: Any) -> Any:
-    """RETURNS: What a layer predicts for X, after it was initialised with X."""
     layer = model.get_ref(ref)
     layer.initialize(X=X)
     return layer.predict(X)
 
 
-def _hstack(model: Model, left: Vectors, right: Vectors) -> tuple[Vectors, Callable]:
-    """RETURNS (tuple): The vectors of both side by side, and a function that splits gradients."""
-    joined = [model.ops.xp.concatenate(pair, axis=1) for pair in zip(left, right)]
+def _append(
+    model: Model, ref: str, X: Vectors, layers: Any, is_train: bool
+) -> tuple[Vectors, Callable]:
+    """Put the vectors of a mix beside others, if there is the mix. The backprop returns the
+    gradients of the others and of the layers."""
+    if not model.has_ref(ref):
+        return X, lambda dY: (dY, None)
+    vectors, backprop_mix = model.get_ref(ref)(layers, is_train)
 
-    def split(dY: Vectors) -> tuple[Vectors, Vectors]:
-        widths = [array.shape[1] for array in left]
+    def backprop(dY: Vectors) -> tuple[Vectors, Any]:
+        widths = [array.shape[1] for array in X]
         # Copies, because the layers below may write into their gradients.
-        return (
-            [d[:, :width].copy() for d, width in zip(dY, widths)],
-            [d[:, width:].copy() for d, width in zip(dY, widths)],
-        )
+        d_vectors = [d[:, width:].copy() for d, width in zip(dY, widths)]
+        dX = [d[:, :width].copy() for d, width in zip(dY, widths)]
+        return dX, backprop_mix(d_vectors)
 
-    return joined, split
+    return [model.ops.xp.concatenate(pair, axis=1) for pair in zip(X, vectors)], backprop

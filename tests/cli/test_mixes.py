@@ -47,12 +47,8 @@ def test_plots_them(trained, tmp_path):
     succeed("mixes", trained, "--plot", tmp_path / "plots" / "mixes.png")
     data = (tmp_path / "plots" / "mixes.png").read_bytes()
     assert data.startswith(b"\x89PNG") and len(data) > 5000
-    for name, start in (("mixes.svg", b"<?xml"), ("mixes.PDF", b"%PDF")):
-        succeed("mixes", trained, "--plot", tmp_path / name)
-        assert (tmp_path / name).read_bytes().startswith(start)
-    for name in ("mixes", "mixes.gif"):
-        assert "ends in .png, .svg, .pdf" in fail("mixes", trained, "--plot", tmp_path / name)
-        assert not (tmp_path / name).exists()
+    assert "svg" in fail("mixes", trained, "--plot", tmp_path / "mixes.doc")
+    assert not (tmp_path / "mixes.doc").exists()
 
 
 @registry.architectures("two_listeners.v1")
@@ -83,9 +79,8 @@ def test_after_replace_listeners(trained, tmp_path):
     nlp.remove_pipe("elmo")
     nlp.to_disk(tmp_path / "alone")
     after = rows(succeed("mixes", tmp_path / "alone"))
-    assert {task: after[task] for task in ("both/input", "both/output", "learned")} == {
-        task: before[task] for task in ("both/input", "both/output", "learned")
-    }
+    for task in ("both/input", "both/output", "learned"):
+        assert after[task] == before[task]
 
 
 def test_before_training(tmp_path, weights_folder):

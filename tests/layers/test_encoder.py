@@ -8,7 +8,7 @@ import spacy
 import torch
 from spacy.tokens import Doc
 from spacy.vocab import Vocab
-from thinc.api import Adam, Model
+from thinc.api import Adam
 
 from spacy_elmo.inference import Settings, current_session
 from spacy_elmo.layers.encoder import (
@@ -42,16 +42,19 @@ def encoder(bilm):
     return ElmoEncoder(ElmoShim(lambda: bilm, Settings()), sentences())
 
 
-def test_one_array_per_doc(encoder, bilm):
-    outputs = split(encoder.predict(make_docs()))
-    assert len(outputs) == len(WORDS)
-    for layers, tokens in zip(outputs, WORDS):
+def test_layers_and_mix(encoder, bilm):
+    docs = make_docs()
+    batch = encode(encoder, docs, FrozenMix())
+    assert max_difference(batch.mixed, batch.layers.mean(axis=0)) < 1e-6
+    for layers, tokens in zip(split(batch), WORDS, strict=True):
         assert type(layers) is numpy.ndarray and layers.dtype == numpy.float32
-        assert layers.shape == (N_LAYERS, len(tokens), WIDTH)
         kept = [i for i, token in enumerate(tokens) if not token.isspace()]
-        expected = numpy.zeros_like(layers)
+        expected = numpy.zeros((N_LAYERS, len(tokens), WIDTH))
         expected[:, kept] = current_session(bilm).embed([[tokens[i] for i in kept]])[0]
         assert max_difference(layers, expected) < 1e-5
+    slim = encode(encoder, docs, ConcatLayers(), keep_layers=False)
+    assert slim.layers is None
+    assert slim.mixed.shape == (sum(map(len, docs)), N_LAYERS * WIDTH)
 
 
 def test_no_docs(encoder):
@@ -137,46 +140,3 @@ def test_prediction_follows_a_training_step(encoder, bilm):
     fresh = ElmoEncoder(ElmoShim(random_bilm, Settings()), sentences())
     get_bilm(fresh).load_state_dict(bilm.state_dict())
     assert max_difference(after, fresh.predict(docs).layers) < 1e-6
-
-
-# encode
-
-
-def test_encode_gives_layers_and_mix(encoder):
-    docs = make_docs()
-    batch, layers = encode(encoder, docs, FrozenMix()), encoder.predict(docs).layers
-    assert max_difference(batch.layers, layers) < 1e-6
-    assert max_difference(batch.mixed, layers.mean(axis=0)) < 1e-6
-
-
-def test_encode_leaves_out_layers_that_are_not_kept(encoder):
-    docs = make_docs()
-    slim = encode(encoder, docs, ConcatLayers(), keep_layers=False)
-    assert slim.layers is None
-    assert slim.mixed.shape == (sum(map(len, docs)), N_LAYERS * WIDTH)
-
-
-def test_without_layers_the_mix_sees_one_batch_at_a_time(bilm):
-    encoder = ElmoEncoder(ElmoShim(lambda: bilm, Settings(max_tokens_per_batch=8)), sentences())
-    seen = []
-
-    def forward(model, X, is_train):
-        seen.append(X.shape[1])
-        return X[0], lambda dY: dY
-
-    mix = Model("spy", forward)
-    docs = make_docs([["The", "bank", "flows"]] * 10)
-    encode(encoder, docs, mix, keep_layers=False)
-    # One token of zeros tells the width.
-    assert sum(seen) == 31
-    assert max(seen) <= 8
-
-
-# Weights
-
-
-def test_without_weights_every_use_says_so():
-    encoder = ElmoEncoder(ElmoShim(None, Settings()), sentences())
-    for use in (encoder.predict, encoder.begin_update, lambda docs: encoder.initialize()):
-        with pytest.raises(ValueError, match="no weights yet"):
-            use(make_docs())

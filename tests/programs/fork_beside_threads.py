@@ -34,8 +34,6 @@ LONG = "word . " * 1000  # OpenMP starts its threads.
 EXPECTED = {doc.text: doc._.elmo_layers for doc in pipeline().pipe([*TEXTS, LONG])}
 nlp = pipeline()
 differences = []
-calls = 0
-forks_done = threading.Event()
 
 
 def check(doc):
@@ -43,24 +41,18 @@ def check(doc):
 
 
 def call(number):
-    global calls
     check(nlp(LONG))
     for i in range(n_calls):
-        if i >= n_calls // 8 and forks_done.is_set():
-            break
         check(nlp(TEXTS[(number + i) % len(TEXTS)]))
-        calls += 1
 
 
 def fork():
     for i in range(n_forks):
-        check(nlp(LONG))
         texts = [*TEXTS[i % 50 : i % 50 + 6], LONG]
         docs = list(nlp.pipe(texts, n_process=2, batch_size=2))
         assert [doc.text for doc in docs] == texts
         for doc in docs:
             check(doc)
-    forks_done.set()
 
 
 threads = [threading.Thread(target=call, args=(number,)) for number in range(8)]
@@ -69,12 +61,4 @@ for thread in threads:
     thread.start()
 for thread in threads:
     thread.join()
-print(
-    json.dumps(
-        {
-            "forked": forks_done.is_set(),
-            "called": calls >= n_calls // 8 * 8,
-            "difference": max(differences) <= 1e-5,
-        }
-    )
-)
+print(json.dumps([len(differences), max(differences) <= 1e-5]))

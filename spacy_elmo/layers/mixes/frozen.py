@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Callable, Optional
 
 import numpy
@@ -10,8 +11,7 @@ from thinc.api import Model, NumpyOps, registry
 from thinc.types import Floats2d, Floats3d
 
 from ...bilm.mixes import TrainedMix
-from ..not_serialized import LayerSettings
-from .mix import Mix, MixState, wrong_number
+from .mix import Mix, wrong_number
 
 _NAME = "frozen_mix"
 
@@ -33,27 +33,17 @@ def FrozenMix(
     """
     if weights is not None and seed is not None:
         raise ValueError("FrozenMix: give either weights or the seed of random ones, not both")
-    settings = LayerSettings(weights=weights, gamma=float(gamma), seed=seed, trained=None)
+    settings = SimpleNamespace(weights=weights, gamma=float(gamma), seed=seed, trained=None)
     return Model(_NAME, forward, attrs={"settings": settings, "state": state})
 
 
 def forward(mix: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, Callable]:
-    weights, gamma = _get_weights(mix, X.shape[0])
+    weights, gamma = state(mix, X.shape[0])
     scales = [gamma * weight for weight in weights]
     Y = X[0] * scales[0]
     for scale, layer in zip(scales[1:], X[1:]):
         Y += layer * scale
-
-    def backprop(dY: Floats2d) -> Floats3d:
-        return mix.ops.xp.stack([dY * scale for scale in scales])
-
-    return Y, backprop
-
-
-def state(mix: Mix, n_layers: int) -> MixState:
-    if not n_layers:
-        return MixState(mix.name)
-    return MixState(mix.name, *_get_weights(mix, n_layers))
+    return Y, lambda dY: mix.ops.xp.stack([dY * scale for scale in scales])
 
 
 def use_trained(mix: Mix, trained: Optional[TrainedMix]) -> None:
@@ -62,16 +52,18 @@ def use_trained(mix: Mix, trained: Optional[TrainedMix]) -> None:
         mix.attrs["settings"].trained = trained
 
 
-def _get_weights(mix: Mix, n_layers: int) -> tuple[list[float], float]:
-    """RETURNS (tuple): The weights and the scale."""
+def state(mix: Mix, n_layers: int) -> tuple:
+    """RETURNS (tuple): The weights and the scale; nothing without layers."""
     settings = mix.attrs["settings"]
     weights, gamma = settings.weights, settings.gamma
-    if weights is None and settings.seed is not None:
+    if not n_layers:
+        return ()
+    if settings.seed is not None:
         random = numpy.random.default_rng(settings.seed).normal(size=n_layers)
-        return NumpyOps().softmax(random).tolist(), gamma
-    if weights is None and settings.trained is not None:
+        weights = NumpyOps().softmax(random).tolist()
+    elif weights is None and settings.trained is not None:
         weights, gamma = settings.trained.weights, gamma * settings.trained.gamma
-    if weights is None:
+    elif weights is None:
         weights = [1.0 / n_layers] * n_layers
     if len(weights) != n_layers:
         raise wrong_number("FrozenMix", len(weights), n_layers)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, Callable, Optional
 
 import numpy
 from thinc.api import Linear, Model, Relu, chain, registry
 from thinc.types import Floats2d, Floats3d
 
-from ..not_serialized import LayerSettings
+from ...bilm.validation import check_range
 from .concat import ConcatLayers
-from .mix import Mix, MixState, check_dropout, drop
+from .mix import Mix
 
 
 @registry.layers("spacy-elmo.LearnedMix.v1")
@@ -23,20 +24,19 @@ def LearnedMix(width: int, hidden_width: Optional[int] = None, dropout: float = 
     dropout (float): Dropout rate of the vectors it makes, as for `ScalarMix`.
     RAISES (ValueError): If a setting is impossible.
     """
-    for name, value in (("width", width), ("hidden_width", hidden_width)):
-        if value is not None and value < 1:
-            raise ValueError(f"LearnedMix: {name} must be 1 or more, found {value}")
+    check_range("LearnedMix: width", width, 1)
+    check_range("LearnedMix: dropout", dropout, 0, 1)
     function: Model = Linear(width)
     if hidden_width is not None:
+        check_range("LearnedMix: hidden_width", hidden_width, 1)
         function = chain(Relu(hidden_width), function)
-    settings = LayerSettings(dropout=check_dropout("LearnedMix", dropout))
     return Model(
         "learned_mix",
         forward,
         init=init,
         dims={"nO": width},
         layers=[chain(ConcatLayers(), function)],
-        attrs={"settings": settings, "state": state},
+        attrs={"settings": SimpleNamespace(dropout=float(dropout)), "state": state},
     )
 
 
@@ -53,20 +53,16 @@ def forward(mix: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, Callable]:
             f"token in all, but this biLM has {n_layers} layers of width {width}: train it anew, "
             "or use the biLM it was trained on"
         )
-    Y, backprop = mix.layers[0](X, is_train)
-    if not is_train or not mix.attrs["settings"].dropout:
-        return Y, backprop
-    Y, backprop_dropout = drop(mix, Y)
-    return Y, lambda dY: backprop(backprop_dropout(dY))
+    return mix.layers[0](X, is_train)
 
 
-def state(mix: Mix, n_layers: int) -> MixState:
+def state(mix: Mix, n_layers: int) -> tuple:
     linear = _first_linear(mix)
     if not n_layers or not linear.has_param("W"):
-        return MixState(mix.name)
+        return ()
     W = mix.ops.to_numpy(linear.get_param("W"))
     norms = numpy.linalg.norm(W.reshape(len(W), n_layers, -1), axis=(0, 2))
-    return MixState(mix.name, (norms / norms.sum()).tolist())
+    return ((norms / norms.sum()).tolist(),)
 
 
 def _first_linear(mix: Mix) -> Model:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Callable, Optional
 
 from thinc.api import Model, NumpyOps, registry
 from thinc.types import Floats2d, Floats3d
 
-from ..not_serialized import LayerSettings
-from .mix import Mix, MixState, check_dropout, drop, wrong_number
+from ...bilm.validation import check_range
+from .mix import Mix, wrong_number
 
 LAYER_NORM_EPSILON = 1e-12
 
@@ -38,14 +39,10 @@ def ScalarMix(
     RAISES (ValueError): If a setting is impossible; at initialisation, if the number of weights is
         not the number of layers.
     """
-    if l2 < 0:
-        raise ValueError(f"ScalarMix: l2 must be 0 or more, found {l2}")
-    settings = LayerSettings(
-        weights=weights,
-        gamma=float(gamma),
-        layer_norm=layer_norm,
-        l2=float(l2),
-        dropout=check_dropout("ScalarMix", dropout),
+    check_range("ScalarMix: l2", l2, 0)
+    check_range("ScalarMix: dropout", dropout, 0, 1)
+    settings = SimpleNamespace(
+        weights=weights, gamma=float(gamma), layer_norm=layer_norm, l2=l2, dropout=dropout
     )
     frozen = partial(forward, frozen=True)
     return Model(
@@ -59,10 +56,8 @@ def ScalarMix(
 
 def init(mix: Mix, X: Optional[Floats3d] = None, Y: Any = None) -> None:
     weights, gamma = mix.attrs["settings"].weights, mix.attrs["settings"].gamma
-    if X is not None:
-        weights = [0.0] * X.shape[0] if weights is None else weights
-        if len(weights) != X.shape[0]:
-            raise wrong_number("ScalarMix", len(weights), X.shape[0])
+    if weights is None and X is not None:
+        weights = [0.0] * X.shape[0]
     if weights is not None:
         mix.set_param("weights", mix.ops.asarray1f(weights))
         mix.set_param("gamma", mix.ops.asarray1f([gamma]))
@@ -76,17 +71,12 @@ def forward(
     if len(raw) != X.shape[0]:
         raise wrong_number("ScalarMix", len(raw), X.shape[0])
     shares: Any = mix.ops.softmax(raw)
-    backprop_norm = backprop_dropout = None
+    backprop_norm = None
     if settings.layer_norm:
         X, backprop_norm = _normalize(X)
     mean = xp.tensordot(shares, X, axes=1)
-    Y = gamma * mean
-    if is_train and settings.dropout:
-        Y, backprop_dropout = drop(mix, Y)
 
     def backprop(dY: Floats2d) -> Optional[Floats3d]:
-        if backprop_dropout is not None:
-            dY = backprop_dropout(dY)
         mix.inc_grad("gamma", xp.vdot(dY, mean).reshape(1))
         d_mean = gamma * dY
         d_shares = X.reshape((len(shares), -1)) @ d_mean.reshape((-1,))
@@ -97,15 +87,14 @@ def forward(
         dX = shares[:, None, None] * d_mean
         return dX if backprop_norm is None else backprop_norm(dX)
 
-    return Y, backprop
+    return gamma * mean, backprop
 
 
-def state(mix: Mix, n_layers: int) -> MixState:
+def state(mix: Mix, n_layers: int) -> tuple:
     if not mix.has_param("weights"):
-        return MixState(mix.name)
+        return ()
     raw = mix.ops.to_numpy(mix.get_param("weights")).astype("float64")
-    gamma = mix.ops.to_numpy(mix.get_param("gamma"))
-    return MixState(mix.name, NumpyOps().softmax(raw).tolist(), float(gamma[0]))
+    return NumpyOps().softmax(raw).tolist(), float(mix.get_param("gamma")[0])
 
 
 def _normalize(X: Any) -> tuple[Any, Callable]:

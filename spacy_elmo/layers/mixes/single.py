@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Callable
 
 from thinc.api import Model, registry
 from thinc.types import Floats2d, Floats3d
 
-from ..not_serialized import LayerSettings
-from .mix import Mix, MixState
+from .mix import Mix
 
 
 @registry.layers("spacy-elmo.SingleLayer.v1")
@@ -18,7 +18,7 @@ def SingleLayer(layer: int = -1) -> Mix:
     layer (int): Its number, 0 being the token encoder; negative numbers count from the top.
     RAISES (ValueError): At first use, if there is no such layer.
     """
-    settings = LayerSettings(layer=int(layer))
+    settings = SimpleNamespace(layer=int(layer))
     return Model("single_layer", forward, attrs={"settings": settings, "state": state})
 
 
@@ -33,12 +33,9 @@ def forward(mix: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, Callable]:
     return X[layer].copy(), backprop
 
 
-def state(mix: Mix, n_layers: int) -> MixState:
-    if not n_layers:
-        return MixState(mix.name)
-    weights = [0.0] * n_layers
-    weights[_get_layer(mix, n_layers)] = 1.0
-    return MixState(mix.name, weights)
+def state(mix: Mix, n_layers: int) -> tuple:
+    layer = _get_layer(mix, n_layers) % n_layers if n_layers else 0
+    return ([float(number == layer) for number in range(n_layers)] or None,)
 
 
 def _get_layer(mix: Mix, n_layers: int) -> int:
