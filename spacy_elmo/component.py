@@ -48,12 +48,8 @@ DEFAULT_CONFIG = Config().from_str(DEFAULT_CONFIG_STR)
 
 
 def pipe_settings(nlp: Language, elmo: Elmo, *, keep_layers: bool = True) -> dict[str, Any]:
-    """Stop a pipeline after a component, so that no later one overwrites or removes its arrays.
-
-    keep_layers (bool): Whether to write the layers of all docs, whatever the component's setting.
-    RETURNS (dict): `disable` and `component_cfg`, for `nlp.pipe`.
-    RAISES (ValueError): If the component is disabled.
-    """
+    """RETURNS (dict): `disable` and `component_cfg` for `nlp.pipe`, so that it stops after a
+    component, and no later one overwrites or removes its arrays."""
     if elmo.name not in nlp.pipe_names:
         raise ValueError(f"the component {elmo.name!r} is disabled, only {nlp.pipe_names} run")
     after = nlp.pipe_names[nlp.pipe_names.index(elmo.name) + 1 :]
@@ -62,10 +58,7 @@ def pipe_settings(nlp: Language, elmo: Elmo, *, keep_layers: bool = True) -> dic
 
 def replace_listener_cfg(upstream: dict, listener: dict, *, frozen: bool) -> dict:
     """What `nlp.replace_listeners` writes into the config: the listener's own block, with the
-    upstream's model instead of its name.
-
-    RAISES (ValueError): If the block is not one of ours.
-    """
+    upstream's model instead of its name."""
     name = str(listener.get("@architectures"))
     if not name.startswith("spacy-elmo."):
         raise ValueError(
@@ -152,11 +145,7 @@ class Elmo(Upstream):
         self.cfg: dict[str, Any] = {}
 
     def load_weights(self, weights: Union[str, Path]) -> None:
-        """Use other weights.
-
-        weights (Union[str, Path]): A name, a folder, or a file of weights.
-        RAISES (ValueError): If they do not exist, or cannot be read.
-        """
+        """Use other weights: a name, a folder, or a file."""
         set_bilm(self.model, load_bilm(weights))
 
     def from_disk(self, path: Union[str, Path], *, exclude: Iterable[str] = ()) -> Elmo:
@@ -178,9 +167,7 @@ class Elmo(Upstream):
         """Begin a training: read the weights, or undo the training that they have had since then
         (by this component, `load_weights` or a saved pipeline).
 
-        weights (Optional[str]): From `[initialize.components.elmo]`; overrides the weights that the
-            `model` block names.
-        RAISES (ValueError): If there are no weights.
+        weights (Optional[str]): From `[initialize.components.elmo]`, instead of the present ones.
         """
         if nlp is not None:
             # The moments and the schedules of the last training end with it.

@@ -65,18 +65,10 @@ def mean_vector(span: Union[Doc, Span]) -> Optional[Floats1d]:
 
 
 def write(
-    doc: Doc,
-    component: Optional[str],
-    checksum: Optional[str],
-    layers: Optional[Floats3d],
-    tokens: Optional[Floats2d],
+    doc: Doc, component: str, checksum: str, layers: Optional[Floats3d], tokens: Optional[Floats2d]
 ) -> None:
-    """Write what a component computed to the doc, in place of what it wrote before. The layers of
-    other components are kept for listeners.
-
-    component, checksum (str): The name of the component, and the checksum of its weights.
-    layers, tokens: `doc._.elmo_layers` and `doc._.elmo_tokens`.
-    """
+    """Write what a component computed to the doc, in place of what it wrote before: its layers and
+    its mix. The layers of other components are kept for listeners."""
     words = doc.to_array(ORTH)
     own = {"component": component, "checksum": checksum, "words": words, "array": layers}
     others = [one for one in _get(doc, _LAYERS) or () if one["component"] not in (None, component)]
@@ -176,14 +168,13 @@ def _get_tokens(doc: Doc) -> Optional[Floats2d]:
 
 
 def _set_layers(doc: Doc, layers: Optional[Floats3d]) -> None:
-    data = cast(dict, doc.user_data)
-    origin = {"component": None, "checksum": None, "words": doc.to_array(ORTH)}
-    data[_LAYERS] = [] if layers is None else [{**origin, "array": layers}]
+    one = {"component": None, "checksum": None, "words": doc.to_array(ORTH), "array": layers}
+    cast(dict, doc.user_data)[_LAYERS] = [] if layers is None else [one]
 
 
 def _set_tokens(doc: Doc, vectors: Optional[Floats2d]) -> None:
-    stored = {"words": doc.to_array(ORTH), "array": vectors}
-    cast(dict, doc.user_data)[_TOKENS] = None if vectors is None else stored
+    one = {"words": doc.to_array(ORTH), "array": vectors}
+    cast(dict, doc.user_data)[_TOKENS] = None if vectors is None else one
 
 
 def register() -> None:

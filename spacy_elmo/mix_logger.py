@@ -48,8 +48,7 @@ def mix_logger(logger: Optional[Logger] = None) -> Logger:
     """Log each task's mix, in addition to what another logger logs. For `[training.logger]`.
 
     The mixes are printed below each evaluation. The other logger also gets them with the scores
-    (`info["other_scores"]`, as `elmo_TASK_layer0` and so on, and `elmo_TASK_gamma`). The loggers of
-    spacy-loggers (Wandb, MLflow, ClearML, CuPy, a chain of them) send all scores.
+    (`info["other_scores"]`, as `elmo_TASK_layer0` and so on, and `elmo_TASK_gamma`).
 
     logger (Optional[Logger]): The other logger; the default is spaCy's console logger.
     """

@@ -1,13 +1,11 @@
 """Leaving `nlp.pipe(n_process=2)` early: a `break`, an exception, a signal, the death of a process.
 
 spaCy (3.8) closes its ends of the pipes to its workers, and waits for these. Forked workers have
-inherited all ends, so that writing into a full pipe that nobody reads waits for ever instead of
-failing, and ELMo's arrays fill any pipe. Here, workers close the ends that they do not need. The
-process that started them waits neither for texts that no worker reads any more, nor, at its end,
-for workers of a call that it has not closed.
+inherited all ends: to write into a full pipe that nobody reads waits for ever instead of failing.
+Here, they close the ends that they do not need. The process that started them waits neither for
+texts that no worker reads any more, nor, at its end, for workers of a call that it has not closed.
 
-What is open is in the local variables of the frame of `nlp.pipe`. If they have other names in
-another version of spaCy, nothing is done.
+What is open is in the local variables of the frame of `nlp.pipe`, unless spaCy renames them.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ import atexit
 import multiprocessing
 import os
 import sys
+import traceback
 import weakref
 from multiprocessing.connection import wait
 from multiprocessing.reduction import ForkingPickler
@@ -33,12 +32,8 @@ _texts: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 def _calls() -> list[dict[str, Any]]:
     """RETURNS (list): The local variables of each `nlp.pipe` that runs in this thread: one may read
     the docs of another."""
-    calls, frame = [], sys._getframe()
-    while frame is not None:
-        if frame.f_code.co_name == "_multiprocessing_pipe":
-            calls.append(frame.f_locals)
-        frame = frame.f_back  # type: ignore[assignment]
-    return calls
+    frames = (frame for frame, _ in traceback.walk_stack(sys._getframe()))
+    return [x.f_locals for x in frames if x.f_code.co_name == "_multiprocessing_pipe"]
 
 
 def _before_start() -> None:

@@ -114,20 +114,10 @@ class Sequences:
         pairs = zip(numbers.tolist(), (first_tokens - ends[numbers]).tolist())
         return [self.docs[number][i].text for number, i in pairs], index.reshape(-1)
 
-    def keys(self) -> tuple[list[tuple[bytes, bytes]], list[numpy.ndarray]]:
-        """RETURNS (tuple): For each sequence, what distinguishes it from others, whichever docs
-        they come from; and the numbers of its tokens that are kept."""
-        parts = (self.orth[self.tokens], self.kept, self.tokens)
-        splits = (numpy.split(part, numpy.cumsum(self.lengths)[:-1]) for part in parts)
-        sequences = list(zip(*splits)) if len(self.lengths) else []
-        keys = [(orth.tobytes(), kept.tobytes()) for orth, kept, _ in sequences]
-        return keys, [tokens[kept] for _, kept, tokens in sequences]
-
-    def select(self, numbers: Sequence[int]) -> Sequences:
-        """RETURNS (Sequences): Some of the sequences of the same docs."""
-        chosen = numpy.repeat(numpy.isin(numpy.arange(len(self.lengths)), numbers), self.lengths)
-        lengths = self.lengths[list(numbers)]
-        return Sequences(self.docs, self.orth, self.tokens[chosen], self.kept[chosen], lengths)
+    def key(self) -> tuple[bytes, ...]:
+        """RETURNS (tuple): What distinguishes these sequences from those of other docs."""
+        parts = (self.orth, self.tokens, self.kept, self.lengths)
+        return tuple(part.tobytes() for part in parts)
 
 
 def _segmenter(by_sentence: bool, window: int, overlap: int) -> Segmenter:

@@ -31,11 +31,11 @@ def bounded_strings(nlp: Language) -> Iterator[None]:
     after it. Tokenising takes twice as long then, as the tokenizer remembers no word of a zone."""
     # The end of a zone frees the strings of all threads, and of the zones around it. So threads
     # take turns, and within a zone of the caller there is no other one.
-    with one_thread(), contextlib.ExitStack() as stack:
+    with one_thread():
         is_zone = nlp.vocab.in_memory_zone  # type: ignore[attr-defined]
-        if len(nlp.vocab.strings) >= MAX_STRINGS and not is_zone:
-            stack.enter_context(nlp.memory_zone())
-        yield
+        is_full = len(nlp.vocab.strings) >= MAX_STRINGS and not is_zone
+        with nlp.memory_zone() if is_full else contextlib.nullcontext():
+            yield
 
 
 def _after_fork_in_child() -> None:

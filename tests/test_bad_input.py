@@ -11,10 +11,9 @@ import torch
 from spacy.tokens import Doc
 from thinc.api import Model
 
-from spacy_elmo.formats import safetensors_format
 from spacy_elmo.inference import Session, Settings, current_session
 
-from .conftest import TINY, elmo_pipeline, max_difference, random_bilm
+from .conftest import TINY, elmo_pipeline, max_difference
 
 # Long texts among them have no sentence boundaries, which is warned of.
 pytestmark = pytest.mark.filterwarnings("ignore:.* without sentence boundaries")
@@ -77,21 +76,14 @@ def test_of_a_long_token_only_the_beginning_counts(nlp):
 # A text without end
 
 
-N_LONG = 6_000
-WINDOW, OVERLAP = 512, 64
-SPACES = [10, 5000, N_LONG - 1]
-
-
-@pytest.fixture(scope="module")
-def long_run(tmp_path_factory):
-    """A doc without sentence boundaries, its biLM, and the tokens of the batches that passed
-    through the biLM and through the mix. Read once, because that takes seconds."""
-    folder = tmp_path_factory.mktemp("long") / "weights"
-    safetensors_format.write(random_bilm(), folder)
-    nlp = elmo_pipeline(folder, keep_layers=False)
+def test_a_long_doc_runs_in_bounded_memory(nlp, weights_folder, monkeypatch):
+    """All layers exist side by side for one batch at a time only, and the vectors are those of its
+    windows."""
+    n_tokens, spaces, window, overlap = 6_000, [10, 5000, 5999], 512, 64
+    nlp = elmo_pipeline(weights_folder, keep_layers=False)
     elmo = nlp.get_pipe("elmo")
-    words = [f"w{i * 7919 % 1009}" for i in range(N_LONG)]
-    for at in SPACES:
+    words = [f"w{i * 7919 % 1009}" for i in range(n_tokens)]
+    for at in spaces:
         words[at] = "\n"
     computed, mixed = [], []
     batches, mix = Session.batches, elmo.mix
@@ -106,35 +98,22 @@ def long_run(tmp_path_factory):
         return mix(X, is_train)
 
     elmo.mix = Model("spy", spy_on_mix)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "batches", spy_on_batches)
-        doc = nlp(Doc(nlp.vocab, words=words))
-    return doc, elmo.bilm, computed, mixed
-
-
-def test_a_long_doc_runs_in_bounded_batches(long_run):
-    _, _, computed, mixed = long_run
-    assert max(computed) <= Settings().max_tokens(torch.device("cpu"))
+    monkeypatch.setattr(Session, "batches", spy_on_batches)
+    doc = nlp(Doc(nlp.vocab, words=words))
+    assert max(computed + mixed) <= Settings().max_tokens(torch.device("cpu"))
     # Every token at least once, those in overlaps twice.
-    assert N_LONG < sum(computed) < 1.25 * N_LONG
-    # All layers exist side by side for one batch at a time only.
-    assert max(mixed) <= Settings().max_tokens(torch.device("cpu"))
-    assert sum(mixed) == N_LONG - len(SPACES) + 1  # A token of zeros tells the width.
-
-
-def test_a_long_doc_has_the_values_of_its_windows(long_run):
-    doc, bilm, *_ = long_run
+    assert n_tokens < sum(computed) < 1.25 * n_tokens
+    assert sum(mixed) == n_tokens - len(spaces) + 1  # A token of zeros tells the width.
     assert doc._.elmo_layers is None
-    assert numpy.flatnonzero(~doc._.elmo_tokens.any(axis=1)).tolist() == SPACES
-    words = numpy.array([token.i for token in doc if not token.is_space])
-    step = WINDOW - OVERLAP
+    assert numpy.flatnonzero(~doc._.elmo_tokens.any(axis=1)).tolist() == spaces
+    tokens = numpy.array([token.i for token in doc if not token.is_space])
     # In the middle of each window; its edges may belong to the neighbours.
-    middle = slice(OVERLAP, WINDOW - OVERLAP)
-    for start in (0, step, 10 * step):
-        window = words[start : start + WINDOW]
-        [layers] = current_session(bilm).embed([[doc[i].text for i in window.tolist()]])
+    middle = slice(overlap, window - overlap)
+    for start in (0, window - overlap, 10 * (window - overlap)):
+        rows = tokens[start : start + window]
+        [layers] = current_session(elmo.bilm).embed([[words[i] for i in rows.tolist()]])
         expected = layers.mean(dim=0).numpy()
-        assert max_difference(doc._.elmo_tokens[window[middle]], expected[middle]) < 1e-5
+        assert max_difference(doc._.elmo_tokens[rows[middle]], expected[middle]) < 1e-5
 
 
 # Settings

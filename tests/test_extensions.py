@@ -49,26 +49,6 @@ def test_reloading_the_module(doc):
     assert numpy.array_equal(doc[1]._.elmo, vectors[1])
 
 
-def test_installed_vectors_come_from_the_attributes(doc):
-    vectors = give_vectors(doc)
-    extensions.install_vectors(doc)
-    assert numpy.allclose(doc.vector, vectors[[0, 1, 3]].mean(axis=0))
-    assert numpy.array_equal(doc[1].vector, vectors[1])
-    assert numpy.allclose(doc[1:4].vector, vectors[[1, 3]].mean(axis=0))
-    assert doc[1].vector_norm == pytest.approx(numpy.linalg.norm(vectors[1]))
-    assert doc[1].has_vector and not doc[2].has_vector
-
-
-def test_installed_vectors_say_when_the_arrays_are_gone(doc):
-    give_vectors(doc)
-    extensions.install_vectors(doc)
-    doc._.elmo_tokens = None
-    for obj in (doc, doc[:2], doc[0]):
-        with pytest.raises(ValueError, match="no ELMo vectors"):
-            obj.vector  # noqa: B018
-        assert not obj.has_vector
-
-
 def merged_and_split(doc):
     """As many tokens as before, but other ones."""
     with doc.retokenize() as retokenizer:
@@ -100,17 +80,6 @@ def test_vectors_of_a_part_as_a_doc(doc):
         excerpt = doc[:2].as_doc(copy_user_data=copies)
         assert excerpt._.elmo_layers is None and excerpt._.elmo is None
         assert not excerpt.has_vector and not excerpt[0].has_vector and not excerpt[:1].has_vector
-
-
-def test_setting_none_frees_the_arrays(doc):
-    doc.user_data["mine"] = 1
-    size = len(doc.to_bytes())
-    give_vectors(doc)
-    doc._.elmo_layers = numpy.zeros((3, len(doc), 100), dtype="float32")
-    assert len(doc.to_bytes()) > size + 3 * len(doc) * 100 * 4
-    doc._.elmo_layers = doc._.elmo_tokens = None
-    assert doc._.elmo_layers is None and doc._.elmo_tokens is None
-    assert len(doc.to_bytes()) < size + 300
 
 
 def test_an_attribute_of_the_user_is_not_replaced():

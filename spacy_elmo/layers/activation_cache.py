@@ -1,9 +1,8 @@
-"""What a frozen biLM computed for the sequences of the training data, kept from epoch to epoch."""
+"""What a frozen biLM computed for the docs of the training data, kept from epoch to epoch."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -12,16 +11,13 @@ from spacy.util import registry
 
 from ..bilm.validation import check_range
 
-# Bound of what is remembered of sequences that came once.
-_MAX_SEEN = 2**20
-
 
 @registry.misc("spacy-elmo.ActivationCache.v1")
 @dataclass(eq=False)
 class ActivationCache:
-    """Activations by sequence, in main memory, also if the biLM is on a GPU. Entries are never
-    evicted: every sequence recurs once per epoch, so that evicting the oldest would always evict
-    the one needed next. A copy, or a pickle, of a cache is empty.
+    """Activations by doc, in main memory, also if the biLM is on a GPU. Entries are never evicted:
+    every doc recurs once per epoch, so that evicting the oldest would always evict the one needed
+    next. A copy, or a pickle, of a cache is empty.
 
     memory_mb (float): Bound of what is kept, in MiB.
     half_precision (bool): Keep float16: half the bytes, values rounded to 11 bits.
@@ -30,7 +26,7 @@ class ActivationCache:
 
     memory_mb: float = 1024
     half_precision: bool = False
-    _source: Callable[[], Any] = field(init=False, repr=False)
+    _source: Any = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_range("activation cache: memory_mb", self.memory_mb, 0)
@@ -45,28 +41,19 @@ class ActivationCache:
     def bind(self, source: Any) -> None:
         """Set the source of the activations, an object that is replaced when its results change.
         Another source clears the cache."""
-        if source is not self._source():
+        if self._source is None or source is not self._source():
             self.clear()
             self._source = weakref.ref(source)
 
     def clear(self) -> None:
         """Forget everything, and free memory."""
         self._entries: dict[Any, numpy.ndarray] = {}
-        self._seen: set[int] = set()
-        self._source = lambda: None
+        self._source = None
         self.n_bytes = 0
 
     def get(self, key: Any) -> Optional[numpy.ndarray]:
         """RETURNS (Optional[ndarray]): What was put, perhaps as float16. Must not be changed."""
         return self._entries.get(key)
-
-    def comes_again(self, key: Any) -> bool:
-        """RETURNS (bool): Whether this was asked for the sequence before."""
-        if len(self._seen) >= _MAX_SEEN:
-            self._seen.clear()
-        seen = hash(key) in self._seen
-        self._seen.add(hash(key))
-        return seen
 
     def put(self, key: Any, activations: numpy.ndarray) -> numpy.ndarray:
         """Keep activations, shape (L+1, tokens, 2P), if there is room for them.
@@ -78,6 +65,6 @@ class ActivationCache:
             activations = activations.astype("float16")
         n_bytes = self.n_bytes + activations.nbytes
         if key not in self._entries and n_bytes <= self.memory_mb * 2**20:
-            self._entries[key] = activations.copy()  # A view would keep the whole batch.
+            self._entries[key] = activations
             self.n_bytes = n_bytes
         return activations

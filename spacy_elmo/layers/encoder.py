@@ -49,8 +49,6 @@ class ElmoShim(PyTorchShim):
     load (Union[BiLM, Callable, None]): The biLM, or what makes it at its first use; None if there
         are no weights yet. It is `pending` until then.
     settings (Settings): How to run it; `usable_settings` have a precision that the device has.
-    mixed_precision (bool): Fine-tune with bfloat16 products.
-    language (Optional[str]): The language of the text that it was trained on, if known.
 
     `warning` is shown when the biLM is loaded. `untrained` are the weights before training changed
     them, in main memory.
@@ -82,8 +80,7 @@ class ElmoShim(PyTorchShim):
     def float32_bilm(self) -> BiLM:
         """RETURNS (BiLM): The biLM, read at the first call. int8 weights become float32."""
         bilm = self.stored_bilm()
-        # Only the precision int8 leaves int8 weights as they are.
-        if self.usable_settings.precision == "int8":
+        if self.usable_settings.precision == "int8":  # No other one leaves int8 weights.
             with no_fork(), _LOADING, _ordinary_tensors():
                 bilm.dequantize()
         return bilm
@@ -225,10 +222,9 @@ def forward(model: Encoder, docs: list[Doc], is_train: bool) -> tuple[BatchLayer
     return BatchLayers(values, [len(doc) for doc in docs]), backprop
 
 
-def init(model: Encoder, X: Any = None, Y: Any = None) -> Encoder:
+def init(model: Encoder, X: Any = None, Y: Any = None) -> None:
     get_shim(model).restore()
     get_bilm(model)
-    return model
 
 
 def encode(
@@ -238,26 +234,25 @@ def encode(
     *,
     keep_layers: bool = True,
     cache: Optional[ActivationCache] = None,
-    expected: bool = False,
 ) -> BatchLayers:
     """Predict. Without `keep_layers`, the layers of all tokens are never in memory together.
 
     mix (Optional[Mix]): Gets the trained one that came with the weights.
     keep_layers (bool): Whether to return the layers.
-    expected (bool): Whether the docs will be read again. The cache keeps their sequences at once,
-        others when they come a second time.
     """
     session, ops = get_session(model), model.ops
-    sequences = Sequences.cut(docs, model.attrs["segmenter"])
-    shape = session.n_layers, len(sequences.orth), session.width
     layers: Any = None
     mixed: Any = None
-    batches: Any = run_sequences(sequences, session, ops)
-    if cache is not None:
-        layers = _encode_cached(sequences, session, ops, cache, expected)
+    batches: Any
+    if cache is not None and docs:
+        layers = _encode_cached(model, docs, cache)
+        shape = layers.shape
         batches = [(slice(None), layers)]
-    elif keep_layers:
-        layers = ops.alloc3f(*shape)
+    else:
+        sequences = Sequences.cut(docs, model.attrs["segmenter"])
+        shape = session.n_layers, len(sequences.orth), session.width
+        layers = ops.alloc3f(*shape) if keep_layers else None
+        batches = run_sequences(sequences, session, ops)
     if mix is not None:
         use_trained(mix, session.trained_mix)
         for node in mix.walk():
@@ -273,25 +268,19 @@ def encode(
     return BatchLayers(layers if keep_layers else None, [len(doc) for doc in docs], True, mixed)
 
 
-def _encode_cached(
-    sequences: Sequences, session: Session, ops: Ops, cache: ActivationCache, expected: bool
-) -> Floats3d:
-    """Take activations from a cache, which is in main memory, and compute those of other
-    sequences. To a GPU, all sequences go at once."""
-    cache.bind(session)
-    layers: Any = numpy.zeros((session.n_layers, len(sequences.orth), session.width), "float32")
-    keys, kept_rows = sequences.keys()
-    cached = [cache.get(key) for key in keys]
-    missing = [number for number, activations in enumerate(cached) if activations is None]
+def _encode_cached(model: Encoder, docs: Sequence[Doc], cache: ActivationCache) -> Floats3d:
+    """Take activations from a cache, which is in main memory, and compute those of other docs. To a
+    GPU, all docs go at once."""
+    cache.bind(get_session(model))
+    keys = [Sequences.cut([doc], model.attrs["segmenter"]).key() for doc in docs]
+    parts: list[Any] = [cache.get(key) for key in keys]
+    missing = [number for number, part in enumerate(parts) if part is None]
     if missing:
-        for rows, values in run_sequences(sequences.select(missing), session, ops):
-            layers[:, ops.to_numpy(rows)] = ops.to_numpy(values)
-    for key, rows, activations in zip(keys, kept_rows, cached):
-        if activations is None and (expected or cache.comes_again(key)):
-            activations = cache.put(key, layers[:, rows])  # It may round.
-        if activations is not None:
-            layers[:, rows] = activations
-    return ops.asarray3f(layers)
+        computed = encode(model, [docs[number] for number in missing])
+        for number, part in zip(missing, computed.split()):
+            parts[number] = cache.put(keys[number], model.ops.to_numpy(part.layers))
+    layers: Any = numpy.concatenate(parts, axis=1, dtype="float32")
+    return model.ops.asarray3f(layers)
 
 
 def run_sequences(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Optional
 
 from spacy.tokens import Doc
 from spacy.util import registry
@@ -32,9 +32,8 @@ def TextCatSum(
     """`f(BOW(doc) + W norm(mean(tok2vec(doc))) + b)`, with f = softmax for exclusive classes and
     the logistic function for others.
 
-    Both summands are linear in what they read, and the gradient of the loss reaches each directly.
-    In spacy.TextCatEnsemble.v2, it reaches the bag of words through the weights of the last layer:
-    a network beside it has learned a few texts by heart before.
+    The gradient of the loss reaches each summand directly. In spacy.TextCatEnsemble.v2, it reaches
+    the bag of words through the last layer: a network beside it learns few texts by heart before.
 
     tok2vec (Model): From docs to vectors, such as `ElmoListener`.
     exclusive_classes (bool): Whether a doc has exactly one class: True for `textcat`, False for
@@ -53,17 +52,8 @@ def TextCatSum(
     pooled: Model = chain(tok2vec, list2ragged(), reduce_mean(), LayerNorm(), output)
     activation = softmax_activation() if exclusive_classes else Logistic()
     model: Model = chain(add(bag_of_words, pooled), activation)
-    model.init = init
     model.set_ref("tok2vec", tok2vec)
     model.set_ref("bag_of_words", bag_of_words)
-    model.set_ref("pooled", pooled)
     model.set_ref("output_layer", output)
     model.attrs["multi_label"] = not exclusive_classes
     return model
-
-
-def init(model: Model[list[Doc], Floats2d], X: Any = None, Y: Any = None) -> None:
-    if Y is not None:
-        model.get_ref("output_layer").set_dim("nO", Y.shape[1])
-    model.get_ref("bag_of_words").initialize(X=X, Y=Y)
-    model.get_ref("pooled").initialize(X=X, Y=Y)

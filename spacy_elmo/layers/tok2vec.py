@@ -6,7 +6,7 @@ from typing import Any, Callable, Optional, Union
 
 from spacy.tokens import Doc
 from spacy.util import registry
-from thinc.api import Maxout, Model, with_array
+from thinc.api import Maxout, Model, noop, with_array
 from thinc.types import Floats2d
 
 from .listener import ANY, Listener, make_source
@@ -49,6 +49,7 @@ def ElmoTok2Vec(
         )
     # The source runs once, also for two mixes.
     layers: dict[str, Model] = {"source": make_source(upstream, grad_factor), "embed": embed}
+    layers["reduce"] = noop()
     if elmo_input is not None:
         layers["input_mix"] = mix_docs(elmo_input)
         layers["reduce"] = with_array(Maxout(nO=width, nP=_MAXOUT_PIECES, normalize=True))
@@ -57,9 +58,9 @@ def ElmoTok2Vec(
         output = layers["output_mix"] = mix_docs(elmo_output)
         output_width = output.maybe_get_dim("nO")
         width = width + output_width if width and output_width else None
-    nodes = list(layers.values())
+    refs: dict = {**layers}
     dims = {"nO": width}
-    return Model("elmo_tok2vec", forward, init=init, dims=dims, layers=nodes, refs={**layers})
+    return Model("elmo_tok2vec", forward, init=init, dims=dims, layers=[*refs.values()], refs=refs)
 
 
 def forward(
@@ -70,17 +71,13 @@ def forward(
     layers, backprop_source = model.get_ref("source")(docs, is_train)
     x, backprop_embed = model.get_ref("embed")(docs, is_train)
     x, backprop_input = _append(model, "input_mix", x, layers, is_train)
-    if model.has_ref("reduce"):
-        x, backprop_reduce = model.get_ref("reduce")(x, is_train)
+    x, backprop_reduce = model.get_ref("reduce")(x, is_train)
     h, backprop_encode = model.get_ref("encode")(x, is_train)
     h, backprop_output = _append(model, "output_mix", h, layers, is_train)
 
     def backprop(dh: Vectors) -> list[Doc]:
         dh, d_layers = backprop_output(dh)
-        dx = backprop_encode(dh)
-        if model.has_ref("reduce"):
-            dx = backprop_reduce(dx)
-        dx, d_input = backprop_input(dx)
+        dx, d_input = backprop_input(backprop_reduce(backprop_encode(dh)))
         parts = [d for d in (d_layers, d_input) if d is not None]
         backprop_source(sum(parts[1:], parts[0]) if parts else None)
         return backprop_embed(dx)
@@ -98,8 +95,7 @@ def init(model: Model[list[Doc], Vectors], X: Any = None, Y: Any = None) -> None
         if model.has_ref(ref):
             model.get_ref(ref).initialize(X=layers)
     x, _ = _append(model, "input_mix", x, layers, False)
-    if model.has_ref("reduce"):
-        x = _initialize(model, "reduce", x)
+    x = _initialize(model, "reduce", x)
     h, _ = _append(model, "output_mix", _initialize(model, "encode", x), layers, False)
     model.set_dim("nO", h[0].shape[1])
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Callable, Optional, cast
 
-from spacy.pipeline import Tok2Vec
+from spacy.pipeline import EntityLinker, Tok2Vec
 from spacy.pipeline.tok2vec import Tok2VecListener
 from spacy.tokens import Doc
 from spacy.training import Example
 from thinc.api import Model, Optimizer
+from thinc.layers.chain import init as init_chain
 from thinc.types import Floats3d
 
 from .. import extensions
@@ -17,7 +18,6 @@ from ..bilm import BiLM
 from .activation_cache import ActivationCache
 from .batch_layers import BatchLayers
 from .encoder import encode, get_bilm, get_session, get_shim
-from .entity_linker import infer_width
 from .listener import ANY, ListenerState, SharedBatch, doc_keys
 from .listener import NAME as LISTENER
 from .mix_docs import check_gradient
@@ -90,17 +90,14 @@ class Upstream(Tok2Vec):
         """RETURNS (list): The layers and the mix of each doc, as arrays of the model's ops.
         `keep_layers` overrides the component's setting."""
         docs = list(docs)
-        cache, in_training = None, False
-        if self.frozen and self._run.docs:
-            # Evaluations during training use the cache, too. One that rounds is only for the docs
-            # of updates: the vectors of other docs must be exact.
-            in_training = set(map(id, docs)) <= set(map(id, self._run.docs))
-            cache = self.activation_cache
-            if cache is not None and cache.half_precision and not in_training:
-                cache = None
+        # Evaluations during training use the cache, too. One that rounds is only for the docs of
+        # updates: the vectors of other docs must be exact.
+        cache = self.activation_cache if self.frozen and self._run.docs else None
+        if cache is not None and cache.half_precision:
+            is_training = set(map(id, docs)) <= set(map(id, self._run.docs))
+            cache = cache if is_training else None
         keeps = self.keep_layers if keep_layers is None else keep_layers
-        settings: Any = {"keep_layers": keeps, "cache": cache, "expected": in_training}
-        batch = encode(self.model, docs, self.mix, **settings)
+        batch = encode(self.model, docs, self.mix, keep_layers=keeps, cache=cache)
         # Parts are copies, because a view of one doc would keep the whole batch in memory.
         return [batch] if len(docs) == 1 else batch.split()
 
@@ -155,22 +152,20 @@ class Upstream(Tok2Vec):
         """Connect the listeners in a component's model: those that name this component, and those
         that listened to it before it was renamed, or were saved. The last connection counts."""
         model = getattr(component, "model", None)
-        for node in model.walk() if isinstance(model, Model) else ():
-            if node.name != LISTENER:
-                continue
-            listener = cast(Tok2VecListener, node)
-            state: ListenerState = node.attrs["link"]
-            if state.upstream is not None:
-                is_known = state.upstream is self
-            else:  # Weights are read only if the listener was saved.
-                saved = state.saved_checksum
-                is_known = saved is not None and saved == self.checksum
-            if is_known or node.attrs["settings"].upstream in (ANY, self.name):
+        nodes = model.walk() if isinstance(model, Model) else ()
+        for listener in (cast(Tok2VecListener, node) for node in nodes if node.name == LISTENER):
+            state: ListenerState = listener.attrs["link"]
+            is_known = state.upstream is self
+            # Weights are read only if the listener was saved.
+            if state.upstream is None and state.saved_checksum is not None:
+                is_known = state.saved_checksum == self.checksum
+            if is_known or listener.attrs["settings"].upstream in (ANY, self.name):
                 if state.upstream is not None:
                     state.upstream.remove_listener(listener, component.name)
                 state.upstream = self
                 self.add_listener(listener, component.name)
-                infer_width(component)
+                if isinstance(component, EntityLinker) and component.model.init is init_chain:
+                    component.model.init = _init_entity_linker
 
     def update(
         self,
@@ -194,7 +189,7 @@ class Upstream(Tok2Vec):
             return losses
         backprop = None
         if self.frozen:
-            layers = encode(self.model, docs, cache=self.activation_cache, expected=True)
+            layers = encode(self.model, docs, cache=self.activation_cache)
         else:
             layers, backprop_model = self.model(docs, is_train=True)
             backprop = self._fine_tuning(backprop_model, losses)
@@ -259,3 +254,15 @@ class Upstream(Tok2Vec):
             self.activation_cache.clear()
         for listener in self.listeners:
             listener.attrs["link"].batch = None
+
+
+def _init_entity_linker(model: Model, X: Any = None, Y: Any = None) -> None:
+    """Ask the tok2vec for the width of its vectors. spaCy asks when the model is made: a listener
+    does not know its upstream then."""
+    if model.has_ref("tok2vec"):
+        tok2vec = model.get_ref("tok2vec")
+        tok2vec.initialize(X=X)
+        for node in model.walk():
+            if node.name == "maxout" and node.has_dim("nO") is None:
+                node.set_dim("nO", tok2vec.get_dim("nO"))
+    init_chain(model, X, Y)

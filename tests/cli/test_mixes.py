@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import spacy
-from spacy.util import registry
-from thinc.api import Adam, Model, concatenate
+from thinc.api import Adam
 
 from ..conftest import SCALAR_MIX, add_tagger, elmo_pipeline, listener, tagged, tok2vec
 from .conftest import fail, succeed
@@ -49,25 +48,6 @@ def test_plots_them(trained, tmp_path):
     assert data.startswith(b"\x89PNG") and len(data) > 5000
     assert "svg" in fail("mixes", trained, "--plot", tmp_path / "mixes.doc")
     assert not (tmp_path / "mixes.doc").exists()
-
-
-@registry.architectures("two_listeners.v1")
-def two_listeners(first: Model, second: Model) -> Model:
-    return concatenate(first, second)
-
-
-def test_plots_mixes_of_the_same_label(weights_folder, tmp_path):
-    matplotlib = pytest.importorskip("matplotlib")
-    nlp = elmo_pipeline(weights_folder)
-    both = {"first": listener(SCALAR_MIX), "second": listener(SCALAR_MIX)}
-    add_tagger(nlp, {"@architectures": "two_listeners.v1", **both})
-    nlp.initialize(lambda: tagged(nlp))
-    nlp.to_disk(tmp_path / "two")
-    with matplotlib.rc_context({"svg.fonttype": "none"}):
-        output = succeed("mixes", tmp_path / "two", "--plot", tmp_path / "mixes.svg")
-    [task, other] = [line.split()[0] for line in output.splitlines() if "scalar_mix" in line]
-    assert task == other
-    assert (tmp_path / "mixes.svg").read_text().count(f">{task} (") == 2
 
 
 def test_after_replace_listeners(trained, tmp_path):

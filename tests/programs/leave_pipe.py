@@ -5,7 +5,6 @@ leave_pipe.py WEIGHTS START_METHOD WAY...
 Prints what there is before, and after each way, as JSON: threads, open files, processes.
 """
 
-import contextlib
 import faulthandler
 import json
 import multiprocessing
@@ -38,13 +37,6 @@ def leave_by_break():
     for number, _ in enumerate(nlp.pipe(TEXTS, n_process=2, batch_size=20)):
         if number == N_READ:
             break
-
-
-def leave_by_error():
-    with contextlib.suppress(KeyError):
-        for number, _ in enumerate(nlp.pipe(TEXTS, n_process=2, batch_size=20)):
-            if number == N_READ:
-                raise KeyError(number)
 
 
 def close():
@@ -84,12 +76,6 @@ def lose_worker():
 def interrupt():
     docs = pipe()
     os.killpg(0, signal.SIGINT)  # What Ctrl-C does.
-    list(docs)
-
-
-def interrupt_alone():
-    docs = pipe()
-    os.kill(os.getpid(), signal.SIGINT)
     list(docs)
 
 

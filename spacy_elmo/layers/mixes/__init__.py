@@ -5,9 +5,8 @@ own file. Its name for configs is an entry point of the group "thinc_layers" in 
 
 What a mix guarantees: vectors in the type of the layers and in memory of their own; layers that it
 does not change; any number of tokens, also 0; only `mix.ops` for arrays, which are on a GPU
-sometimes; a backprop that holds no reference to the layers if it does not need them. The
-component's own mix must have no weights to train. The `settings` in its `attrs` are a namespace,
-which thinc does not save: those of the config count. `mix_docs` applies a `dropout` among them.
+sometimes. The component's own mix must have no weights to train. The `settings` in its `attrs` are
+a namespace, which thinc does not save. `mix_docs` applies a `dropout` among them.
 
 Two optional functions in the `attrs` of a mix serve others:
 
