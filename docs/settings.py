@@ -97,7 +97,7 @@ def page() -> str:
         section("[pretraining.loss]", config.LossConfig),
         section("[pretraining.optimizer]", config.OptimizerConfig),
         "## Pipelines\n",
-        section("[components.elmo]", Elmo, DEFAULT_CONFIG["elmo"], BLOCKS),
+        section("[components.elmo]", Elmo, DEFAULT_CONFIG, BLOCKS),
         "The blocks `model`, `mix` and `activation_cache` (or null) are below.\n",
     ]
     for group in GROUPS:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 from spacy.tokens import Doc
 from spacy.util import registry
@@ -19,9 +18,6 @@ from .layers.mix_docs import mix_docs
 from .layers.mixes import Mix
 from .segmenters import Segmenter, sentences
 from .weights import DEFAULT, absolute_source, load_bilm, source_language
-
-# The registered functions take any text for a choice: `Settings` has the better message.
-_settings: Callable[..., Settings] = Settings
 
 
 @registry.architectures("spacy-elmo.PretrainedBiLM.v1")
@@ -47,7 +43,9 @@ def PretrainedBiLM(
     RAISES (ValueError): If a setting has an impossible value.
     """
     load = None if weights is None else partial(load_bilm, absolute_source(weights))
-    settings = _settings(precision, max_tokens_per_batch, type_cache_mb, stateful, kernel)
+    # Any text for a choice, up to here: `Settings` has the better message.
+    choices: Any = (precision, max_tokens_per_batch, type_cache_mb, stateful, kernel)
+    settings = Settings(*choices)
     shim = ElmoShim(load, settings, mixed_precision, source_language(weights))
     return ElmoEncoder(shim, segmenter or sentences())
 

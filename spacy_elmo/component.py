@@ -3,48 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Callable, Optional, Union
 
 from spacy.language import Language
-from spacy.tokens import Doc
 from spacy.training import Example
 from spacy.util import registry
-from thinc.api import Config, Model, Optimizer
+from thinc.api import Model
 
 from . import processes  # noqa: F401 (ends the workers of `nlp.pipe`)
 from .bilm.validation import check_range
-from .layers.activation_cache import ActivationCache
-from .layers.batch_layers import BatchLayers
 from .layers.encoder import get_shim, set_bilm
-from .layers.mixes import Mix
 from .layers.upstream import RunState, Upstream
 from .weights import load_bilm
 
 # The settings that are not here are filled in from the signatures of the registered functions.
-DEFAULT_CONFIG_STR = """
-[elmo]
-keep_layers = true
-set_vectors = false
-batch_size = 1000
-frozen = true
-optimizer = null
-
-[elmo.activation_cache]
-@misc = "spacy-elmo.ActivationCache.v1"
-
-[elmo.model]
-@architectures = "spacy-elmo.PretrainedBiLM.v1"
-
-[elmo.model.segmenter]
-@misc = "spacy-elmo.sentences.v1"
-
-[elmo.mix]
-@layers = "spacy-elmo.FrozenMix.v1"
-"""
-DEFAULT_CONFIG = Config().from_str(DEFAULT_CONFIG_STR)
+DEFAULT_CONFIG = {
+    "keep_layers": True,
+    "set_vectors": False,
+    "batch_size": 1000,
+    "frozen": True,
+    "optimizer": None,
+    "activation_cache": {"@misc": "spacy-elmo.ActivationCache.v1"},
+    "model": {
+        "@architectures": "spacy-elmo.PretrainedBiLM.v1",
+        "segmenter": {"@misc": "spacy-elmo.sentences.v1"},
+    },
+    "mix": {"@layers": "spacy-elmo.FrozenMix.v1"},
+}
 
 
 def pipe_settings(nlp: Language, elmo: Elmo, *, keep_layers: bool = True) -> dict[str, Any]:
@@ -79,8 +68,9 @@ def replace_listener(encoder: Model, listener: Model, upstream: Elmo) -> Model:
 @Language.factory(
     "elmo",
     assigns=["doc._.elmo_layers", "doc._.elmo_tokens", "doc._.elmo", "span._.elmo", "token._.elmo"],
-    default_config=DEFAULT_CONFIG["elmo"],
+    default_config=DEFAULT_CONFIG,
 )
+@dataclass(eq=False, repr=False)
 class Elmo(Upstream):
     """Runs a biLM over docs and writes its activations to the docs (see `extensions`), for users
     and for components that listen (see `layers.listener`). What it does with docs is in `Upstream`.
@@ -100,47 +90,29 @@ class Elmo(Upstream):
     RAISES (ValueError): If batch_size is not positive, or the mix has weights to be trained.
     """
 
-    def __init__(
-        self,
-        nlp: Language,
-        name: str,
-        model: Model[list[Doc], BatchLayers],
-        mix: Mix,
-        keep_layers: bool,
-        set_vectors: bool,
-        batch_size: int,
-        frozen: bool,
-        optimizer: Optional[Optimizer],
-        activation_cache: Optional[ActivationCache],
-    ) -> None:
-        check_range(f"{name}: batch_size", batch_size, 1)
-        if any(node.param_names for node in mix.walk()):
+    def __post_init__(self) -> None:
+        nlp, shim = self.nlp, get_shim(self.model)
+        del self.nlp  # A component outlives its pipeline, as where it is sourced.
+        check_range(f"{self.name}: batch_size", self.batch_size, 1)
+        if any(node.param_names for node in self.mix.walk()):
             raise ValueError(
-                f"{name}: nothing would train a {mix.name} as the component's own mix: choose "
-                "one without weights to train, such as FrozenMix, and give this one to a listener"
+                f"{self.name}: nothing would train a {self.mix.name} as the component's own mix: "
+                "choose one without weights to train, such as FrozenMix, and give this one to a "
+                "listener"
             )
-        shim = get_shim(model)
         if shim.language not in (None, nlp.lang) and nlp.lang != "xx":
             # Shown when the weights are loaded. A saved pipeline replaces them before that.
             shim.warning = (
-                f"the weights of {name!r} were trained on text in {shim.language!r}, but the "
+                f"the weights of {self.name!r} were trained on text in {shim.language!r}, but the "
                 f"pipeline's language is {nlp.lang!r}: name others in the config (model.weights)"
             )
+        if shim.settings.stateful:  # The vectors depend on what ran before.
+            self.activation_cache = None
         self.vocab = nlp.vocab
-        self.model = model
-        self.name = name
-        self.mix = mix
-        self.keep_layers = keep_layers
-        self.set_vectors = set_vectors
-        self.batch_size = batch_size
-        self.optimizer = optimizer
-        self.frozen = frozen
-        # The vectors of a stateful biLM depend on what ran before.
-        self.activation_cache = None if shim.settings.stateful else activation_cache
         self.listener_map = {}
-        self._run = RunState()
-        model.attrs["replace_listener"] = replace_listener
-        model.attrs["replace_listener_cfg"] = partial(replace_listener_cfg, frozen=frozen)
+        attrs = self.model.attrs
+        attrs["replace_listener"] = replace_listener
+        attrs["replace_listener_cfg"] = partial(replace_listener_cfg, frozen=self.frozen)
         # Saved with the component. All settings are in the config, which nothing may override.
         self.cfg: dict[str, Any] = {}
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-import warnings
-
 import pytest
 import spacy
 from spacy.util import registry
 
 from spacy_elmo.inference import current_session
-from spacy_elmo.layers.encoder import get_bilm, get_shim
+from spacy_elmo.layers.encoder import get_shim
 
-from .conftest import TINY, max_difference
+from .conftest import max_difference
 
 
 def build(block):
@@ -34,14 +31,6 @@ def test_weights_are_those_of_the_folder_where_the_pipeline_was_made(
     [expected] = current_session(bilm).embed([["the", "bank"]])
     assert max_difference(nlp("the bank")._.elmo_layers, expected) < 1e-5
     assert nlp.config["components"]["elmo"]["model"]["weights"] == path
-
-
-def test_a_name_is_no_path(tmp_path, weights_folder, monkeypatch):
-    shutil.copytree(weights_folder, tmp_path / "elsewhere" / "en_elmo_sm")
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # About the folder of this name.
-        assert get_bilm(build({"@architectures": "spacy-elmo.PretrainedBiLM.v1"})).config != TINY
 
 
 @pytest.mark.parametrize(

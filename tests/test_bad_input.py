@@ -32,7 +32,6 @@ STRANGE = {
     "right to left": ["שלום", "עולם", "\u202eabc\u202c", "مرحبا"],
     "CJK": ["私", "は", "銀行", "が", "好き", "。"],
     "boundaries as tokens": ["<S>", "bank", "</S>", "<UNK>"],
-    "only a boundary": ["<S>"],
     "private and unassigned": ["\ue000", "\U0010ffff", "\ufeff", "\ufffd"],
     "the same again and again": ["a"] * 300,
 }

@@ -68,8 +68,7 @@ ENDS = {
     "interrupt": (-signal.SIGINT, "KeyboardInterrupt"),
     "be_killed": (-9, ""),
 }
-EARLY = ["leave_by_break", "close"]
-EARLY += ["use_two", "use_one_in_another", "lose_worker", "use_all"]
+EARLY = ["leave_by_break", "close", "use_two", "lose_worker", "use_all"]
 
 
 def leave(method, ways, folder):

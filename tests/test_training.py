@@ -49,27 +49,23 @@ WARMUP = {"@schedules": "warmup_linear.v1", "warmup_steps": 2, "total_steps": 5}
 OPTIMIZER = {"@optimizers": "Adam.v1", "learn_rate": {**WARMUP, "initial_rate": 0.01}}
 
 
-def loaded(folder, **config):
-    """A saved pipeline, whose file of weights is gone, and was another one."""
-    nlp = elmo_pipeline(folder, **config)
-    add_tagger(nlp)
-    nlp.initialize(lambda: tagged(nlp))
-    safetensors_format.write(random_bilm(seed=1), folder)
-    again = elmo_pipeline(folder, **config)
-    add_tagger(again)
-    return again.from_bytes(nlp.to_bytes())
-
-
-def own_copy(folder, **config):
-    nlp = elmo_pipeline(folder, **config)
-    add_tagger(nlp)
-    nlp.replace_listeners("elmo", "tagger", ["model.tok2vec"])
-    return nlp
-
-
 def shared(folder, **config):
     nlp = elmo_pipeline(folder, **config)
     add_tagger(nlp)
+    return nlp
+
+
+def loaded(folder, **config):
+    """A saved pipeline, whose file of weights is gone, and was another one."""
+    nlp = shared(folder, **config)
+    nlp.initialize(lambda: tagged(nlp))
+    safetensors_format.write(random_bilm(seed=1), folder)
+    return shared(folder, **config).from_bytes(nlp.to_bytes())
+
+
+def own_copy(folder, **config):
+    nlp = shared(folder, **config)
+    nlp.replace_listeners("elmo", "tagger", ["model.tok2vec"])
     return nlp
 
 

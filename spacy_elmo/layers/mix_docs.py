@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import isfinite
+from types import SimpleNamespace
 from typing import Any, Callable, Optional, cast
 
 from thinc.api import Model
@@ -44,14 +45,15 @@ def _forward_mix(
     if not X.lengths:
         return [], lambda dY: model.ops.xp.zeros_like(X.layers)
     mix = model.layers[0]
-    run = mix.attrs.get("forward_frozen") if X.frozen else None
-    Y, backprop_mix = mix(X.layers, is_train) if run is None else run(mix, X.layers, is_train)
+    settings = mix.attrs.get("settings", SimpleNamespace())
+    settings.frozen = X.frozen
+    Y, backprop_mix = mix(X.layers, is_train)
     if model.has_dim("nO") and Y.shape[1] != model.get_dim("nO"):
         raise ValueError(
             f"this model reads ELMo vectors of width {model.get_dim('nO')}, but its upstream's "
             f"biLM gives {Y.shape[1]}: use the biLM it was trained on, or train it anew"
         )
-    rate = getattr(mix.attrs.get("settings"), "dropout", 0.0) if is_train else 0.0
+    rate = getattr(settings, "dropout", 0.0) if is_train else 0.0
     mask: Any = model.ops.get_dropout_mask(Y.shape, rate) if rate else 1.0
 
     def backprop(dY: list[Floats2d]) -> Optional[Floats3d]:

@@ -34,7 +34,7 @@ def ElmoTok2Vec(
     encode (Model): From vectors to contextual vectors h. A maxout layer gives [x; ELMo] its width.
     elmo_input, elmo_output (Optional[Mix]): The mix at the input or the output; null for none.
     upstream, grad_factor: See `ElmoListener`.
-    RAISES (ValueError): If there is no mix at all, or `encode` has no known width.
+    RAISES (ValueError): If there is no mix at all.
     """
     if elmo_input is None and elmo_output is None:
         raise ValueError(
@@ -42,11 +42,6 @@ def ElmoTok2Vec(
             "spacy.Tok2Vec.v2, which needs no ELMo"
         )
     width = encode.maybe_get_dim("nO")
-    if elmo_input is not None and width is None:
-        raise ValueError(
-            f"spacy-elmo.ElmoTok2Vec.v1: the layer {encode.name} has no known width (nO): "
-            "choose an encode layer with a width setting"
-        )
     # The source runs once, also for two mixes.
     layers: dict[str, Model] = {"source": make_source(upstream, grad_factor), "embed": embed}
     layers["reduce"] = noop()

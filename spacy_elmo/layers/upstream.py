@@ -1,10 +1,10 @@
 """The upstream of listeners: runs a biLM over docs, and shares the layers with other components."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Callable, Optional, cast
 
+from spacy.language import Language
 from spacy.pipeline import EntityLinker, Tok2Vec
 from spacy.pipeline.tok2vec import Tok2VecListener
 from spacy.tokens import Doc
@@ -43,12 +43,16 @@ class RunState:
         return RunState, ()
 
 
+@dataclass(eq=False, repr=False)
 class Upstream(Tok2Vec):
     """Predicts for the user, and gives batches to the components that listen (see
     `layers.listener`)."""
 
-    # The config system checks the settings of `Elmo` by these, with the names of its module.
-    model: Model[list[Doc], BatchLayers]
+    # The settings of `Elmo`. They are no strings (`annotations` of `__future__`): the config system
+    # would look for their names in the module of `Elmo`.
+    nlp: Language
+    name: str = field()  # Else the attribute of the class above counts as a default.
+    model: Model[list[Doc], BatchLayers] = field()
     mix: Mix
     keep_layers: bool
     set_vectors: bool
@@ -56,7 +60,7 @@ class Upstream(Tok2Vec):
     frozen: bool
     optimizer: Optional[Optimizer]
     activation_cache: Optional[ActivationCache]
-    _run: RunState
+    _run: RunState = field(default_factory=RunState, init=False)
 
     def __setstate__(self, state: Any) -> None:
         """Connect the listeners of a copy or of a pickle to it: their states have no upstream."""

@@ -22,15 +22,15 @@ SIZES = sorted(path.stem for path in (FOLDER / "pretraining").glob("*.cfg"))
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_task(task: str, tmp_path: Path):
-    output = succeed("init-config", task, tmp_path / "new" / "a.cfg")
-    assert "spacy train" in output
+    assert "spacy train" in succeed("init-config", task, tmp_path / "new" / "a.cfg")
     assert load_config(tmp_path / "new" / "a.cfg") == load_config(FOLDER / f"{task}.cfg")
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_size(size: str, tmp_path: Path):
-    output = succeed("init-config", "--pretraining", size, tmp_path / "a.cfg")
-    assert "spacy elmo pretrain" in output
+    assert "spacy elmo pretrain" in succeed(
+        "init-config", "--pretraining", size, tmp_path / "a.cfg"
+    )
     assert read_config(tmp_path / "a.cfg") == read_config(FOLDER / "pretraining" / f"{size}.cfg")
 
 

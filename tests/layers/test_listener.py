@@ -220,10 +220,9 @@ def test_mixed_precision(weights_folder, with_bfloat16):
     before = weights_of(nlp)
     first, last = train(nlp)
     assert last["tagger"] < 0.3 * first["tagger"]
-    after = weights_of(nlp)
-    assert differ(before, after) == set(before)
-    assert {value.dtype for value in after.values()} == {torch.float32}
+    assert differ(before, weights_of(nlp)) == set(before)
     elmo = nlp.get_pipe("elmo")
+    assert {weight.dtype for weight in elmo.bilm.parameters()} == {torch.float32}
     elmo.bilm.load_state_dict(random_bilm().state_dict())
     docs = [Doc(nlp.vocab, words=["bank", "river"])]
     rounded, exact = elmo.model.begin_update(docs)[0].layers, elmo.model.predict(docs).layers
@@ -345,14 +344,10 @@ def test_several_upstreams(tmp_path):
         assert differ(weights, weights_of(nlp, name)) == set(weights)
     layers = {task: len(mix.weights) for task, mix in find_mixes(nlp)}
     assert layers == {"tagger_one": 3, "tagger_two": 2, "tagger_any": 2}
-    for example in tagged(nlp):
-        doc = nlp(example.x)
-        again = Doc(nlp.vocab).from_bytes(doc.to_bytes())
-        for name in ("one", "two"):
-            [expected] = nlp.get_pipe(name).predict([doc])
-            assert max_difference(get_layers(doc, name), expected.layers) < 1e-6
-            scores = nlp.get_pipe(f"tagger_{name}").model.predict([doc, again])
-            assert max_difference(*scores) < 1e-6
+    doc = nlp("The bank flows")
+    for name in ("one", "two"):
+        [expected] = nlp.get_pipe(name).predict([doc])
+        assert max_difference(get_layers(doc, name), expected.layers) < 1e-6
 
 
 # Whose layers are on a doc
@@ -496,7 +491,7 @@ def test_cached_activations_train_the_same(weights_folder):
     for cache in (None, block, {**block, "memory_mb": 0.001}):
         nlp = elmo_pipeline(weights_folder, activation_cache=cache)
         spacy.util.fix_random_seed(0)
-        add_tagger(nlp, tok2vec(SCALAR_MIX, None))
+        add_tagger(nlp)
         examples = tagged(nlp)
         optimizer = nlp.initialize(lambda examples=examples: examples, sgd=Adam(0.01))
         for step in range(6):
@@ -518,10 +513,9 @@ def initialized(folder, source=None, **settings):
     return nlp
 
 
-@pytest.mark.parametrize("upstream", ["*", "elmo"])
-def test_no_upstream(upstream):
+def test_no_upstream():
     nlp = spacy.blank("en")
-    add_tagger(nlp, listener(upstream=upstream))
+    add_tagger(nlp)
     with pytest.raises(ValueError, match="a listener needs the layers of the elmo component"):
         nlp.initialize(lambda: tagged(nlp))
 

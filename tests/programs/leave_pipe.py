@@ -51,11 +51,6 @@ def use_two():
     assert len(list(second)) == len(TEXTS) - N_READ
 
 
-def use_one_in_another():
-    outer = pipe(doc.text for doc in nlp.pipe(TEXTS, n_process=2, batch_size=20))
-    outer.close()
-
-
 def use_all():
     docs = list(nlp.pipe(TEXTS, n_process=2, batch_size=20))
     for doc, expected in zip(docs, nlp.pipe(TEXTS), strict=True):

@@ -5,15 +5,11 @@ own file. Its name for configs is an entry point of the group "thinc_layers" in 
 
 What a mix guarantees: vectors in the type of the layers and in memory of their own; layers that it
 does not change; any number of tokens, also 0; only `mix.ops` for arrays, which are on a GPU
-sometimes. The component's own mix must have no weights to train. The `settings` in its `attrs` are
-a namespace, which thinc does not save. `mix_docs` applies a `dropout` among them.
+sometimes. The component's own mix must have no weights to train.
 
-Two optional functions in the `attrs` of a mix serve others:
-
-* `state`: takes the mix and the number of layers (0 if it is not known), and returns the weight of
-  each layer and the scale, for reports.
-* `forward_frozen`: like `forward`, but its backprop returns None instead of a gradient of the
-  layers, because the biLM is frozen. It saves time in mixes with weights.
+Two optional `attrs`: `settings` is a namespace, which thinc does not save. `mix_docs` applies a
+`dropout` among them, and sets `frozen`: no gradient of the layers is needed. `state` takes the mix
+and the number of layers (0 if it is not known), and returns the weight of each layer and the scale.
 """
 
 from .concat import ConcatLayers as ConcatLayers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, Callable, Optional
 
@@ -41,16 +40,14 @@ def ScalarMix(
     """
     check_range("ScalarMix: l2", l2, 0)
     check_range("ScalarMix: dropout", dropout, 0, 1)
-    settings = SimpleNamespace(
-        weights=weights, gamma=float(gamma), layer_norm=layer_norm, l2=l2, dropout=dropout
-    )
-    frozen = partial(forward, frozen=True)
+    settings = SimpleNamespace(weights=weights, gamma=float(gamma), layer_norm=layer_norm, l2=l2)
+    settings.dropout, settings.frozen = dropout, False
     return Model(
         "scalar_mix",
         forward,
         init=init,
         params={"weights": None, "gamma": None},
-        attrs={"settings": settings, "state": state, "forward_frozen": frozen},
+        attrs={"settings": settings, "state": state},
     )
 
 
@@ -63,10 +60,9 @@ def init(mix: Mix, X: Optional[Floats3d] = None, Y: Any = None) -> None:
         mix.set_param("gamma", mix.ops.asarray1f([gamma]))
 
 
-def forward(
-    mix: Mix, X: Floats3d, is_train: bool, *, frozen: bool = False
-) -> tuple[Floats2d, Callable]:
+def forward(mix: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, Callable]:
     xp, settings = mix.ops.xp, mix.attrs["settings"]
+    frozen = settings.frozen
     raw, gamma = mix.get_param("weights"), mix.get_param("gamma")
     if len(raw) != X.shape[0]:
         raise wrong_number("ScalarMix", len(raw), X.shape[0])
