@@ -28,7 +28,6 @@ STRANGE = {
     "emoji": ["👍🏽", "👩‍👩‍👧‍👦", "🇩🇪", "ok"],
     "combining marks": ["e\u0301", "Z" + "\u0300\u0301\u0302" * 30, "\u0301"],
     "NUL": ["\x00", "a\x00b", "\x00" * 60],
-    "control characters": ["\x07", "\x1b[31m", "\x7f"],
     "right to left": ["שלום", "עולם", "\u202eabc\u202c", "مرحبا"],
     "CJK": ["私", "は", "銀行", "が", "好き", "。"],
     "boundaries as tokens": ["<S>", "bank", "</S>", "<UNK>"],

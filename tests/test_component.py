@@ -232,7 +232,6 @@ OTHER_DOCS = {
     "as_doc": lambda doc: doc[1:3].as_doc(),
     "as_doc with user data": lambda doc: doc[1:3].as_doc(copy_user_data=True),
     "from_docs": lambda doc: Doc.from_docs([doc, doc.copy()], exclude=["user_data"]),
-    "from_json": lambda doc: Doc(doc.vocab).from_json(doc.to_json()),
     "without user data": lambda doc: next(DocBin(docs=[doc]).get_docs(doc.vocab)),
     "retokenised": merged,
 }

@@ -28,10 +28,9 @@ def test_a_task(task: str, tmp_path: Path):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_size(size: str, tmp_path: Path):
-    assert "spacy elmo pretrain" in succeed(
-        "init-config", "--pretraining", size, tmp_path / "a.cfg"
-    )
-    assert read_config(tmp_path / "a.cfg") == read_config(FOLDER / "pretraining" / f"{size}.cfg")
+    out = tmp_path / "a.cfg"
+    assert "spacy elmo pretrain" in succeed("init-config", "--pretraining", size, out)
+    assert read_config(out) == read_config(FOLDER / "pretraining" / f"{size}.cfg")
 
 
 def test_another_language(tmp_path: Path):
