@@ -80,13 +80,11 @@ def write(
 def get_layers(
     doc: Doc, component: str = "*", checksum: Optional[str] = None
 ) -> Optional[Floats3d]:
-    """Get the layers that a component computed.
+    """Get the layers that a component computed, shape (L+1, tokens, 2P), if there are any.
 
     component (str): Its name, or "*" for the last one that ran.
     checksum (Optional[str]): Checksum of the weights. It goes before the name, which decides
         between several with the same weights. Layers that the user has set always match.
-    RETURNS (Optional[Floats3d]): Shape (L+1, tokens, 2P), or None if there are none.
-    RAISES (ValueError): If the doc was retokenised since.
     """
     matches = []
     for one in _get(doc, _LAYERS) or ():
@@ -178,8 +176,7 @@ def _set_tokens(doc: Doc, vectors: Optional[Floats2d]) -> None:
 
 
 def register() -> None:
-    """Register the attributes. A notebook may have reloaded this module, and replaces its own.
-    RAISES (ValueError): From spaCy, if the user has registered others under the same names."""
+    """Register the attributes. A notebook may have reloaded this module, and replaces its own."""
     attributes: list[tuple[Any, str, Callable, Optional[Callable]]] = [
         (Doc, "elmo_layers", _get_layers, _set_layers),
         (Doc, "elmo_tokens", _get_tokens, _set_tokens),

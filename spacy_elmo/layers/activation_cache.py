@@ -56,11 +56,8 @@ class ActivationCache:
         return self._entries.get(key)
 
     def put(self, key: Any, activations: numpy.ndarray) -> numpy.ndarray:
-        """Keep activations, shape (L+1, tokens, 2P), if there is room for them.
-
-        RETURNS (ndarray): What `get` would return: float16 also if there was no room, so that
-            values do not depend on that.
-        """
+        """Keep activations, shape (L+1, tokens, 2P), if there is room for them. RETURNS (ndarray):
+        They, rounded to float16 also if there was no room: values do not depend on that."""
         if self.half_precision:
             activations = activations.astype("float16")
         n_bytes = self.n_bytes + activations.nbytes

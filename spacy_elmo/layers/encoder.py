@@ -182,14 +182,9 @@ class ElmoShim(PyTorchShim):
 
 
 def ElmoEncoder(shim: ElmoShim, segmenter: Segmenter) -> Encoder:
-    """Run a biLM over docs. Whitespace tokens get zeros.
-
-    shim (ElmoShim): The biLM. It is on the device of thinc's current ops, those of the model, from
-        whichever thread it is used later.
-
-    The factor of the attribute `gradient` (1) scales the gradient that reaches the biLM; with 0 it
-    is frozen.
-    """
+    """Run a biLM over docs, on the device of thinc's current ops, from whichever thread it is used
+    later. Whitespace tokens get zeros. The factor of the attribute `gradient` scales the gradient
+    that reaches the biLM; with 0 it is frozen."""
     attrs = {"segmenter": segmenter, "gradient": SimpleNamespace(factor=1.0)}
     return Model(NAME, forward, init=init, shims=[shim], attrs=attrs)
 
@@ -235,11 +230,8 @@ def encode(
     keep_layers: bool = True,
     cache: Optional[ActivationCache] = None,
 ) -> BatchLayers:
-    """Predict. Without `keep_layers`, the layers of all tokens are never in memory together.
-
-    mix (Optional[Mix]): Gets the trained one that came with the weights.
-    keep_layers (bool): Whether to return the layers.
-    """
+    """Predict. Without `keep_layers`, the layers of all tokens are never in memory together. The
+    mix gets the trained one that came with the weights."""
     session, ops = get_session(model), model.ops
     layers: Any = None
     mixed: Any = None
@@ -321,8 +313,7 @@ def get_session(model: Encoder) -> Session:
 
 
 def set_precision(model: Encoder, precision: Precision) -> None:
-    """Choose another precision than that of the settings.
-    RAISES (ValueError): If the device does not have it."""
+    """Choose another precision than that of the settings."""
     shim = get_shim(model)
     check_precision(precision, get_bilm(model).device)
     shim.settings = shim.usable_settings = replace(shim.settings, precision=precision)

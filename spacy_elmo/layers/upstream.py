@@ -29,11 +29,8 @@ _BATCHES_PER_BUFFER = 3
 
 
 class RunState:
-    """What a component keeps only in the running process. A copy and a pickle are empty.
-
-    docs (Sequence[Doc]): The docs of the last update. Empty: no training since `end_training`.
-    batch (Optional[SharedBatch]): The batch of the last update, if the biLM is not frozen.
-    """
+    """What a component keeps only in the running process: the docs of the last update, until
+    `end_training`, and its batch, if the biLM is not frozen. A copy and a pickle are empty."""
 
     def __init__(self) -> None:
         self.docs: Sequence[Doc] = ()
@@ -223,8 +220,7 @@ class Upstream(Tok2Vec):
 
     def train_without_update(self, docs: Sequence[Doc], listener: str) -> None:
         """Let a listener train while this component gets no updates: it is excluded from training,
-        or only the listener's component is trained, as `spacy debug model` does.
-        RAISES (ValueError): If the biLM is not frozen."""
+        or only the listener's component is trained, as `spacy debug model` does."""
         if not self.frozen:
             raise ValueError(
                 f"{self.name!r} is to be fine-tuned (frozen = false), but gets no updates before "

@@ -13,11 +13,9 @@ Mix = Model[Floats3d, Floats2d]
 class MixState(NamedTuple):
     """What a mix makes of the layers.
 
-    kind (str): The name of the mix.
     weights (Optional[list[float]]): The weight of each layer, from the token encoder up. For a
         `LearnedMix`: the share of each layer in the norm of the weights that read it. None if they
         are not known yet, or if the mix has none.
-    gamma (Optional[float]): The scale, if the mix has one.
     """
 
     kind: str
