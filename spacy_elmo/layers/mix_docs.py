@@ -13,23 +13,35 @@ from .batch_layers import BatchLayers
 from .mixes import Mix
 
 NAME = "mix_docs"
+_CHECK_EVERY = 100
 
 
-def check_gradient(value: Any, name: str) -> float:
-    """RETURNS (float): A number that is finite only if a gradient is.
-    RAISES (ValueError): If it is not."""
-    if not isfinite(value):
+def check_gradient(check: SimpleNamespace, value: Any, name: str, *, sync: bool) -> float:
+    """Refuse gradients that are NaN or infinite.
+
+    check (SimpleNamespace): The `sum` of the values since the last look, and their number `n`.
+    value (Any): A number that is not finite if the gradient is not.
+    sync (bool): Look at once. On a GPU that waits for all that is computed before: there, every
+        hundredth gradient is looked at.
+    RETURNS (float): The sum of the values since the last look; 0 if this call did not look.
+    """
+    check.sum, check.n = check.sum + value, check.n + 1
+    if not sync and check.n < _CHECK_EVERY:
+        return 0.0
+    total, check.sum, check.n = float(check.sum), 0.0, 0
+    if not isfinite(total):
         raise ValueError(
             f"{name} is NaN or infinite: lower the learning rate, or clip gradients "
             "(training.optimizer.grad_clip)"
         )
-    return float(value)
+    return total
 
 
 def mix_docs(mix: Mix) -> Model[BatchLayers, list[Floats2d]]:
     """Apply a mix to a batch of docs."""
     dims = {"nO": mix.maybe_get_dim("nO")}
-    return Model(NAME, _forward_mix, init=_init_mix, layers=[mix], dims=dims)
+    attrs = {"gradient_check": SimpleNamespace(sum=0.0, n=0)}
+    return Model(NAME, _forward_mix, init=_init_mix, layers=[mix], dims=dims, attrs=attrs)
 
 
 def _init_mix(model: Model, X: Optional[BatchLayers] = None, Y: Any = None) -> None:
@@ -44,7 +56,10 @@ def _forward_mix(
 ) -> tuple[list[Floats2d], Callable]:
     if not X.lengths:
         return [], lambda dY: model.ops.xp.zeros_like(X.layers)
-    mix = model.layers[0]
+    mix, check = model.layers[0], model.attrs["gradient_check"]
+    name = f"the gradient of the ELMo vectors (mix: {mix.name})"
+    if not is_train:
+        check_gradient(check, 0.0, name, sync=True)
     settings = mix.attrs.get("settings", SimpleNamespace())
     settings.frozen = X.frozen
     Y, backprop_mix = mix(X.layers, is_train)
@@ -59,8 +74,8 @@ def _forward_mix(
     def backprop(dY: list[Floats2d]) -> Optional[Floats3d]:
         flat = model.ops.flatten(dY)
         flat = flat * mask if rate else flat
-        name = f"the gradient of the ELMo vectors (mix: {mix.name})"
-        check_gradient(model.ops.xp.sum(flat), name)
+        is_cpu = model.ops.device_type == "cpu"
+        check_gradient(check, model.ops.xp.sum(flat), name, sync=is_cpu)
         if X.frozen and not any(node.param_names for node in mix.walk()):
             return None
         return backprop_mix(flat)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, Callable, Optional, cast
 
 from spacy.language import Language
@@ -30,11 +31,13 @@ _BATCHES_PER_BUFFER = 3
 
 class RunState:
     """What a component keeps only in the running process: the docs of the last update, until
-    `end_training`, and its batch, if the biLM is not frozen. A copy and a pickle are empty."""
+    `end_training`, its batch, if the biLM is not frozen, and what `check_gradient` keeps. A copy
+    and a pickle are empty."""
 
     def __init__(self) -> None:
         self.docs: Sequence[Doc] = ()
         self.batch: Optional[SharedBatch] = None
+        self.gradient_check = SimpleNamespace(sum=0.0, n=0)
 
     def __reduce__(self) -> tuple:
         return RunState, ()
@@ -205,13 +208,15 @@ class Upstream(Tok2Vec):
 
     def _fine_tuning(self, backprop_model: Callable, losses: dict[str, float]) -> Callable:
         """RETURNS (Callable): See `SharedBatch.backprop`."""
+        check = self._run.gradient_check
 
         def backprop(d_layers: Optional[Floats3d], sgd: Optional[Optimizer]) -> None:
             self._run.batch = None
             if d_layers is not None:
                 squares = self.model.ops.xp.vdot(d_layers, d_layers)
                 what = f"{self.name}: the gradient of the biLM's layers"
-                losses[self.name] += check_gradient(squares, what)
+                is_cpu = self.model.ops.device_type == "cpu"
+                losses[self.name] += check_gradient(check, squares, what, sync=is_cpu)
                 backprop_model(d_layers)
             if sgd is not None:
                 self.finish_update(sgd)
