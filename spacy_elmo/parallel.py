@@ -27,8 +27,7 @@ T = TypeVar("T")
 _changed = threading.Condition()
 _inside: dict[int, int] = {}  # How many times each thread has entered `no_fork`.
 _forking: list[int] = []  # Threads that want to fork, the next one first.
-_in_child = False
-_limited = threading.local()  # `limited`: in a forked process, once this thread was inside.
+_limited: Optional[threading.local] = None  # In a forked process: threads that were inside.
 _setting = threading.Lock()  # Held to read or set the number of threads inside operators.
 
 
@@ -44,7 +43,7 @@ def no_fork() -> Iterator[None]:
     try:
         # GNU OpenMP would wait for ever for threads that a forked process does not have. The number
         # is a setting of each thread, changed once: the user may choose another one later.
-        if _in_child and not hasattr(_limited, "limited"):
+        if _limited is not None and not hasattr(_limited, "limited"):
             _limited.limited = True
             if torch.get_num_threads() > 1:
                 torch.set_num_threads(1)
@@ -90,10 +89,7 @@ def run_side_by_side(tasks: Sequence[Callable[[], T]], device: torch.device) -> 
             pairs = zip_longest(tasks, futures)
             return [task() if future is None else future.result() for task, future in pairs]
         finally:
-            submitted = [future for future in futures if future is not None]
-            for future in submitted:
-                future.cancel()
-            wait(submitted)
+            wait([future for future in futures if future is not None and not future.cancel()])
 
 
 def _submit(task: Callable[[], T], device: torch.device, pool: str) -> Optional[Future[T]]:
@@ -128,12 +124,9 @@ def _use_one_thread() -> None:
     with _setting:
         default = torch.get_num_threads()
         torch.set_num_threads(1)
-        try:
-            other = threading.Thread(target=torch.set_num_threads, args=(default,))
-            other.start()
-            other.join()
-        except RuntimeError:  # It cannot be started. This thread is slower, but right.
-            torch.set_num_threads(default)
+        other = threading.Thread(target=torch.set_num_threads, args=(default,))
+        other.start()
+        other.join()
 
 
 def _before_fork() -> None:
@@ -145,7 +138,7 @@ def _before_fork() -> None:
         _changed.wait_for(lambda: _forking[0] == thread and _inside.keys() <= set(_forking))
 
 
-def _after_fork_in_parent() -> None:
+def _after_fork() -> None:
     with _changed:
         _forking.remove(threading.get_ident())
         _changed.notify_all()
@@ -153,18 +146,14 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     """Forget the other threads: a child has none of them."""
-    global _changed, _setting, _in_child, _limited
-    _changed, _setting = threading.Condition(), threading.Lock()
+    global _changed, _setting, _limited
+    _changed, _setting, _limited = threading.Condition(), threading.Lock(), threading.local()
     for thread in _inside.keys() - {threading.get_ident()}:
         del _inside[thread]
     _forking.clear()
     _pool.cache_clear()
-    _in_child, _limited = True, threading.local()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork,
-        after_in_parent=_after_fork_in_parent,
-        after_in_child=_after_fork_in_child,
-    )
+    hooks = {"after_in_parent": _after_fork, "after_in_child": _after_fork_in_child}
+    os.register_at_fork(before=_before_fork, **hooks)

@@ -6,10 +6,11 @@ operators, which is slower. One warning says so.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import warnings
-from collections.abc import Callable
-from functools import cache, partial
+from collections.abc import Callable, Iterator
+from functools import cache
 from operator import attrgetter
 from typing import Any, Optional
 
@@ -36,14 +37,13 @@ def warn_once() -> None:
     )
 
 
-def _find(*names: str) -> Optional[list[Any]]:
-    """RETURNS (Optional[list]): What has these names below `torch`. None, with a warning, if
-    anything is missing."""
+def _make(pack: Callable[..., Product], *names: str) -> Optional[Product]:
+    """RETURNS (Optional[Product]): What `pack` makes of what has these names below `torch`. None,
+    with a warning, if anything is missing, or not for this processor."""
     try:
-        return [attrgetter(name)(torch) for name in names]
-    except AttributeError:
-        warn_once()
-        return None
+        return pack(*(attrgetter(name)(torch) for name in names))
+    except (AttributeError, RuntimeError):
+        return warn_once()
 
 
 def has_quantized_products() -> bool:
@@ -54,15 +54,13 @@ def has_quantized_products() -> bool:
 
 def float16_product(weight: Tensor, bias: Optional[Tensor]) -> Optional[Product]:
     """FBGEMM's product of a float32 input and weights that are kept in half precision."""
-    names = "ops.quantized.linear_prepack_fp16", "ops.quantized.linear_dynamic_fp16.default"
-    if (operators := _find(*names)) is None:
-        return None
-    prepack, linear = operators
-    try:
+
+    def pack(prepack: Any, linear: Any) -> Product:
         packed = prepack(weight, bias)
-    except RuntimeError:  # PyTorch was built without FBGEMM, or not for this processor.
-        return warn_once()
-    return lambda x: linear(x, packed)
+        return lambda x: linear(x, packed)
+
+    quantized = "ops.quantized.linear_"
+    return _make(pack, f"{quantized}prepack_fp16", f"{quantized}dynamic_fp16.default")
 
 
 def int8_product(values: Tensor, scales: Tensor, bias: Optional[Tensor]) -> Optional[Product]:
@@ -71,22 +69,18 @@ def int8_product(values: Tensor, scales: Tensor, bias: Optional[Tensor]) -> Opti
     values (Tensor): The weight in int8, shape (out, in).
     scales (Tensor): The scale of each output, shape (out,).
     """
-    names = "_make_per_channel_quantized_tensor", "ops.quantized.linear_prepack"
-    if (operators := _find(*names, "ops.quantized.linear_dynamic.default")) is None:
-        return None
-    quantize, prepack, linear = operators
-    zeros = torch.zeros_like(scales, dtype=torch.int64)
-    with warnings.catch_warnings():
-        # PyTorch 2.13 announces that its quantized tensors will move.
-        warnings.filterwarnings("ignore", message=".*quantize.*", category=UserWarning)
-        try:
+
+    def pack(quantize: Any, prepack: Any, linear: Any) -> Product:
+        zeros = torch.zeros_like(scales, dtype=torch.int64)
+        with warnings.catch_warnings():
+            # PyTorch 2.13 announces that its quantized tensors will move.
+            warnings.filterwarnings("ignore", message=".*quantize.*", category=UserWarning)
             packed = prepack(quantize(values, scales, zeros, 0), bias)
-        except RuntimeError:
-            packed = None
-    if packed is None:
-        return warn_once()
-    # reduce_range: 8-bit products saturate 16-bit sums on CPUs without VNNI.
-    return lambda x: linear(x, packed, True)
+        # reduce_range: 8-bit products saturate 16-bit sums on CPUs without VNNI.
+        return lambda x: linear(x, packed, True)
+
+    quantized = "ops.quantized.linear_prepack", "ops.quantized.linear_dynamic.default"
+    return _make(pack, "_make_per_channel_quantized_tensor", *quantized)
 
 
 def onednn_product(weight: Tensor, bias: Optional[Tensor], pack: bool) -> Optional[Product]:
@@ -94,54 +88,42 @@ def onednn_product(weight: Tensor, bias: Optional[Tensor], pack: bool) -> Option
 
     pack (bool): Keep a copy of the weight in the order that oneDNN's kernels want.
     """
-    names = "ops.mkldnn._reorder_linear_weight", "ops.mkldnn._linear_pointwise.default"
-    if not torch.backends.mkldnn.is_available() or (operators := _find(*names)) is None:
-        return None
-    reorder, linear = operators
-    try:
+
+    def make(reorder: Any, linear: Any) -> Product:
         packed = reorder(weight.contiguous(), _PACKING_ROWS) if pack else weight.contiguous()
-    except RuntimeError:
-        return warn_once()
-    return partial(_pointwise, linear, packed, bias)
+        return lambda x: linear(x, packed, bias, "none", [], "")
+
+    if not torch.backends.mkldnn.is_available():
+        return None
+    operators = "ops.mkldnn._reorder_linear_weight", "ops.mkldnn._linear_pointwise.default"
+    return _make(make, *operators)
 
 
-def _pointwise(linear: Any, weight: Tensor, bias: Optional[Tensor], x: Tensor) -> Tensor:
-    return linear(x, weight, bias, "none", [], "")
+_tf32_lock = threading.Lock()
+_tf32_before: list[str] = []  # The setting before the first thread inside, for each thread.
 
 
-class _TF32:
+@contextlib.contextmanager
+def tf32_products() -> Iterator[None]:
     """A context in which float32 products on a GPU use TF32.
 
     PyTorch has one setting for the whole process. The first thread that enters sets it, and the
     last one that leaves restores it: products of other threads use TF32 in between.
     """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._before = ""
-
-    def __enter__(self) -> None:
-        with self._lock:
-            matmul: Any = torch.backends.cuda.matmul
-            self._users += 1
-            if self._users == 1:
-                self._before = getattr(matmul, "fp32_precision", "tf32")
-                if self._before != "tf32":
-                    # Unlike its successor `fp32_precision`, this sets what both PyTorch's old and
-                    # new interfaces read. They must not contradict each other.
-                    matmul.allow_tf32 = True
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._users -= 1
-            if self._users or self._before == "tf32":
-                return
-            matmul: Any = torch.backends.cuda.matmul
-            matmul.allow_tf32 = False
-            matmul.fp32_precision = "none"  # The setting of all backends.
-            if matmul.fp32_precision != self._before:
-                matmul.fp32_precision = self._before
-
-
-TF32_PRODUCTS = _TF32()
+    matmul: Any = torch.backends.cuda.matmul
+    with _tf32_lock:
+        _tf32_before.append((_tf32_before or [getattr(matmul, "fp32_precision", "tf32")])[0])
+        if _tf32_before[0] != "tf32":
+            # Unlike its successor `fp32_precision`, this sets what both PyTorch's old and new
+            # interfaces read. They must not contradict each other.
+            matmul.allow_tf32 = True
+    try:
+        yield
+    finally:
+        with _tf32_lock:
+            before = _tf32_before.pop()
+            if not _tf32_before and before != "tf32":
+                matmul.allow_tf32 = False
+                matmul.fp32_precision = "none"  # The setting of all backends.
+                if matmul.fp32_precision != before:
+                    matmul.fp32_precision = before

@@ -76,7 +76,7 @@ def test_a_processor_without_the_operators(monkeypatch):
     def refuse(*args):
         raise RuntimeError("Didn't find engine")
 
-    monkeypatch.setattr(torch_private, "_find", lambda *names: [refuse] * len(names))
+    monkeypatch.setattr(torch_private, "attrgetter", lambda name: lambda module: refuse)
     torch_private.warn_once.cache_clear()
     weight = torch.randn(4, 3)
     with pytest.warns(UserWarning, match="plain ones are used"):
@@ -91,6 +91,6 @@ def test_a_processor_without_the_operators(monkeypatch):
 @pytest.mark.filterwarnings("error")
 def test_tf32_without_a_setting(future):
     future()
-    with torch_private.TF32_PRODUCTS:
+    with torch_private.tf32_products():
         assert torch.backends.cuda.matmul.fp32_precision != "tf32"
     assert not torch_private.has_quantized_products()

@@ -20,17 +20,14 @@ DEFAULT_MAX_CHARACTERS = 50
 # unknown characters, padding, and the marks around a token.
 DICTIONARY_SPECIALS: Final = ("<bos>", "<eos>", "<oov>", "<pad>", "<bow>", "<eow>")
 
-# Upper bounds, far above every published biLM, so that damaged options cannot describe a model that
-# takes hours to build or whose sizes overflow.
-MAX_WIDTH = 2**16  # Cells, projections, embeddings, all filters together, characters per token.
+# Bounds far above every published biLM: damaged options must not take hours to build.
+MAX_WIDTH = 2**16  # Cells, projections, embeddings, filters of one width, characters per token.
 MAX_LAYERS = 256  # LSTM layers per direction, highway layers, kinds of filters.
 MAX_WORDS = 10**8
 MAX_CHARACTERS = 2**21  # More than Unicode has.
-MIN_CLIP, MAX_CLIP = 1e-30, 1e30  # Within the range of float32.
-
 
 Width = Annotated[Whole, Field(ge=1, le=MAX_WIDTH)]
-Clip = Optional[Annotated[Number, Field(ge=MIN_CLIP, le=MAX_CLIP)]]
+Clip = Optional[Annotated[Number, Field(ge=1e-30, le=1e30)]]  # Within the range of float32.
 Activation = Literal["relu", "tanh"]
 Filter = tuple[Width, Width]
 
@@ -54,7 +51,7 @@ class CharCNNConfig:
         ELMoForManyLangs). 0: none.
     """
 
-    filters: Annotated[tuple[Filter, ...], Field(max_length=MAX_LAYERS)]
+    filters: Annotated[tuple[Filter, ...], Field(min_length=1, max_length=MAX_LAYERS)]
     activation: Activation = "relu"
     n_highway: Annotated[Whole, Field(ge=0, le=MAX_LAYERS)] = 0
     # In files, the embedding is a section.
@@ -69,23 +66,16 @@ class CharCNNConfig:
     word_dim: Annotated[Whole, Field(ge=0, le=MAX_WIDTH)] = 0
 
     def __post_init__(self) -> None:
-        if not self.filters:
-            raise ValueError("filters is empty: give at least one [width, number] pair")
-        if self.n_filters > MAX_WIDTH:
-            raise ValueError(
-                f"filters: the total must be at most {MAX_WIDTH}, found {self.n_filters}"
-            )
         if self.max_characters_per_token < max(self.max_width, 3):
             raise ValueError(
                 f"max_characters_per_token is {self.max_characters_per_token}, but the "
                 f"widest filter needs {self.max_width} characters and a framed character needs 3"
             )
         if self.characters is not None:
-            entries = set(self.characters)
-            if absent := [name for name in DICTIONARY_SPECIALS if name not in entries]:
-                raise ValueError(f"characters lack the entries {', '.join(absent)}")
-            if len(entries) < len(self.characters):
-                raise ValueError("characters hold an entry twice")
+            absent = set(DICTIONARY_SPECIALS).difference(self.characters)
+            if absent or len(set(self.characters)) < len(self.characters):
+                why = f"lack the entries {', '.join(absent)}" if absent else "hold an entry twice"
+                raise ValueError(f"characters {why}")
         if self.word_dim and (self.characters is None or self.projection is False):
             raise ValueError(
                 f"word_dim is {self.word_dim}: it needs characters (a dictionary) and a projection"
@@ -125,13 +115,12 @@ class LSTMConfig:
     projection: Optional[Bool] = None
 
     def __post_init__(self) -> None:
-        if self.projection is None and self.projection_dim > self.dim:
+        wider = self.projection is None and self.projection_dim > self.dim
+        if wider or (self.projection is False and self.projection_dim != self.dim):
             raise ValueError(
-                f"projection_dim is {self.projection_dim}, more than lstm.dim ({self.dim}): "
-                "a projection only narrows; set it to lstm.dim for none"
+                f"projection_dim is {self.projection_dim}, and lstm.dim {self.dim}: a projection "
+                "only narrows, and without one both are the same"
             )
-        if self.projection is False and self.projection_dim != self.dim:
-            raise ValueError("projection is false, but projection_dim is not lstm.dim")
 
     @property
     def has_projection(self) -> bool:
@@ -154,17 +143,9 @@ class BiLMConfig:
     n_tokens_vocab: Optional[Annotated[Whole, Field(ge=1, le=MAX_WORDS)]] = None
 
     def __post_init__(self) -> None:
-        if self.char_cnn is None and self.n_tokens_vocab is None:
-            raise ValueError(
-                "char_cnn (character input) and n_tokens_vocab (word input) are both missing"
-            )
-        if self.char_cnn is not None and self.char_cnn.word_dim and self.n_tokens_vocab is None:
-            raise ValueError("n_tokens_vocab is missing: char_cnn.word_dim asks for words")
-
-    @property
-    def projection_dim(self) -> int:
-        """P: width of the token encoder and of one direction."""
-        return self.lstm.projection_dim
+        if (self.char_cnn is None or self.char_cnn.word_dim) and self.n_tokens_vocab is None:
+            why = "" if self.char_cnn is None else "; char_cnn.word_dim asks for words"
+            raise ValueError(f"char_cnn or n_tokens_vocab (for word input) is missing{why}")
 
     @property
     def output_dim(self) -> int:
@@ -179,49 +160,48 @@ class BiLMConfig:
     @property
     def has_char_projection(self) -> bool:
         """Whether the character encoder ends in a projection."""
-        if self.char_cnn is None:
-            return False
-        if self.char_cnn.projection is not None:
-            return self.char_cnn.projection
-        return self.char_cnn.word_dim > 0 or self.char_cnn.n_filters != self.projection_dim
+        char_cnn, width = self.char_cnn, self.lstm.projection_dim
+        if char_cnn is None or char_cnn.projection is not None:
+            return char_cnn is not None and bool(char_cnn.projection)
+        return char_cnn.word_dim > 0 or char_cnn.n_filters != width
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> BiLMConfig:
-        """Read the contents of an `options.json`. Training-only keys are ignored.
+        """Read the contents of an `options.json`. What only bilm-tf's training uses is ignored.
 
         RAISES (ValueError): Naming all settings that are missing or have an impossible value.
         """
         if not isinstance(options, Mapping):
             raise ValueError(f"options must be a JSON object, found {type(options).__name__}")
-        settings = _select_fields(cls, settings_from_options(options))
+        settings = settings_from_options(options)
         for name, kind in (("lstm", LSTMConfig), ("char_cnn", CharCNNConfig)):
             if isinstance(settings.get(name), Mapping):
                 settings[name] = _select_fields(kind, settings[name])
-        return validate(cls, settings)
+        return validate(cls, _select_fields(cls, settings))
 
     def to_options(self) -> dict[str, Any]:
         """RETURNS (dict): The contents of an `options.json` for inference (262 characters)."""
         # What is not in published files is left out where it is not needed.
-        lstm = {name: x for name, x in vars(self.lstm).items() if (name, x) != ("projection", None)}
-        options: dict[str, Any] = {"lstm": lstm}
+        options: dict[str, Any] = {"lstm": dict(vars(self.lstm))}
         char_cnn = self.char_cnn
         if char_cnn is None or char_cnn.word_dim:
             options["n_tokens_vocab"] = self.n_tokens_vocab
-        if char_cnn is None:
-            return options
-        characters: dict[str, Any] = {"n_characters": N_CHARACTERS}
-        if char_cnn.characters is not None:
-            characters = {"characters": [*char_cnn.characters], "word_dim": char_cnn.word_dim}
-        options["char_cnn"] = {
-            "activation": char_cnn.activation,
-            "embedding": {"dim": char_cnn.embedding_dim},
-            "filters": [list(pair) for pair in char_cnn.filters],
-            "n_highway": char_cnn.n_highway,
-            **characters,
-            "max_characters_per_token": char_cnn.max_characters_per_token,
-        }
-        if char_cnn.projection is not None:
-            options["char_cnn"]["projection"] = char_cnn.projection
+        if char_cnn is not None:
+            characters: dict[str, Any] = {"n_characters": N_CHARACTERS}
+            if char_cnn.characters is not None:
+                characters = {"characters": [*char_cnn.characters], "word_dim": char_cnn.word_dim}
+            options["char_cnn"] = {
+                "activation": char_cnn.activation,
+                "embedding": {"dim": char_cnn.embedding_dim},
+                "filters": [list(pair) for pair in char_cnn.filters],
+                "n_highway": char_cnn.n_highway,
+                **characters,
+                "max_characters_per_token": char_cnn.max_characters_per_token,
+                "projection": char_cnn.projection,
+            }
+        for section in (options["lstm"], options.get("char_cnn", {})):
+            if section.get("projection") is None:
+                section.pop("projection", None)
         return options
 
 

@@ -1,5 +1,4 @@
-"""Weights in 8 bits, as the precision int8 multiplies them: whole numbers, and a scale for each
-output of a product."""
+"""Weights in 8 bits, as the precision int8 multiplies them."""
 
 from __future__ import annotations
 
@@ -9,16 +8,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-# The largest weight of a row is stored as this number.
-_MAX = 127
 # Rows of smaller weights become zeros: the inverse of a scale must be finite.
 _MIN_WEIGHT = 1e-30
 
 
 class Int8Weight(NamedTuple):
-    """An int8 weight matrix. The float32 weights are `values * scales`. The matrix may hold several
-    products side by side, such as a gate weight, whose first columns are for inputs and the others
-    for recurrent outputs. Quantising the float32 weights again gives the same values and scales.
+    """An int8 weight matrix of one product, or of several side by side: the first columns of a gate
+    weight are for inputs, the others for previous outputs. The float32 weights are
+    `values * scales`. Quantising them again gives the same values and scales.
 
     values (Tensor): int8, shape (out, in).
     scales (Tensor): float32, shape (products, out).
@@ -31,11 +28,7 @@ class Int8Weight(NamedTuple):
 
     @classmethod
     def quantize(cls, weight: Tensor, widths: Sequence[int] = ()) -> Int8Weight:
-        """Round a weight.
-
-        weight (Tensor): Shape (out, in).
-        widths (Sequence[int]): The columns of each product. By default there is one.
-        """
+        """Round a weight, shape (out, in), of one product, or of several with so many columns."""
         widths = tuple(widths) or (weight.shape[1],)
         values = torch.empty_like(weight, dtype=torch.int8, memory_format=torch.contiguous_format)
         scales = []
@@ -43,7 +36,7 @@ class Int8Weight(NamedTuple):
         for block, rounded in columns:
             low, high = torch.aminmax(block, dim=1)
             # Symmetric, so that a zero weight stays zero.
-            scales.append(torch.maximum(high, -low).clamp_min_(_MIN_WEIGHT) / _MAX)
+            scales.append(torch.maximum(high, -low).clamp_min_(_MIN_WEIGHT) / 127)
             rounded.copy_((block * (1 / scales[-1]).unsqueeze(1)).round_())
         return cls(values, torch.stack(scales), widths)
 
@@ -54,21 +47,6 @@ class Int8Weight(NamedTuple):
             block.mul_(scale.unsqueeze(1))
         return weight
 
-    @property
-    def shape(self) -> torch.Size:
-        return self.values.shape
-
-    def numel(self) -> int:
-        return self.values.numel()
-
-    def sample(self, step: int) -> Tensor:
-        """RETURNS (Tensor): Every `step`-th number of `dequantize`, which is not computed."""
-        index = torch.arange(0, self.numel(), step, device=self.values.device)
-        rows, columns = index // self.shape[1], index % self.shape[1]
-        ends = torch.tensor(self.widths, device=self.values.device).cumsum(0)
-        products = torch.searchsorted(ends, columns, right=True)
-        return self.values.reshape(-1)[index].float() * self.scales[products, rows]
-
     def split(self) -> list[Int8Weight]:
         """RETURNS (list): The weight of each product."""
         values, scales = self.values.split(self.widths, dim=1), self.scales.split(1)
@@ -76,8 +54,8 @@ class Int8Weight(NamedTuple):
 
 
 def named_weights(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Tensor | Int8Weight]]:
-    """Like `named_parameters`. YIELDS (tuple): The name of each parameter with its tensor, or with
-    its 8 bits if it has no other memory (see `BiLM.is_int8`)."""
+    """Like `named_parameters`, with the 8 bits of a parameter that has no other memory (see
+    `BiLM.is_int8`)."""
     for owner, layer in module.named_modules(prefix=prefix):
         # First the 8 bits: another thread may call `dequantize`, which takes them away last.
         int8 = getattr(layer, "int8", {})

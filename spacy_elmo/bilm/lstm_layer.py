@@ -38,7 +38,7 @@ def lstm_step(
     hidden: Tensor,
     cell_clip: Optional[float],
     keep_gates: bool = True,
-) -> Tensor:
+) -> None:
     """One step without the projection. Writes the activations over the gates.
 
     gates (Tensor): Before the activation, in the order i, j (candidate), f, o; shape (..., n, 4H).
@@ -46,7 +46,6 @@ def lstm_step(
     c_previous (Tensor): The cells before the step, shape (..., n, H).
     c (Tensor): Takes the cells after it. If this is `c_previous`, the activation of i is lost.
     hidden (Tensor): Takes the output, shape (..., n, H).
-    RETURNS (Tensor): The output.
     """
     if addend is not None:
         gates += addend
@@ -60,12 +59,11 @@ def lstm_step(
     torch.addcmul(candidate, c_previous, f, out=c)
     if cell_clip is not None:
         c.clamp_(-cell_clip, cell_clip)
-    return torch.mul(c, 2, out=hidden).sigmoid_().mul_(2).sub_(1).mul_(o)
+    torch.mul(c, 2, out=hidden).sigmoid_().mul_(2).sub_(1).mul_(o)
 
 
 class LayerProducts(NamedTuple):
-    """The matrix products of one layer, as `run_layer` uses them: packed for inference, or of plain
-    tensors inside the autograd function.
+    """The matrix products of one layer: packed for inference, or of plain tensors in training.
 
     input, recurrent (Product): From inputs and from outputs to gates, width 4H.
     projection (Optional[Product]): From width H to P.
@@ -103,7 +101,7 @@ def run_layer(
         c = c.contiguous()  # A compiled cell reads rows without gaps.
     previous: Any = h
     hidden = None
-    for gates in input_gates(x, batch_sizes, products.input, products.max_rows):
+    for gates in _input_gates(x, batch_sizes, products):
         n = gates.shape[-2]
         if hidden is None:
             low_y = y if y.dtype == gates.dtype else torch.empty_like(y, dtype=gates.dtype)
@@ -128,22 +126,21 @@ def run_layer(
         state[1].copy_(c)
 
 
-def input_gates(
-    x: Tensor, batch_sizes: Sequence[int], product: Product, max_rows: int
+def _input_gates(
+    x: Tensor, batch_sizes: Sequence[int], products: LayerProducts
 ) -> Iterator[Tensor]:
-    """Compute what inputs contribute to gates, for some steps at once.
+    """Compute what inputs contribute to gates, for at most `max_rows`, but at least one step.
 
-    max_rows (int): Rows to compute at once; but at least one step.
     YIELDS (Tensor): For each step, shape (..., n, 4H). Free it before the next one, which may be
         computed then.
     """
     start = first = 0
     while first < len(batch_sizes):
         last, n_rows = first + 1, batch_sizes[first]
-        while last < len(batch_sizes) and n_rows + batch_sizes[last] <= max_rows:
+        while last < len(batch_sizes) and n_rows + batch_sizes[last] <= products.max_rows:
             n_rows += batch_sizes[last]
             last += 1
-        gates = product(x.narrow(-2, start, n_rows)).narrow(-2, 0, n_rows)
+        gates = products.input(x.narrow(-2, start, n_rows)).narrow(-2, 0, n_rows)
         by_step = gates.split(batch_sizes[first:last], dim=-2)
         del gates
         yield from by_step

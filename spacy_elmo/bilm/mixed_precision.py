@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 import warnings
@@ -11,15 +10,14 @@ from typing import Optional
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..parallel import no_fork, run_side_by_side
 
-# With less, what else bfloat16 needs costs more than its products bring. Measured: 1.5 and more by
-# processors that are made for it, 0.5 and less by others.
+# Processors that are made for bfloat16 have a speed of 1.5 and more, others of 0.5 and less.
 _MIN_SPEED = 1.2
 
-# The device and the type in which a product of training compiles and keeps a kernel for every
-# number of rows, as oneDNN does (see `round_up`).
+# Where training compiles and keeps a kernel for every number of rows (see `round_up`).
 COMPILED_PER_SIZE = "cpu", torch.bfloat16
 
 
@@ -27,24 +25,21 @@ COMPILED_PER_SIZE = "cpu", torch.bfloat16
 @no_fork()
 def bfloat16_speed() -> float:
     """RETURNS (float): How many times as fast as in float32 a product is in bfloat16 on this
-    processor, in one thread. It is measured once per process, in some milliseconds (less than 0.2
-    seconds where bfloat16 is emulated): instructions do not tell, as some are slower."""
-    # Beside an empty task, so that the thread has one thread inside operators.
-    return run_side_by_side([_measure, lambda: 0.0], torch.device("cpu"))[0]
-
-
-@torch.inference_mode()
-def _measure() -> float:
-    operands = torch.ones(64, 256), torch.ones(256, 512)
+    processor, in one thread, measured in some milliseconds: instructions do not tell."""
     times: dict[torch.dtype, float] = {}
-    with torch.autocast("cpu", enabled=False):
+
+    @torch.inference_mode()
+    @torch.autocast("cpu", enabled=False)
+    def measure() -> None:
         # The least of a few that take turns: others may use the processor, too.
         for dtype in (torch.float32, torch.bfloat16) * 4:
-            x, weight = (tensor.to(dtype) for tensor in operands)
+            x, weight = torch.ones(64, 256, dtype=dtype), torch.ones(256, 512, dtype=dtype)
             start = time.perf_counter()
             torch.mm(x, weight)
-            seconds = time.perf_counter() - start
-            times[dtype] = min(seconds, times.get(dtype, math.inf))
+            times[dtype] = min(time.perf_counter() - start, times.get(dtype, math.inf))
+
+    # Beside an empty task, so that the thread has one thread inside operators.
+    run_side_by_side([measure, lambda: None], torch.device("cpu"))
     return times[torch.float32] / times[torch.bfloat16]
 
 
@@ -56,33 +51,33 @@ def bfloat16_is_faster() -> bool:
 def usable_mixed_precision(enabled: bool, device: torch.device) -> bool:
     """RETURNS (bool): The setting, but False, with a warning, on a processor that is not faster in
     bfloat16 than in float32, or on a GPU that only emulates it."""
-    if not enabled or device.type not in ("cpu", "cuda"):
-        return enabled
-    if device.type == "cpu":
+    supported, why = enabled, ""
+    if enabled and device.type == "cpu":
         supported = bfloat16_is_faster()
         why = f"processor: it is {bfloat16_speed():.2g} times as fast in bfloat16 as in float32"
-    else:
+    elif enabled and device.type == "cuda":
         why = "GPU: it has no products of bfloat16 (NVIDIA's have them since Ampere)"
         with torch.cuda.device(device):
             supported = torch.cuda.is_bf16_supported(including_emulation=False)
-    if not supported:
-        warnings.warn(
-            f"mixed_precision = true brings nothing on this {why}; training runs in float32",
-            stacklevel=3,
-        )
+    if enabled and not supported:
+        message = f"mixed_precision = true brings nothing on this {why}; training runs in float32"
+        warnings.warn(message, stacklevel=3)
     return supported
 
 
-def autocast(device: torch.device, enabled: bool) -> contextlib.AbstractContextManager:
-    """RETURNS (ContextManager): `torch.autocast` with bfloat16. PyTorch's meta device has none: the
-    CPU's stands for it."""
-    kind = device.type if torch.amp.is_autocast_available(device.type) else "cpu"
-    return torch.autocast(kind, torch.bfloat16, enabled=enabled)
+def _autocast_device(device: torch.device) -> str:
+    # PyTorch's meta device has no autocast: the CPU's stands for it.
+    return device.type if torch.amp.is_autocast_available(device.type) else "cpu"
+
+
+def autocast(device: torch.device, enabled: bool) -> torch.autocast:
+    """RETURNS (ContextManager): `torch.autocast` with bfloat16."""
+    return torch.autocast(_autocast_device(device), torch.bfloat16, enabled=enabled)
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
     """RETURNS (dtype): What `autocast` asks for in products; the type of x if it is off."""
-    kind = x.device.type if torch.amp.is_autocast_available(x.device.type) else "cpu"
+    kind = _autocast_device(x.device)
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
@@ -97,11 +92,8 @@ def round_up(n: int, per_power: int = 4) -> int:
 
 
 def add_rows(x: Tensor) -> Tensor:
-    """Add rows, whatever they hold, up to `round_up`: the memory behind x if there is enough, else
-    a copy.
-
-    x (Tensor): Shape (n, width).
-    """
+    """Add rows to a matrix, whatever they hold, up to `round_up`: the memory behind x if there is
+    enough, else a copy."""
     n, width = x.shape
     rows = round_up(n)
     if rows == n:
@@ -110,9 +102,7 @@ def add_rows(x: Tensor) -> Tensor:
     available = x.untyped_storage().nbytes() // x.element_size() - x.storage_offset()
     if (rows - 1) * stride + width <= available:
         return x.as_strided((rows, width), (stride, 1))
-    longer = x.new_zeros(rows, width)
-    longer[:n] = x
-    return longer
+    return F.pad(x, (0, 0, 0, rows - n))
 
 
 def product_rows(n: int, device: torch.device, dtype: torch.dtype) -> int:
@@ -126,15 +116,11 @@ def product_rows(n: int, device: torch.device, dtype: torch.dtype) -> int:
 def operand(x: Tensor, dtype: torch.dtype) -> Tensor:
     """RETURNS (Tensor): An operand of a product in training: x in `dtype`, with rows of zeros up to
     `product_rows`."""
-    if x.dtype == dtype:
-        return x
     n = x.shape[-2]
-    rows = product_rows(n, x.device, dtype)
-    if rows == n:
+    if x.dtype == dtype or (rows := product_rows(n, x.device, dtype)) == n:
         return x.to(dtype)
-    padded = x.new_empty(*x.shape[:-2], rows, x.shape[-1], dtype=dtype)
+    padded = x.new_zeros(*x.shape[:-2], rows, x.shape[-1], dtype=dtype)
     padded[..., :n, :] = x
-    padded[..., n:, :] = 0
     return padded
 
 

@@ -11,11 +11,7 @@ from torch.nn import functional as F
 
 
 class TrainedMix(NamedTuple):
-    """What a task has learned: `gamma * sum_j weights_j h_j`.
-
-    weights (list[float]): One per layer, from the token encoder up.
-    gamma (float): The scale.
-    """
+    """A mix that a task has learned: `gamma * sum_j weights_j h_j`, from the token encoder up."""
 
     weights: list[float]
     gamma: float
@@ -26,8 +22,8 @@ class ScalarMix(nn.Module):
     equation 1). Maps activations (L+1, tokens, 2P) to (tokens, 2P).
 
     n_layers (int): L+1.
-    weights (Optional[Sequence[float]]): Where the weights start, before the softmax; zeros if None.
-    gamma (float): Where the scale starts.
+    weights (Optional[Sequence[float]]): The first weights, before the softmax. None: zeros.
+    gamma (float): The first scale.
     layer_norm (bool): Normalise each layer first, token by token.
     l2 (float): The paper's lambda; see `penalty`.
     dropout (float): Of the mixed vectors during training.
@@ -44,20 +40,17 @@ class ScalarMix(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        start = [0.0] * n_layers if weights is None else [float(weight) for weight in weights]
+        start = [0.0] * n_layers if weights is None else [*map(float, weights)]
         if len(start) != n_layers:
             raise ValueError(f"{len(start)} weights for {n_layers} layers: give one per layer")
         self.weights = nn.Parameter(torch.tensor(start, dtype=torch.float32))
         self.gamma = nn.Parameter(torch.tensor([float(gamma)], dtype=torch.float32))
-        self.layer_norm = layer_norm
-        self.l2 = l2
-        self.dropout = nn.Dropout(dropout)
+        self.layer_norm, self.l2, self.dropout = layer_norm, l2, nn.Dropout(dropout)
 
     def forward(self, layers: Tensor) -> Tensor:
         if self.layer_norm:
             layers = F.layer_norm(layers, layers.shape[-1:], eps=1e-12)
-        mean = torch.tensordot(self.weights.softmax(0), layers, dims=1)
-        return self.dropout(self.gamma * mean)
+        return self.dropout(self.gamma * torch.tensordot(self.weights.softmax(0), layers, dims=1))
 
     def penalty(self) -> Tensor:
         """RETURNS (Tensor): `l2 * sum_j weights_j^2`, to be added to the loss."""

@@ -32,28 +32,21 @@ from .token_encoder import build_token_encoder
 class LSTMLayer(nn.Module):
     """Weights of one layer in one direction, gates in the order i, j (candidate), f, o.
 
-    The attribute `widths` has the columns of `gate_weight` that read the input, and those that read
-    the previous output. The attribute `int8` has weights by name; see `BiLM.is_int8`.
+    Attributes: `widths`, the columns of `gate_weight` that read the input, and those that read the
+    previous output; `int8`, weights by name (see `BiLM.is_int8`).
     """
 
     def __init__(self, input_dim: int, config: LSTMConfig) -> None:
         super().__init__()
         self.widths = input_dim, config.projection_dim
         self.int8: dict[str, Int8Weight] = {}
-        self.gate_weight = nn.Parameter(torch.empty(4 * config.dim, sum(self.widths)))
-        self.gate_bias = nn.Parameter(torch.empty(4 * config.dim))
-        self.projection_weight = (
-            nn.Parameter(torch.empty(config.projection_dim, config.dim))
-            if config.has_projection
-            else None
-        )
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        nn.init.xavier_uniform_(self.gate_weight)
-        nn.init.zeros_(self.gate_bias)
-        if self.projection_weight is not None:
-            nn.init.xavier_uniform_(self.projection_weight)
+        gate_weight = torch.empty(4 * config.dim, sum(self.widths))
+        self.gate_weight = nn.Parameter(nn.init.xavier_uniform_(gate_weight))
+        self.gate_bias = nn.Parameter(torch.zeros(4 * config.dim))
+        self.projection_weight: Optional[nn.Parameter] = None
+        if config.has_projection:
+            projection = nn.init.xavier_uniform_(torch.empty(config.projection_dim, config.dim))
+            self.projection_weight = nn.Parameter(projection)
 
     def matrices(self) -> list[Any]:
         """RETURNS (list): What multiplies the input, the previous output, and the cells' output
@@ -65,21 +58,19 @@ class LSTMLayer(nn.Module):
 
 
 class BiLSTM(nn.Module):
-    """Both directions, all layers. The input has width projection_dim. The attribute `kernel`
-    chooses what runs `forward`; see `load_kernels`.
-    """
+    """Both directions, all layers. The attribute `kernel` chooses what runs `forward`; see
+    `load_kernels`."""
 
     def __init__(self, config: LSTMConfig) -> None:
         super().__init__()
         self.config = config
         self.kernel: Kernel = "auto"
-        self.forward_layers = self._stack()
-        self.backward_layers = self._stack()
 
-    def _stack(self) -> Sequence[LSTMLayer]:
-        config = self.config
-        layers = (LSTMLayer(config.projection_dim, config) for _ in range(config.n_layers))
-        return cast("Sequence[LSTMLayer]", nn.ModuleList(layers))
+        def stack() -> Sequence[LSTMLayer]:
+            layers = (LSTMLayer(config.projection_dim, config) for _ in range(config.n_layers))
+            return cast("Sequence[LSTMLayer]", nn.ModuleList(layers))
+
+        self.forward_layers, self.backward_layers = stack(), stack()
 
     def forward(
         self,
@@ -111,9 +102,8 @@ class BiLSTM(nn.Module):
 
 
 class BiLM(nn.Module):
-    """A token encoder under two stacks of LSTMs, one for each direction.
-
-    This is the network for autograd. For fast inference, see `inference.current_session`.
+    """A token encoder under two stacks of LSTMs, one for each direction, for autograd. For fast
+    inference, see `inference.current_session`.
 
     vocabulary (Optional[Sequence[str]]): The words by row, for word input and for words beside
         characters.
@@ -152,7 +142,7 @@ class BiLM(nn.Module):
 
     @no_fork()
     def dequantize(self) -> None:
-        """Give all parameters numbers. Does nothing the second time."""
+        """Give all parameters numbers."""
         for layer in self._lstm_layers():
             for name, weight in layer.int8.items():
                 setattr(layer, name, nn.Parameter(weight.dequantize()))
@@ -181,8 +171,7 @@ class BiLM(nn.Module):
         with no_fork(), autocast(weight.device, mixed_precision):
             if torch.is_grad_enabled():  # Whoever computes gradients is about to change weights.
                 self.invalidate()
-            vectors = self.token_encoder([*types, *self.token_encoder.boundaries])
-            vectors = vectors.to(weight.dtype)
+            vectors = self.token_encoder([*types, *self.token_encoder.boundaries]).to(weight.dtype)
             sizes = numpy.asarray(lengths, dtype=int)
             starts = numpy.cumsum(sizes) - sizes
             batch = pack_sentences(index, starts, sizes, len(types), len(types) + 1)
@@ -194,11 +183,9 @@ class BiLM(nn.Module):
             return torch.stack([torch.cat(pair, dim=1) for pair in sides])
 
     def invalidate(self) -> None:
-        """Make sessions read the weights again. PyTorch does not count changes through
+        """Make sessions read the weights again, after changes that PyTorch does not count: through
         `parameter.data`, or by an optimizer with `fused=True`. `forward` with gradients calls this,
-        too, because a change usually follows: a call is needed only if a session has run between
-        that and a change that is not counted.
-        """
+        too, because a change usually follows."""
         self.n_invalidations += 1
 
     def unfreeze(self, n_layers: Optional[int] = None) -> None:
@@ -207,11 +194,10 @@ class BiLM(nn.Module):
         n_layers (Optional[int]): How many layers, from the top: the LSTM layers, then the token
             encoder. None: all.
         """
-        layers: list[Sequence[nn.Module]] = [[self.token_encoder]]
-        layers += zip(self.lstm.forward_layers, self.lstm.backward_layers)
-        bottom = 0 if n_layers is None else len(layers) - n_layers
-        for number, modules in enumerate(layers):
-            for module in modules:
-                module.requires_grad_(number >= bottom)
-                if number < bottom:
-                    module.zero_grad()
+        stacks = self.lstm.forward_layers, self.lstm.backward_layers
+        layers: Any = [[self.token_encoder], *zip(*stacks)]
+        frozen = 0 if n_layers is None else len(layers) - n_layers
+        for number, module in ((n, module) for n, pair in enumerate(layers) for module in pair):
+            module.requires_grad_(number >= frozen)
+            if number < frozen:
+                module.zero_grad()

@@ -7,7 +7,6 @@ has one row for each of the first `batch_sizes[t]` sequences.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy
@@ -15,21 +14,12 @@ import torch
 from torch import Tensor
 
 
-class PackedRows(NamedTuple):
-    """What each row of a packed batch is, in either direction.
+def pack_sequences(lengths: numpy.ndarray) -> tuple[list[int], numpy.ndarray, numpy.ndarray]:
+    """Arrange sequences by their lengths, which are at least 1.
 
-    batch_sizes (list[int]): Sequences that are active at each step; falling.
-    sequences (ndarray): The number of the sequence that a row belongs to, shape (rows,).
-    positions (ndarray): The step at which it is read, shape (rows,).
+    RETURNS (tuple): The sequences that are active at each step, falling; and for each row its
+        sequence and its step.
     """
-
-    batch_sizes: list[int]
-    sequences: numpy.ndarray
-    positions: numpy.ndarray
-
-
-def pack_sequences(lengths: numpy.ndarray) -> PackedRows:
-    """Arrange sequences by their lengths, which are at least 1."""
     order = numpy.argsort(-lengths, kind="stable")
     falling = lengths[order]
     steps = numpy.arange(falling[0] if len(falling) else 0)
@@ -37,11 +27,10 @@ def pack_sequences(lengths: numpy.ndarray) -> PackedRows:
     positions = numpy.repeat(steps, batch_sizes)
     starts = numpy.cumsum(batch_sizes) - batch_sizes
     sequences = order[numpy.arange(len(positions)) - starts[positions]]
-    return PackedRows(batch_sizes.tolist(), sequences, positions)
+    return batch_sizes.tolist(), sequences, positions
 
 
-@dataclass(frozen=True)
-class PackedBatch:
+class PackedBatch(NamedTuple):
     """Sentences framed by their boundaries, for both directions.
 
     batch_sizes (list[int]): Sentences that are active at each step; falling.
@@ -67,11 +56,11 @@ def pack_sentences(
     starts, lengths (ndarray): First token and number of tokens of each sentence of the batch.
     bos, eos (int): The word types of the boundaries.
     """
-    packed = pack_sequences(lengths + 2)
-    start, length = starts[packed.sequences], lengths[packed.sequences]
+    batch_sizes, sequences, positions = pack_sequences(lengths + 2)
+    start, length = starts[sequences], lengths[sequences]
     inputs, token_rows = [], []
     # Positions in the framed sentence, from 0 (begin) to length + 1 (end).
-    for position in (packed.positions, length + 1 - packed.positions):
+    for position in (positions, length + 1 - positions):
         inner = numpy.flatnonzero((position > 0) & (position <= length))
         tokens = (start + position - 1)[inner]
         types = numpy.where(position == 0, bos, eos)
@@ -79,33 +68,26 @@ def pack_sentences(
         order = numpy.argsort(tokens)
         inputs.append(types)
         token_rows.append(inner[order])
-    n_sentences = packed.batch_sizes[0] if packed.batch_sizes else 0
-    return PackedBatch(
-        packed.batch_sizes,
-        numpy.stack(inputs),
-        tokens[order],
-        numpy.stack(token_rows),
-        packed.sequences[:n_sentences],
-    )
+    first = sequences[: len(lengths)]
+    arrays = numpy.stack(inputs), tokens[order], numpy.stack(token_rows), first
+    return PackedBatch(batch_sizes, *arrays)
 
 
 def previous_rows(batch_sizes: Sequence[int]) -> numpy.ndarray:
-    """RETURNS (ndarray): For each row but those of the first step, the row of the same sequence one
-    step before."""
+    """RETURNS (ndarray): The row of the same sequence one step before, for each row but those of
+    the first step."""
     sizes = numpy.array(batch_sizes, dtype=numpy.int64)
     return numpy.arange(sizes[0], sizes.sum()) - numpy.repeat(sizes[:-1], sizes[1:])
 
 
 def split_sentences(lengths: numpy.ndarray, max_tokens: int) -> Iterator[numpy.ndarray]:
-    """Group sentences of similar length. A sentence of more than `max_tokens` is a batch by itself.
-    Empty sentences are left out.
+    """Group sentences of similar length, leaving out empty ones.
 
-    lengths (ndarray): Tokens per sentence, shape (sentences,).
-    max_tokens (int): The most tokens of a batch, boundaries included. 0: all in one batch.
+    max_tokens (int): The most tokens of a batch, boundaries included; a longer sentence is a batch
+        by itself. 0: all in one batch.
     YIELDS (ndarray): The numbers of the sentences of a batch, longest sentences first.
     """
-    order = numpy.argsort(-lengths, kind="stable")
-    order = order[: int(numpy.count_nonzero(lengths))]
+    order = numpy.argsort(-lengths, kind="stable")[: numpy.count_nonzero(lengths)]
     begin, total = 0, 0
     for position, length in enumerate((lengths[order] + 2).tolist()):
         if max_tokens and position > begin and total + length > max_tokens:
@@ -117,8 +99,7 @@ def split_sentences(lengths: numpy.ndarray, max_tokens: int) -> Iterator[numpy.n
 
 
 def to_device(array: numpy.ndarray, device: torch.device) -> Tensor:
-    """Copy an index array. To a GPU it goes through pinned memory, so that the caller need not wait
-    for what the GPU is doing."""
+    """Copy an index array; to a GPU through pinned memory, without waiting for the GPU."""
     tensor = torch.from_numpy(array)
     if device.type != "cuda":
         return tensor.to(device)

@@ -6,7 +6,7 @@ bilm-tf numbers the bytes of UTF-8, ELMoForManyLangs has a dictionary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Optional, cast
 
@@ -46,21 +46,22 @@ def character_ids(
     RETURNS (tuple): Ids as the network reads them, shape (tokens, longest), and the number of ids
         that are not padding, shape (tokens,).
     """
-    spelled: list[list[int]]
+    special: dict[str, list[int]]
     if dictionary is None:
-        special = {BOS: [_BEGIN_SENTENCE], EOS: [_END_SENTENCE]}
-        spelled = [
-            special.get(token) or [*token.encode("utf8", "ignore")[: max_characters - 2]]
-            for token in tokens
-        ]
-        begin, end, padding, shift = _BEGIN_WORD, _END_WORD, _PADDING, _SHIFT
+        special, shift = {BOS: [_BEGIN_SENTENCE], EOS: [_END_SENTENCE]}, _SHIFT
+        begin, end, padding = _BEGIN_WORD, _END_WORD, _PADDING
     else:
-        unknown = dictionary[UNKNOWN]
+        rows, unknown, shift = dictionary.get, dictionary[UNKNOWN], 0
         special = {name: [dictionary[name]] for name in (_DICTIONARY_BOS, _DICTIONARY_EOS)}
-        texts = (_cut(token, max_characters) for token in tokens)
-        spelled = [special.get(x) or [dictionary.get(c, unknown) for c in x] for x in texts]
         begin, end, padding = (dictionary[name] for name in (_BEGIN, _END, _PAD))
-        shift = 0
+    most, spelled = max_characters - 2, []
+    for token in tokens:
+        if (characters := special.get(token)) is None:
+            if dictionary is None:
+                characters = [*token.encode("utf8", "ignore")[:most]]
+            else:
+                characters = [rows(character, unknown) for character in token[:most]]
+        spelled.append(characters)
     lengths = numpy.array([len(characters) + 2 for characters in spelled], dtype=numpy.int64)
     ids = numpy.full((len(spelled), int(lengths.max(initial=2))), padding, dtype=numpy.int64)
     for row, characters, length in zip(ids, spelled, lengths.tolist()):
@@ -68,17 +69,17 @@ def character_ids(
     return ids + shift, lengths
 
 
-def _cut(token: str, max_characters: int) -> str:
-    """RETURNS (str): As much of a token as a network with a dictionary reads: its first
-    `max_characters - 2` code points, or a whole boundary."""
-    if token in (_DICTIONARY_BOS, _DICTIONARY_EOS):
-        return token
-    return token[: max_characters - 2]
+def _look_up(
+    types: Iterable[str], rows: Mapping[str, int], unknown: str, embedding: nn.Embedding
+) -> Tensor:
+    """RETURNS (Tensor): The vectors of words, shape (types, width)."""
+    ids = numpy.array([rows.get(text, rows[unknown]) for text in types], dtype=numpy.int64)
+    return embedding(to_device(ids, embedding.weight.device))
 
 
 def _highway(width: int) -> nn.ModuleDict:
     """Weights of `g * relu(transform(x)) + (1 - g) * x` with `g = sigmoid(carry(x))` (Srivastava et
-    al. 2015). The names are bilm-tf's, where "carry" gates the transformed input."""
+    al. 2015)."""
     carry, transform = nn.Linear(width, width), nn.Linear(width, width)
     for linear in (carry, transform):
         nn.init.normal_(linear.weight, std=width**-0.5)
@@ -88,18 +89,17 @@ def _highway(width: int) -> nn.ModuleDict:
 
 
 class CharCNN(nn.Module):
-    """Character embeddings, convolutions, max over time, highways, projection. In models of
-    ELMoForManyLangs, the projection reads a word embedding as well.
-
-    Józefowicz et al. 2016, section 3.2; Peters et al. 2018, section 3.4; Che et al. 2018.
+    """Character embeddings, convolutions, max over time, highways, projection (Józefowicz et al.
+    2016, section 3.2; Peters et al. 2018, section 3.4). In models of ELMoForManyLangs, the
+    projection reads a word embedding as well (Che et al. 2018).
 
     output_dim (int): P, width of the encoding.
     has_projection (bool): Whether a projection to output_dim ends it.
-    vocabulary (Optional[Sequence[str]]): The words by row, if there are word embeddings. Must
-        contain `<oov>`.
+    vocabulary (Optional[Sequence[str]]): The words by row, `<oov>` among them, if there are word
+        embeddings.
 
-    The attribute `boundaries` has the texts of the tokens that begin and end a sentence,
-    `dictionary` is that of `character_ids`, and `padding` is the id behind those of a token.
+    Attributes: `boundaries`, the texts of the tokens that begin and end a sentence; `dictionary`,
+    as of `character_ids`; `padding`, the id behind the ids of a token.
     """
 
     def __init__(
@@ -111,21 +111,19 @@ class CharCNN(nn.Module):
     ) -> None:
         super().__init__()
         if not has_projection and config.n_filters != output_dim:
-            raise ValueError(
-                f"char_cnn has {config.n_filters} filters and no projection, but the LSTMs read "
-                f"vectors of width {output_dim}"
-            )
+            n = config.n_filters
+            raise ValueError(f"char_cnn has {n} filters, no projection, and width {output_dim}")
         self.config = config
-        self.output_dim = output_dim
         self.boundaries, self.padding = (BOS, EOS), _PADDING + _SHIFT
         self.dictionary: Optional[dict[str, int]] = None
         if config.characters is None:
-            self.char_embedding = nn.Embedding(N_CHARACTERS, config.embedding_dim, padding_idx=0)
+            rows, padding_row = N_CHARACTERS, 0
         else:
             self.dictionary = {entry: row for row, entry in enumerate(config.characters)}
             self.boundaries = _DICTIONARY_BOS, _DICTIONARY_EOS
             self.padding = self.dictionary[_PAD]
-            self.char_embedding = nn.Embedding(len(config.characters), config.embedding_dim)
+            rows, padding_row = len(config.characters), None
+        self.char_embedding = nn.Embedding(rows, config.embedding_dim, padding_row)
         self.vocabulary = None if vocabulary is None else list(vocabulary)
         self.word_embedding: Optional[nn.Embedding] = None
         if self.vocabulary is not None:
@@ -139,23 +137,21 @@ class CharCNN(nn.Module):
         self.highways = cast("list[nn.ModuleDict]", nn.ModuleList(highways))
         n_features = config.n_filters + config.word_dim
         self.projection = nn.Linear(n_features, output_dim) if has_projection else None
-        self.reset_parameters()
         self._max_width = config.max_width
+        self._initialize()
 
-    def reset_parameters(self) -> None:
+    def _initialize(self) -> None:
         nn.init.uniform_(self.char_embedding.weight, -1.0, 1.0)
-        if self.config.characters is None:
-            with torch.no_grad():
-                self.char_embedding.weight[0] = 0.0
+        if self.dictionary is None:
+            nn.init.zeros_(self.char_embedding.weight[0].detach())
         if self.word_embedding is not None:
             nn.init.xavier_uniform_(self.word_embedding.weight)
         for conv in self.convolutions:
-            assert conv.bias is not None
             if self.config.activation == "relu":
                 nn.init.uniform_(conv.weight, -0.05, 0.05)
             else:
                 nn.init.normal_(conv.weight, std=conv.weight[0].numel() ** -0.5)
-            nn.init.zeros_(conv.bias)
+            nn.init.zeros_(cast(Tensor, conv.bias))
         if self.projection is not None:
             nn.init.normal_(self.projection.weight, std=self.projection.in_features**-0.5)
             nn.init.zeros_(self.projection.bias)
@@ -172,10 +168,9 @@ class CharCNN(nn.Module):
         if products is None:
             few_sizes = (weight.device.type, product_dtype(weight)) == COMPILED_PER_SIZE
             products = [partial(F.linear, weight=w, bias=b) for w, b in self.linears()]
-        n_types = len(types)
+        n_types, max_characters = len(types), self.config.max_characters_per_token
         if few_sizes:  # Full chunks only, with empty texts.
             types = [*types, *[""] * (-n_types % size)]
-        max_characters = self.config.max_characters_per_token
         ids, lengths = character_ids(types, max_characters, self.dictionary)
         # In order of length, so that each chunk is as narrow as it can be.
         order = numpy.argsort(lengths, kind="stable")
@@ -219,10 +214,9 @@ class CharCNN(nn.Module):
     def embed_words(self, types: Sequence[str]) -> Tensor:
         """RETURNS (Tensor): Shape (types, word_dim)."""
         assert self.word_embedding is not None
-        rows, most = self._word_ids, self.config.max_characters_per_token
-        ids = [rows.get(_cut(text, most), rows[UNKNOWN]) for text in types]
-        weight = self.word_embedding.weight
-        return F.embedding(to_device(numpy.array(ids, dtype=numpy.int64), weight.device), weight)
+        most = self.config.max_characters_per_token - 2
+        texts = (text if text in self.boundaries else text[:most] for text in types)
+        return _look_up(texts, self._word_ids, UNKNOWN, self.word_embedding)
 
     def _pool(self, ids: Tensor, products: Sequence[Product]) -> Tensor:
         """Convolutions, max over time, activation. RETURNS (Tensor): Shape (types, filters)."""
@@ -251,8 +245,7 @@ class WordEmbedding(nn.Module):
         super().__init__()
         self.vocabulary = list(vocabulary)
         self._ids = {word: row for row, word in enumerate(self.vocabulary)}
-        absent = [word for word in SPECIAL_WORDS if word not in self._ids]
-        if absent:
+        if absent := [word for word in SPECIAL_WORDS if word not in self._ids]:
             raise ValueError(
                 f"the vocabulary lacks {', '.join(absent)}: a bilm-tf vocabulary begins with "
                 f"{', '.join(SPECIAL_WORDS)}, one word per line"
@@ -263,11 +256,7 @@ class WordEmbedding(nn.Module):
 
     def forward(self, types: Sequence[str]) -> Tensor:
         """RETURNS (Tensor): The types' vectors, shape (types, P)."""
-        unknown = self._ids[UNK]
-        ids = [self._ids.get(text, unknown) for text in types]
-        return self.embedding(
-            to_device(numpy.array(ids, dtype=numpy.int64), self.embedding.weight.device)
-        )
+        return _look_up(types, self._ids, UNK, self.embedding)
 
 
 def build_token_encoder(
@@ -275,16 +264,15 @@ def build_token_encoder(
 ) -> CharCNN | WordEmbedding:
     """RETURNS: The encoder that the configuration asks for.
     RAISES (ValueError): If word input comes without a vocabulary of the right size."""
-    char_cnn = config.char_cnn
+    char_cnn, width, n_words = config.char_cnn, config.lstm.projection_dim, config.n_tokens_vocab
     if char_cnn is not None and not char_cnn.word_dim:
-        return CharCNN(char_cnn, config.projection_dim, config.has_char_projection)
+        return CharCNN(char_cnn, width, config.has_char_projection)
     if vocabulary is None:
         raise ValueError("a biLM with word input needs its vocabulary: give vocab.txt")
-    if len(vocabulary) != config.n_tokens_vocab:
+    if len(vocabulary) != n_words:
         raise ValueError(
-            f"n_tokens_vocab is {config.n_tokens_vocab}, but the vocabulary has "
-            f"{len(vocabulary)} words"
+            f"n_tokens_vocab is {n_words}, but the vocabulary has {len(vocabulary)} words"
         )
     if char_cnn is None:
-        return WordEmbedding(vocabulary, config.projection_dim)
-    return CharCNN(char_cnn, config.projection_dim, config.has_char_projection, vocabulary)
+        return WordEmbedding(vocabulary, width)
+    return CharCNN(char_cnn, width, config.has_char_projection, vocabulary)

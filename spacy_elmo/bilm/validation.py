@@ -34,6 +34,7 @@ _MESSAGES = {
     "dataclass_type": "must be a section",
     "dict_type": "must be a section",
     "too_long": "must have at most {max_length} items",
+    "too_short": "must have {min_length} or more items",
 }
 
 
@@ -53,14 +54,8 @@ def validate(kind: type[T], values: Any, prefix: str = "") -> T:
 
 
 def check_batch(batch: object, name: str, advice: str) -> None:
-    """Refuse a single thing in the place of several, such as a string, which is a sequence of
-    strings itself.
-
-    batch (object): What should be a list, or another iterable.
-    name (str): What it is.
-    advice (str): What to give instead.
-    RAISES (ValueError): If it is a string, a mapping, a table, or not iterable.
-    """
+    """RAISES (ValueError): If a string, a mapping or a table, or something that is not iterable, is
+    in the place of several things, with advice on what to give."""
     is_table = isinstance(batch, Mapping) or hasattr(batch, "columns")
     if isinstance(batch, (str, bytes)) or is_table or not isinstance(batch, Iterable):
         found = " ".join(repr(batch).split())[:60]
@@ -82,21 +77,21 @@ def setting_names(kind: Any) -> list[str]:
 
 def _describe(kind: Any, prefix: str, error: Any) -> str:
     """RETURNS (str): One of pydantic's errors: the setting, what is wrong, and its value."""
-    name = prefix + ".".join(map(str, error["loc"]))
-    if error["type"] == "missing" or error["input"] is MISSING:
+    name, what = prefix + ".".join(map(str, error["loc"])), error["type"]
+    if what == "missing" or error["input"] is MISSING:
         return f"the setting {name} is missing"
-    if error["type"] == "unexpected_keyword_argument":
+    if what == "unexpected_keyword_argument":
         for section in error["loc"][:-1]:
             hint = get_type_hints(kind)[section]
-            kind = next(x for x in (hint, *get_args(hint)) if is_dataclass(x))
+            kind = next(filter(is_dataclass, (hint, *get_args(hint))))
         names = setting_names(kind)
         close = difflib.get_close_matches(str(error["loc"][-1]), names, 1)
-        guess = f": did you mean {close[0]!r}?" if close else f", only {', '.join(names)}"
-        return f"no setting {name!r}{guess}"
-    message = str(error["ctx"]["error"]) if error["type"] == "value_error" else error["msg"]
-    if error["type"] in _MESSAGES:
-        message = _MESSAGES[error["type"]].format(**error.get("ctx", {}))
-    if error["type"] == "value_error" and not message.startswith("must be"):
-        # Of a section, which names the settings and their values.
+        return f"no setting {name!r}" + (
+            f": did you mean {close[0]!r}?" if close else f", only {', '.join(names)}"
+        )
+    message = str(error["ctx"]["error"]) if what == "value_error" else error["msg"]
+    message = _MESSAGES.get(what, "{0}").format(message, **error.get("ctx", {}))
+    if what == "value_error" and not message.startswith("must be"):
+        # A section's error, which names the settings and their values.
         return f"{name}.{message}" if error["loc"] else prefix + message
     return f"{name or prefix.rstrip('.')} {message}, found {error['input']!r:.80}"

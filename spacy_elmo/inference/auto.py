@@ -44,15 +44,15 @@ def choose_precision(bilm: BiLM, settings: Settings) -> Settings:
     """
     from .session import Session  # It imports this file.
 
-    chosen = _CHOSEN.setdefault(bilm, {})
-    key = bilm.device, settings.kernel
+    chosen, key = _CHOSEN.setdefault(bilm, {}), (bilm.device, settings.kernel)
     if key not in chosen:
-        trial = Settings("float32", type_cache_mb=0, kernel=settings.kernel)
         chosen[key] = "float32"
-        candidates = _candidates(bilm.device)
-        exact = Session(bilm, trial).embed(_SAMPLE if candidates else [])
-        for candidate in candidates:
-            vectors = Session(bilm, replace(trial, precision=candidate)).embed(_SAMPLE)
+        trial = Settings("float32", type_cache_mb=0, kernel=settings.kernel)
+        for candidate in _candidates(bilm.device):
+            exact, vectors = (
+                Session(bilm, replace(trial, precision=precision)).embed(_SAMPLE)
+                for precision in ("float32", candidate)
+            )
             cosines = (F.cosine_similarity(*pair, dim=-1).min() for pair in zip(exact, vectors))
             if min(cosines) >= MIN_COSINE:
                 chosen[key] = candidate
@@ -68,6 +68,5 @@ def _candidates(device: torch.device) -> list[Precision]:
         if bfloat16_is_faster():
             return ["bfloat16"]
         return ["float16"] if has_quantized_products() else []
-    if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0):
-        return ["bfloat16", "tf32"]
-    return []
+    is_recent = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    return ["bfloat16", "tf32"] if is_recent else []

@@ -1,83 +1,122 @@
-"""All weights of a biLM, packed for inference."""
+"""The weights of a biLM, packed for inference.
+
+A plain float32 product with the few rows of one LSTM step reads its weights in an order that
+wastes most of the machine. PyTorch ships operators that keep the weights in the order the kernels
+want: oneDNN's for float32 and bfloat16, FBGEMM's for half-precision and 8-bit weights.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
 
 from ..bilm.int8 import Int8Weight
 from ..bilm.lstm_layer import LayerProducts, add_forget_bias, lstm_step, run_layer
+from ..bilm.mixed_precision import add_rows
 from ..bilm.model import BiLSTM, LSTMLayer
 from ..bilm.token_encoder import CharCNN, WordEmbedding
 from ..kernels import load_kernels
-from ..torch_private import Product
-from .linear import pack_linear
+from ..torch_private import Product, float16_product, int8_product, onednn_product
 from .settings import Precision, Settings
 
 # Bytes of gate pre-activations computed at once: enough rows for a fast product, and little enough
 # memory for the allocator to use again. FBGEMM is fastest at about 64 rows; int8 also allocates an
 # int32 accumulator of the same size.
 _GATE_BYTES = {"float32": 8 << 20, "bfloat16": 8 << 20, "float16": 4 << 20, "int8": 4 << 20}
-_GATE_BYTES_UNPACKED = 16 << 20
-_GATE_BYTES_GPU = 1 << 30
+_GATE_BYTES_UNPACKED, _GATE_BYTES_GPU = 16 << 20, 1 << 30
 
 # Input weights per layer and direction of which float32 keeps a packed copy.
 _MAX_PACKED_INPUT_WEIGHTS = 4 << 20
 
 
-class PackedBiLM(NamedTuple):
-    """The matrix products of a biLM.
+def pack_linear(
+    weight: Tensor | Int8Weight,
+    bias: Optional[Tensor],
+    precision: Precision,
+    many_rows: bool = False,
+    keep_type: bool = False,
+) -> Product:
+    """Prepare a weight for many products `x @ weight.T + bias`.
 
-    token_encoder (list): See `CharCNN.linears`; empty for word input.
-    lstm (list): For each layer, what runs each direction, or one for both: `run_layer`, without the
-        arguments `products` and `config`.
+    weight (Tensor | Int8Weight): Shape (out, in), or (directions, out, in) for a batched product
+        (GPU). 8 bits are for the precision int8 on a CPU.
+    bias (Optional[Tensor]): Shape (out,) or (directions, out).
+    many_rows (bool): The product will mostly see hundreds of rows. In float32 on a CPU, such a
+        product gains little by packing: it uses the weight as it is, without a second copy.
+    keep_type (bool): The result is bfloat16 where the product is.
+    RETURNS (Callable): Maps x to a new tensor, float32 but for `keep_type`, that the caller may
+        overwrite. x has as many leading dimensions as the weight.
     """
+    bias = None if bias is None else bias.detach()
+    if isinstance(weight, Tensor) and precision == "int8":
+        weight = Int8Weight.quantize(weight)
+    if isinstance(weight, Int8Weight):
+        packed = int8_product(weight.values.contiguous(), weight.scales[0], bias)
+        # Without 8-bit products: the same weights, and inputs that are not rounded.
+        return packed or pack_linear(weight.dequantize(), bias, "float32", many_rows)
+    weight = weight.detach()
+    dtype = torch.bfloat16 if precision == "bfloat16" else weight.dtype
+    out = dtype if keep_type else weight.dtype
+    on_cpu = weight.dim() == 2 and weight.device.type == "cpu"
+    if on_cpu and precision == "float16":
+        half = weight.half().to(weight.dtype)
+        return float16_product(weight, bias) or pack_linear(half, bias, "float32")
+    if on_cpu and weight.dtype == torch.float32:
+        pack = precision == "bfloat16" or not many_rows
+        if (product := onednn_product(weight.to(dtype), bias, pack)) is not None:
+            return partial(_padded, product, dtype, out)
+    transposed = weight.to(dtype).transpose(-1, -2).contiguous()
+    return partial(_dense, transposed, None if bias is None else bias.unsqueeze(-2).to(out), out)
 
-    token_encoder: list[Product]
-    lstm: list[list[Callable[..., None]]]
+
+def _dense(weight: Tensor, row: Optional[Tensor], out: torch.dtype, x: Tensor) -> Tensor:
+    y = torch.matmul(x.to(weight.dtype), weight).to(out)
+    return y if row is None else y.add_(row)
 
 
-def pack_bilm(
-    token_encoder: CharCNN | WordEmbedding, lstm: BiLSTM, settings: Settings
-) -> PackedBiLM:
-    """Pack the present weights."""
-    precision, config = settings.precision, lstm.config
-    linears = token_encoder.linears() if isinstance(token_encoder, CharCNN) else []
-    char_products = []
-    for weight, bias in linears:
-        if precision == "int8" and bias is not None:  # Not a convolution.
-            weight = Int8Weight.quantize(weight).dequantize()
-        low = _char_precision(precision, weight)
-        char_products.append(pack_linear(weight, bias, low, many_rows=True))
-    bias = lstm.forward_layers[0].gate_bias
+def _padded(product: Product, dtype: torch.dtype, out: torch.dtype, x: Tensor) -> Tensor:
+    """oneDNN's product with as many rows as it has compiled kernels for."""
+    n = len(x)
+    y = product(add_rows(x.to(dtype)))
+    return (y if len(y) == n else y[:n]).to(out)
+
+
+def pack_token_encoder(encoder: CharCNN | WordEmbedding, precision: Precision) -> list[Product]:
+    """RETURNS (list): The products of `CharCNN.linears`; empty for word input."""
+    products = []
+    for weight, bias in encoder.linears() if isinstance(encoder, CharCNN) else ():
+        low = precision
+        is_highway = weight.shape[0] == weight.shape[1]
+        if precision == "int8":
+            # Products of 8 bits quantise all rows of a call with one scale: a type's vector, which
+            # the type cache keeps, would depend on the types that are computed with it. Products
+            # with half-precision weights are as fast here.
+            low = "float16"
+            if bias is not None:  # Not a convolution.
+                weight = Int8Weight.quantize(weight).dequantize()
+        elif precision == "bfloat16" and weight.device.type == "cpu" and not is_highway:
+            # Convolutions and projection are a small part of the work, but most of the error.
+            low = "float32"
+        products.append(pack_linear(weight, bias, low, many_rows=True))
+    return products
+
+
+def pack_lstm(lstm: BiLSTM, settings: Settings) -> list[list[Callable[..., None]]]:
+    """RETURNS (list): For each layer, what runs each direction, or on a GPU one for both by batched
+    products: `run_layer`, without the arguments `products` and `config`."""
+    bias, precision = lstm.forward_layers[0].gate_bias, settings.precision
     on_cpu, dtype = bias.device.type == "cpu", bias.dtype
     product_dtype = torch.bfloat16 if precision == "bfloat16" else dtype
     cell = load_kernels(settings.kernel, bias.device, product_dtype, dtype, batched=not on_cpu)
     layers: list[list[Callable[..., None]]] = []
     for pair in zip(lstm.forward_layers, lstm.backward_layers):
-        # On a GPU, both directions in one batched product.
-        groups = zip(pair) if on_cpu else [pair]
-        products = [_pack_layer(group, precision, cell) for group in groups]
-        layers.append([partial(run_layer, products=one, config=config) for one in products])
-    return PackedBiLM(char_products, layers)
-
-
-def _char_precision(precision: Precision, weight: Tensor) -> Precision:
-    """RETURNS (Precision): That of one of `CharCNN.linears`."""
-    if precision == "int8":
-        # Products of 8 bits quantise all rows of a call with one scale: a type's vector, which the
-        # type cache keeps, would depend on the types that are computed with it. Products with
-        # half-precision weights are as fast here.
-        return "float16"
-    is_highway = weight.shape[0] == weight.shape[1]
-    if precision == "bfloat16" and weight.device.type == "cpu" and not is_highway:
-        # Convolutions and projection are a small part of the work, but most of the error.
-        return "float32"
-    return precision
+        products = [_pack_layer(x, precision, cell) for x in (zip(pair) if on_cpu else [pair])]
+        layers.append([partial(run_layer, products=x, config=lstm.config) for x in products])
+    return layers
 
 
 def _pack_layer(layers: Sequence[LSTMLayer], precision: Precision, cell: Any) -> LayerProducts:
@@ -89,12 +128,11 @@ def _pack_layer(layers: Sequence[LSTMLayer], precision: Precision, cell: Any) ->
     # Packing helps the inputs' product, too, though less than the recurrent one: it sees the rows
     # of many steps at once. It is worth a second copy of the weights while they are small.
     many_rows = 4 * dim * width > _MAX_PACKED_INPUT_WEIGHTS
+    gate_bytes = _GATE_BYTES.get(precision, 0)
     if bias.device.type != "cpu":
         gate_bytes = _GATE_BYTES_GPU
     elif precision == "float32" and many_rows:
         gate_bytes = _GATE_BYTES_UNPACKED
-    else:
-        gate_bytes = _GATE_BYTES[precision]
     return LayerProducts(
         pack(inputs, bias, many_rows=many_rows),
         pack(recurrent, None),
@@ -106,7 +144,6 @@ def _pack_layer(layers: Sequence[LSTMLayer], precision: Precision, cell: Any) ->
 
 def _gather(weights: Sequence[Any]) -> Any:
     """RETURNS: The only one, or all on top of each other; None if there are none."""
-    if weights[0] is None or isinstance(weights[0], Int8Weight):  # 8 bits are for a CPU.
+    if len(weights) == 1 or weights[0] is None:
         return weights[0]
-    values = [weight.detach() for weight in weights]
-    return values[0] if len(values) == 1 else torch.stack(values)
+    return torch.stack([weight.detach() for weight in weights])

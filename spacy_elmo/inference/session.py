@@ -23,23 +23,17 @@ from ..bilm.lstm_layer import LayerState
 from ..bilm.packing import PackedBatch, pack_sentences, split_sentences, to_device
 from ..bilm.validation import check_batch
 from ..parallel import no_fork, start
-from ..torch_private import TF32_PRODUCTS, Product
+from ..torch_private import Product, tf32_products
 from .auto import choose_precision
-from .packed import PackedBiLM, pack_bilm
+from .packed import pack_lstm, pack_token_encoder
 from .settings import Precision, Settings, check_precision
 from .type_cache import LOCK, TypeCache
 
 if TYPE_CHECKING:
     from ..bilm import BiLM
 
-# Word types that are encoded at once, by device.
-_TYPES_PER_TASK = {"cpu": 128}
-
 # Batches that run beside the one that the caller waits for: each takes memory.
 _MAX_AHEAD = 8
-
-# Numbers of each weight tensor that go into a checksum.
-_CHECKSUM_SAMPLE = 1024
 
 
 class Session:
@@ -61,7 +55,7 @@ class Session:
         self.trained_mix = bilm.trained_mix
         self._token_encoder, self._lstm = bilm.token_encoder, bilm.lstm
         self._max_tokens = 0 if settings.stateful else settings.max_tokens(bilm.device)
-        self._packed: Optional[PackedBiLM] = None
+        self._packed: Any = None
         self._states: Optional[list[LayerState]] = None
         self._checksum: Optional[str] = None
         # Held within `no_fork`. Other sessions need not wait while this one packs its weights.
@@ -71,36 +65,33 @@ class Session:
         self, types: Sequence[str], index: numpy.ndarray, lengths: Sequence[int] | numpy.ndarray
     ) -> Iterator[tuple[numpy.ndarray, Tensor]]:
         """Run the biLM over sentences of similar length, one batch after the other. On a CPU, both
-        directions of some batches run side by side (see `parallel`).
+        directions of some batches run side by side (see `parallel`). The arguments are those of
+        `BiLM.forward`.
 
-        types (Sequence[str]): Distinct word types.
-        index (ndarray): The type of each token, all sentences concatenated, shape (tokens,).
-        lengths (Sequence[int] | ndarray): Tokens per sentence, boundaries not included.
         YIELDS (tuple): The numbers of a batch's tokens, shape (n,), and all layers' activations,
             shape (L+1, n, 2P). Layer 0 is the token encoder, twice.
         """
         sizes = numpy.asarray(lengths, dtype=numpy.int64)
         starts = numpy.cumsum(sizes) - sizes
-        packed = self._packed or self._pack()
+        products, lstm = self._packed or self._pack()
         types = [*types, *self._token_encoder.boundaries]
-        encode = partial(self._encode, packed.token_encoder)
+        encode = partial(self._encode, products)
         # Words are only looked up.
-        vectors = self.type_cache.lookup(types, encode) if packed.token_encoder else encode(types)
+        vectors = self.type_cache.lookup(types, encode) if products else encode(types)
         boundaries = len(types) - 2, len(types) - 1
         if self.settings.stateful:
             self._grow_states(len(sizes))
         # On a GPU, batched products serve both directions at once.
-        groups = [[0, 1]] if len(packed.lstm[0]) == 1 else [[0], [1]]
+        groups = [[0, 1]] if len(lstm[0]) == 1 else [[0], [1]]
         # Later batches start early, so that no thread idles while the caller uses a batch.
         n_ahead = min(torch.get_num_threads() // 2, _MAX_AHEAD) if len(groups) > 1 else 0
         running: deque[tuple[numpy.ndarray, Tensor, list[Callable[[], None]]]] = deque()
         for numbers in [*split_sentences(sizes, self._max_tokens), *[None] * n_ahead]:
             if numbers is not None:
                 batch = pack_sentences(index, starts[numbers], sizes[numbers], *boundaries)
-                with no_fork(), torch.inference_mode(False):
-                    # The caller may compute gradients of a mix.
+                with _ordinary_tensors():  # The caller may compute gradients of a mix.
                     layers = vectors.new_empty(self.n_layers, len(batch.tokens), self.width)
-                run = partial(self._run, packed, batch, vectors, layers, numbers[batch.order])
+                run = partial(self._run, lstm, batch, vectors, layers, numbers[batch.order])
                 tasks = [start(partial(run, group), self.device) for group in groups]
                 running.append((batch.tokens, layers, tasks))
             if running and (numbers is None or len(running) > n_ahead):
@@ -114,8 +105,7 @@ class Session:
 
         sentences (Iterable[Iterable[str]]): Sentences as tokens; may be empty.
         RETURNS (list): For each sentence, shape (L+1, tokens, 2P). No two share memory.
-        RAISES (ValueError): If there is one string in place of the sentences, or if a sentence is a
-            string: it must be cut into tokens first.
+        RAISES (ValueError): If the sentences are one string, or if one of them is.
         """
         check_batch(sentences, "sentences", "give a list of lists of tokens")
         types: dict[str, int] = {}
@@ -123,21 +113,19 @@ class Session:
         lengths: list[int] = []
         for number, tokens in enumerate(sentences):
             if isinstance(tokens, (str, bytes)):
-                raise ValueError(
-                    f"sentence {number} is a string ({tokens[:40]!r}): give a list of tokens"
-                )
+                what = f"is a string ({tokens[:40]!r}): give a list of tokens"
+                raise ValueError(f"sentence {number} {what}")
             before = len(index)
             index.extend(types.setdefault(token, len(types)) for token in tokens)
             lengths.append(len(index) - before)
         sentence_numbers = numpy.repeat(numpy.arange(len(lengths)), lengths)
-        with torch.inference_mode(False), torch.no_grad(), no_fork():
+        with _ordinary_tensors():
             shape = self.n_layers, 0, self.width
             results = [torch.empty(shape, device=self.device, dtype=self.dtype) for _ in lengths]
         for tokens, layers in self.batches(list(types), numpy.array(index, dtype=int), lengths):
             # A batch has all tokens of its sentences.
             numbers, sizes = numpy.unique(sentence_numbers[tokens], return_counts=True)
-            # Ordinary tensors: the caller may compute gradients of what is computed from them.
-            with torch.inference_mode(False), torch.no_grad(), no_fork():
+            with _ordinary_tensors():
                 for number, part in zip(numbers, layers.split(sizes.tolist(), dim=1)):
                     results[number] = part.clone(memory_format=torch.contiguous_format)
         return results
@@ -155,9 +143,10 @@ class Session:
                 checksum = hashlib.blake2b(digest_size=16)
                 parts = ("token_encoder", self._token_encoder), ("lstm", self._lstm)
                 for name, weight in chain(*(named_weights(part, name) for name, part in parts)):
-                    sample = sampled(weight, max(1, weight.numel() // _CHECKSUM_SAMPLE))
-                    shape = f"{name} {tuple(weight.shape)}"
-                    checksum.update(shape.encode() + sample.numpy().tobytes())
+                    values = weight.dequantize() if isinstance(weight, Int8Weight) else weight
+                    step = max(1, values.numel() // 1024)
+                    sample = values.reshape(-1)[::step].float().cpu().numpy()
+                    checksum.update(f"{name} {tuple(values.shape)}".encode() + sample.tobytes())
                 self._checksum = checksum.hexdigest()
             return self._checksum
 
@@ -167,7 +156,7 @@ class Session:
         encode = inference(self.settings.precision, self.device)(forward)
         if not products:
             return encode(types)
-        size = _TYPES_PER_TASK.get(self.device.type, 2048)
+        size = 128 if self.device.type == "cpu" else 2048
         # The type cache passes shorter types first: a chunk of short types has fewer windows.
         chunks = (types[i : i + size] for i in range(0, len(types), size))
         parts = [start(partial(encode, chunk, products), self.device) for chunk in chunks]
@@ -176,7 +165,7 @@ class Session:
 
     def _run(
         self,
-        packed: PackedBiLM,
+        lstm: list[list[Callable[..., None]]],
         batch: PackedBatch,
         vectors: Tensor,
         result: Tensor,
@@ -187,28 +176,27 @@ class Session:
 
         vectors (Tensor): The encodings of all types, shape (types, P).
         result (Tensor): Takes all layers, shape (L+1, tokens, 2P): the halves of the directions.
-        sentences (ndarray): The numbers of the batch's sentences, in the order of its rows.
+        sentences (ndarray): The number of the sentence in each row.
         directions (list[int]): 0 is forward, 1 is backward.
         """
-        config = self._lstm.config
+        skip, states = self._lstm.config.use_skip_connections, self._states
         which: Any = directions[0] if len(directions) == 1 else slice(None)
-        states = self._states  # `reset_states` may be called while this runs.
         with inference(self.settings.precision, self.device):
             x = F.embedding(to_device(batch.inputs[which], self.device), vectors)
             rows = to_device(batch.token_rows, self.device)
             for number, both in enumerate(result):
                 if number > 0:
-                    run, y = packed.lstm[number - 1][directions[0]], torch.empty_like(x)
-                    state = None
-                    if states is not None:
+                    run, y = lstm[number - 1][directions[0]], torch.empty_like(x)
+                    if states is None:
+                        run(x, batch.batch_sizes, y=y)
+                    else:
                         index = to_device(sentences, self.device)
-                        h, c = (kept[which] for kept in states[number - 1])
-                        state = h.index_select(-2, index), c.index_select(-2, index)
-                    run(x, batch.batch_sizes, y=y, state=state)
-                    if state is not None:
-                        h.index_copy_(-2, index, state[0])
-                        c.index_copy_(-2, index, state[1])
-                    x = y.add_(x) if number > 1 and config.use_skip_connections else y
+                        kept = [part[which] for part in states[number - 1]]
+                        state = [part.index_select(-2, index) for part in kept]
+                        run(x, batch.batch_sizes, y=y, state=state)
+                        for part, after in zip(kept, state):
+                            part.index_copy_(-2, index, after)
+                    x = y.add_(x) if number > 1 and skip else y
                 sides = zip(directions, x.view(len(directions), *x.shape[-2:]))
                 for direction, layer in sides:
                     half = both.chunk(2, dim=1)[direction]
@@ -219,26 +207,25 @@ class Session:
         config = self._lstm.config
         with inference(self.settings.precision, self.device):
             if self._states is None:
-                h, c = (
-                    torch.zeros(2, 0, width, dtype=self.dtype, device=self.device)
-                    for width in (config.projection_dim, config.dim)
-                )
-                self._states = [(h, c)] * config.n_layers
+                empty = torch.zeros(2, 0, 1, dtype=self.dtype, device=self.device)
+                pair = empty.expand(2, 0, config.projection_dim), empty.expand(2, 0, config.dim)
+                self._states = [pair] * config.n_layers
             more = 0, 0, 0, max(n_rows - self._states[0][0].shape[1], 0)
             self._states = [(F.pad(h, more), F.pad(c, more)) for h, c in self._states]
 
-    def _pack(self) -> PackedBiLM:
+    def _pack(self) -> tuple[list[Product], list[list[Callable[..., None]]]]:
         with no_fork(), self._lock:
             if self._packed is None:
-                self._packed = pack_bilm(self._token_encoder, self._lstm, self.settings)
+                products = pack_token_encoder(self._token_encoder, self.settings.precision)
+                self._packed = products, pack_lstm(self._lstm, self.settings)
             return self._packed
 
 
-def sampled(weight: Tensor | Int8Weight, step: int) -> Tensor:
-    """RETURNS (Tensor): Every `step`-th number of a weight, in float32 on a CPU."""
-    if isinstance(weight, Int8Weight):
-        return weight.sample(step)
-    return weight.reshape(-1)[::step].float().cpu()
+@contextlib.contextmanager
+def _ordinary_tensors() -> Iterator[None]:
+    """A context that makes tensors of which the caller may compute gradients."""
+    with no_fork(), torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 @contextlib.contextmanager
@@ -250,7 +237,7 @@ def inference(precision: Precision, device: torch.device) -> Iterator[None]:
         if torch.amp.is_autocast_available(device.type):  # Not on PyTorch's meta device.
             contexts.enter_context(torch.autocast(device.type, enabled=False))
         if precision == "tf32" and device.type != "cpu":
-            contexts.enter_context(TF32_PRODUCTS)
+            contexts.enter_context(tf32_products())
         yield
 
 
@@ -264,10 +251,9 @@ def current_session(bilm: BiLM, settings: Settings = Settings()) -> Session:
     """Get the session for the present weights. This is the one place that notices changed weights:
     whatever is derived from weights belongs to a session.
 
-    PyTorch counts in-place changes of a tensor. It does not count those made through
-    `parameter.data`: whoever makes them calls `BiLM.invalidate`. Nor does it count those of an
-    inference tensor: a biLM with such weights (moved or read in `torch.inference_mode`) gets a new
-    session at every call.
+    PyTorch counts in-place changes of a tensor, but not those made through `parameter.data`:
+    whoever makes them calls `BiLM.invalidate`. It counts none of an inference tensor: a biLM with
+    such weights (moved or read in `torch.inference_mode`) gets a new session at every call.
 
     RETURNS (Session): The same one until the weights change. Sessions of other settings are kept
         beside it until then.

@@ -58,16 +58,12 @@ class Settings:
 
 
 def check_precision(precision: Precision, device: torch.device) -> None:
-    """RAISES (ValueError): If the precision is not for this kind of device."""
-    allowed = ("auto", *(CPU_PRECISIONS if device.type == "cpu" else GPU_PRECISIONS))
-    if precision not in allowed:
-        raise ValueError(
-            f"precision {precision!r} is not for the device {str(device)!r}: "
-            f"choose one of {', '.join(allowed)}"
-        )
+    """RAISES (ValueError): If the precision is not for this device."""
+    allowed = ["auto", *(CPU_PRECISIONS if device.type == "cpu" else GPU_PRECISIONS)]
+    why = f"is not for the device {str(device)!r}"
     if precision == "bfloat16" and device.type == "cpu" and not bfloat16_is_faster():
-        others = ", ".join(name for name in allowed if name != "bfloat16")
-        raise ValueError(
-            "precision 'bfloat16' brings nothing on this processor, whose products are "
-            f"{bfloat16_speed():.2g} times as fast in it as in 'float32': choose one of {others}"
-        )
+        allowed.remove(precision)
+        speed = f"{bfloat16_speed():.2g} times as fast in it as in 'float32'"
+        why = f"brings nothing on this processor, whose products are {speed}"
+    if precision not in allowed:
+        raise ValueError(f"precision {precision!r} {why}: choose one of {', '.join(allowed)}")

@@ -16,11 +16,9 @@ from ..parallel import no_fork
 # Guards type caches and the list of sessions. Held within `no_fork`, and only for microseconds.
 LOCK = threading.RLock()
 
-# Bytes of a dictionary entry and a row number; of the header of a text; of one of its characters.
-# The present size of a text would not do: it grows when somebody asks for its UTF-8.
-_ENTRY_BYTES = 120
-_TEXT_BYTES = 76
-_CHARACTER_BYTES = 4
+# Bytes of a dictionary entry, a row number and the header of a text; of one of its characters. The
+# present size of a text would not do: it grows when somebody asks for its UTF-8.
+_ENTRY_BYTES, _CHARACTER_BYTES = 196, 4
 
 
 class TypeCache:
@@ -49,7 +47,6 @@ class TypeCache:
     def lookup(self, types: Sequence[str], encode: Callable[[list[str]], Tensor]) -> Tensor:
         """Encode types, computing only those that are not in the cache.
 
-        types (Sequence[str]): Texts.
         encode (Callable): Maps a list of texts, shorter ones first, to their encodings, shape
             (texts, width).
         RETURNS (Tensor): A new tensor, shape (types, width).
@@ -75,7 +72,7 @@ class TypeCache:
             return result
 
     def _store(self, texts: Sequence[str], vectors: Tensor) -> None:
-        row_bytes = vectors.shape[1] * vectors.element_size() + _ENTRY_BYTES + _TEXT_BYTES
+        row_bytes = vectors.shape[1] * vectors.element_size() + _ENTRY_BYTES
         # Another thread may have added some meanwhile.
         new = {text: i for i, text in enumerate(texts) if text not in self._rows}
         n_bytes = numpy.cumsum([row_bytes + _CHARACTER_BYTES * len(text) for text in new])
@@ -84,15 +81,15 @@ class TypeCache:
             return
         if self.n_bytes + n_bytes[n_new - 1] > self.max_bytes:
             self.clear()
-        first, last = len(self._rows), len(self._rows) + n_new
-        if self._table is None or last > len(self._table):
+        first, last, table = len(self._rows), len(self._rows) + n_new, self._table
+        if table is None or last > len(table):
             # Twice the rows, so that few copies are made, but no more than there is room for.
             size = max(last, min(2 * last, self.max_bytes // row_bytes))
-            table = vectors.new_empty(size, vectors.shape[1])
-            if self._table is not None:
-                table[:first] = self._table[:first]
-            self._table = table
+            longer = vectors.new_empty(size, vectors.shape[1])
+            if table is not None:
+                longer[:first] = table[:first]
+            self._table = table = longer
         kept = numpy.array(list(new.values())[:n_new], dtype=numpy.int64)
-        self._table[first:last] = vectors[to_device(kept, vectors.device)]
+        table[first:last] = vectors[to_device(kept, vectors.device)]
         self._rows.update(zip(new, range(first, last)))
         self.n_bytes += int(n_bytes[n_new - 1])

@@ -1,7 +1,5 @@
-"""Kernels that run instead of PyTorch's operators: C on a CPU, Triton on a GPU (experimental).
-
-They may never have run on this machine, or on such a machine. So their results are compared with
-PyTorch's at first use. What is deleted from `MODULES` is not used any more.
+"""Kernels that run instead of PyTorch's operators: C on a CPU, Triton on a GPU (experimental). At
+first use, their results are compared with PyTorch's. What is deleted from `MODULES` is not used.
 """
 
 from __future__ import annotations
@@ -42,8 +40,8 @@ def load_kernels(
     kernel (str): "auto": C on a CPU, PyTorch on other devices. "triton": Triton on a GPU. Both only
         if the results agree with PyTorch's; if not, a warning says so. "torch": PyTorch.
     dtype (dtype): The type of products.
-    weight_dtype (dtype): The type of weights, cells and losses. Kernels are for float32: C gets
-        addresses, and would read and write past the end of anything narrower.
+    weight_dtype (dtype): The type of weights, cells and losses. Kernels are for float32: C would
+        read and write past the end of anything narrower.
     batched (bool): Both directions of a layer are in one tensor, which C does not read.
     RETURNS (Optional[module]): None for PyTorch's operators.
     """
@@ -53,14 +51,13 @@ def load_kernels(
     name, required = MODULES.get("cpu" if on_cpu else "cuda", ("", ""))
     if not name or weight_dtype != torch.float32 or dtype not in _TOLERANCE:
         return None
-    if find_spec(required) is None:
-        if on_cpu:
-            return None
-        raise ValueError(
-            'kernel = "triton", but Triton is not installed: pip install triton, or set '
-            'kernel = "auto"'
-        )
-    return _compared(name, device, dtype)
+    if find_spec(required) is not None:
+        return _compared(name, device, dtype)
+    if on_cpu:
+        return None
+    raise ValueError(
+        'kernel = "triton", but Triton is not installed: pip install triton, or set kernel = "auto"'
+    )
 
 
 def _compared(name: str, device: torch.device, dtype: torch.dtype) -> Any:
@@ -101,7 +98,7 @@ def cell_error(module: Any, device: torch.device, dtype: torch.dtype, *direction
         output = o.sigmoid() * cells.tanh()
         expected = torch.autograd.grad([output, cells], leaves, [d_hidden.double(), d_c.double()])
     half, c, hidden, again = gates / 2, *(torch.empty_like(x) for x in (d_c, d_hidden, d_hidden))
-    module.forward(half, half.clone(), c_previous, c, hidden, clip, keep_gates=True)
+    module.forward(half, half.clone(), c_previous, c, hidden, clip, True)
     d_bias = c.new_zeros(*directions, math.ceil(n / module.BIAS_ROWS), 4 * dim)
     d_gates = torch.empty_like(half)
     module.backward(half, c_previous, c, d_hidden, d_c, d_bias, d_gates, again, clip)
@@ -111,7 +108,6 @@ def cell_error(module: Any, device: torch.device, dtype: torch.dtype, *direction
 
 def relative_error(pairs: Any) -> float:
     """RETURNS (float): The largest error of some pairs of tensors (expected, actual): their mean
-    absolute difference, divided by the mean absolute value of the expected one; infinite for NaN.
-    """
+    difference, divided by the mean of the expected one; infinite for NaN."""
     errors = [(b - a).abs().mean() / a.abs().mean() for a, b in pairs]
     return float(torch.stack(errors).nan_to_num(torch.inf).max())

@@ -1,10 +1,10 @@
 /* Pointwise work on a CPU: the cell of an LSTM, forward and backward, and the gradient of a softmax.
    Each value is read once and written once.
 
-   Functions take addresses of rows that follow one another without gaps; compiled_cell.py and
-   compiled_softmax.py say what they hold. With `low`, gates, outputs, logits and their gradients
-   are bfloat16; all else and all arithmetic is float. The loops are such that compilers vectorise
-   them; on x86-64 Linux, GCC compiles them for three generations of processors. */
+   Functions take addresses of rows that follow one another without gaps; compiled.py says what they
+   hold. With `low`, gates, outputs, logits and their gradients are bfloat16; all else and all
+   arithmetic is float. The loops are such that compilers vectorise them; on x86-64 Linux, GCC
+   compiles them for three generations of processors. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030A0000
@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if !defined(__GNUC__) || defined(__clang__) || !defined(__x86_64__) || !defined(__GLIBC__)
+#if defined(__clang__) || !defined(__GNUC__) || !defined(__x86_64__) || !defined(__GLIBC__)
 #define EVERY_PROCESSOR
 #elif __GNUC__ >= 12
 #define EVERY_PROCESSOR \
@@ -23,13 +23,10 @@
 #endif
 #if defined(__GNUC__)
 #define INLINE static inline __attribute__((always_inline))
-#else
-#define INLINE static __forceinline
-#endif
 #define PRAGMA(x) _Pragma(#x)
-#if defined(__GNUC__)
 #define SUM(OPERATION, VARIABLE) PRAGMA(omp simd reduction(OPERATION : VARIABLE))
 #else
+#define INLINE static __forceinline
 #define SUM(OPERATION, VARIABLE)
 #endif
 #if defined(__clang__)
@@ -96,9 +93,12 @@ INLINE float exp_minus(float x, float bound)
 /* The bound of gates: products of three values are finite, and a sigmoid differs by 2e-11. */
 #define GATE 25.0f
 
-INLINE void forward_rows(void *gates, const void *addend, const float *c_previous, float *c,
-                         void *hidden, Py_ssize_t n, Py_ssize_t dim, float clip, int keep, int low)
+INLINE void forward_rows(void **a, const void *addend, Py_ssize_t n, Py_ssize_t dim, float clip,
+                         int keep, int low)
 {
+    void *gates = a[0], *hidden = a[4];
+    const float *c_previous = a[2];
+    float *c = a[3];
     for (Py_ssize_t row = 0; row < n; row++) {
         Py_ssize_t i = row * 4 * dim, j = i + dim, f = j + dim, o = f + dim, cell = row * dim;
         INDEPENDENT
@@ -135,10 +135,12 @@ INLINE void forward_rows(void *gates, const void *addend, const float *c_previou
     }
 }
 
-INLINE void backward_rows(const void *gates, const float *c_previous, const float *c,
-                          const void *d_hidden, float *d_c, float *d_bias, void *d_gates,
-                          void *hidden, Py_ssize_t n, Py_ssize_t dim, float clip, int low)
+INLINE void backward_rows(void **a, Py_ssize_t n, Py_ssize_t dim, float clip, int low)
 {
+    const void *gates = a[0], *d_hidden = a[3];
+    const float *c_previous = a[1], *c = a[2];
+    float *d_c = a[4], *d_bias = a[5];
+    void *d_gates = a[6], *hidden = a[7];
     for (Py_ssize_t row = 0; row < n; row++) {
         Py_ssize_t i = row * 4 * dim, j = i + dim, f = j + dim, o = f + dim, cell = row * dim;
         INDEPENDENT
@@ -198,91 +200,62 @@ INLINE void softmax_row(void *logits, const float *bias, int64_t target, const f
     }
 }
 
-/* Each case is compiled by itself: without branches in the loops. */
-EVERY_PROCESSOR static void forward_all(void *gates, const void *addend, const float *c_previous,
-                                        float *c, void *hidden, Py_ssize_t n, Py_ssize_t dim,
-                                        float clip, int keep, int low)
+/* What Python calls: a[] are the addresses of a function's tensors. Each case is compiled by itself:
+   without branches in the loops. */
+typedef void Function(void **a, Py_ssize_t n, Py_ssize_t width, float clip, int keep, int low);
+
+EVERY_PROCESSOR static void forward_all(void **a, Py_ssize_t n, Py_ssize_t dim, float clip, int keep,
+                                        int low)
 {
-#define CASE(ADDEND, KEEP, LOW) \
-    forward_rows(gates, ADDEND, c_previous, c, hidden, n, dim, clip, KEEP, LOW)
+#define CASE(ADDEND, KEEP, LOW) forward_rows(a, ADDEND, n, dim, clip, KEEP, LOW)
     if (low)
-        addend ? (keep ? CASE(addend, 1, 1) : CASE(addend, 0, 1))
-               : (keep ? CASE(NULL, 1, 1) : CASE(NULL, 0, 1));
+        a[1] ? (keep ? CASE(a[1], 1, 1) : CASE(a[1], 0, 1))
+             : (keep ? CASE(NULL, 1, 1) : CASE(NULL, 0, 1));
     else
-        addend ? (keep ? CASE(addend, 1, 0) : CASE(addend, 0, 0))
-               : (keep ? CASE(NULL, 1, 0) : CASE(NULL, 0, 0));
+        a[1] ? (keep ? CASE(a[1], 1, 0) : CASE(a[1], 0, 0))
+             : (keep ? CASE(NULL, 1, 0) : CASE(NULL, 0, 0));
 }
 
-EVERY_PROCESSOR static void backward_all(const void *gates, const float *c_previous, const float *c,
-                                         const void *d_hidden, float *d_c, float *d_bias,
-                                         void *d_gates, void *hidden, Py_ssize_t n, Py_ssize_t dim,
-                                         float clip, int low)
+EVERY_PROCESSOR static void backward_all(void **a, Py_ssize_t n, Py_ssize_t dim, float clip,
+                                         int keep, int low)
 {
-#define BACKWARD(LOW) \
-    backward_rows(gates, c_previous, c, d_hidden, d_c, d_bias, d_gates, hidden, n, dim, clip, LOW)
-    low ? BACKWARD(1) : BACKWARD(0);
+    low ? backward_rows(a, n, dim, clip, 1) : backward_rows(a, n, dim, clip, 0);
 }
 
-EVERY_PROCESSOR static void softmax_all(void *logits, const float *bias, const int64_t *targets,
-                                        const float *given, float *losses, float *d_bias,
-                                        float *row, Py_ssize_t n, Py_ssize_t n_words, int low)
+EVERY_PROCESSOR static void softmax_all(void **a, Py_ssize_t n, Py_ssize_t n_words, float clip,
+                                        int keep, int low)
 {
+    const int64_t *targets = a[2];
+    float *given = a[3], *losses = a[4];
     for (Py_ssize_t k = 0; k < n; k++) {
         const float *one = given ? given + k : NULL;
-        void *at = (char *)logits + k * n_words * (low ? 2 : 4);
-        low ? softmax_row(at, bias, targets[k], one, losses + k, d_bias, row, n_words, 1)
-            : softmax_row(at, bias, targets[k], one, losses + k, d_bias, row, n_words, 0);
+        void *at = (char *)a[0] + k * n_words * (low ? 2 : 4);
+        low ? softmax_row(at, a[1], targets[k], one, losses + k, a[5], a[6], n_words, 1)
+            : softmax_row(at, a[1], targets[k], one, losses + k, a[5], a[6], n_words, 0);
     }
 }
 
-#define ADDRESS(x) ((void *)(uintptr_t)(x))
-
-static PyObject *cell_forward(PyObject *self, PyObject *args)
+static PyObject *run(PyObject *args, Function *function)
 {
-    unsigned long long a[5];
-    Py_ssize_t n, dim;
+    unsigned long long x[8];
+    void *a[8];
+    Py_ssize_t n, width;
     float clip;
     int keep, low;
-    if (!PyArg_ParseTuple(args, "KKKKKnnfpp", a, a + 1, a + 2, a + 3, a + 4, &n, &dim, &clip, &keep,
-                          &low))
+    if (!PyArg_ParseTuple(args, "(KKKKKKKK)nnfpp", x, x + 1, x + 2, x + 3, x + 4, x + 5, x + 6,
+                          x + 7, &n, &width, &clip, &keep, &low))
         return NULL;
+    for (int k = 0; k < 8; k++)
+        a[k] = (void *)(uintptr_t)x[k];
     Py_BEGIN_ALLOW_THREADS
-    forward_all(ADDRESS(a[0]), ADDRESS(a[1]), ADDRESS(a[2]), ADDRESS(a[3]), ADDRESS(a[4]), n, dim,
-                clip, keep, low);
+    function(a, n, width, clip, keep, low);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
 
-static PyObject *cell_backward(PyObject *self, PyObject *args)
-{
-    unsigned long long a[8];
-    Py_ssize_t n, dim;
-    float clip;
-    int low;
-    if (!PyArg_ParseTuple(args, "KKKKKKKKnnfp", a, a + 1, a + 2, a + 3, a + 4, a + 5, a + 6, a + 7,
-                          &n, &dim, &clip, &low))
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    backward_all(ADDRESS(a[0]), ADDRESS(a[1]), ADDRESS(a[2]), ADDRESS(a[3]), ADDRESS(a[4]),
-                 ADDRESS(a[5]), ADDRESS(a[6]), ADDRESS(a[7]), n, dim, clip, low);
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
-}
-
-static PyObject *softmax_gradient(PyObject *self, PyObject *args)
-{
-    unsigned long long a[7];
-    Py_ssize_t n, n_words;
-    int low;
-    if (!PyArg_ParseTuple(args, "KKKKKKKnnp", a, a + 1, a + 2, a + 3, a + 4, a + 5, a + 6, &n,
-                          &n_words, &low))
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    softmax_all(ADDRESS(a[0]), ADDRESS(a[1]), ADDRESS(a[2]), ADDRESS(a[3]), ADDRESS(a[4]),
-                ADDRESS(a[5]), ADDRESS(a[6]), n, n_words, low);
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
-}
+static PyObject *cell_forward(PyObject *self, PyObject *args) { return run(args, forward_all); }
+static PyObject *cell_backward(PyObject *self, PyObject *args) { return run(args, backward_all); }
+static PyObject *softmax_gradient(PyObject *self, PyObject *args) { return run(args, softmax_all); }
 
 static PyMethodDef functions[] = {
     {"cell_forward", cell_forward, METH_VARARGS, NULL},

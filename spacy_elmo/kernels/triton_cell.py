@@ -1,12 +1,10 @@
 """The cell of an LSTM on a GPU, forward and backward: two Triton kernels. Experimental: no GPU has
 run them yet; tests interpret them on a CPU.
 
-Each reads every gate and cell once and writes it once, which is what limits the speed, for both
-directions in one launch. Gates, outputs and their gradients are in bfloat16 or float32, cells and
-their gradients in float32, and so is all arithmetic.
-
-The kernels are operators of PyTorch (`torch.ops.spacy_elmo`): profilers see them, and on meta
-tensors they do nothing. Importing this file needs Triton.
+Each reads every gate and cell once and writes it once, for both directions in one launch. Gates,
+outputs and their gradients are in bfloat16 or float32; cells, their gradients and all arithmetic
+are in float32. The kernels are operators of PyTorch (`torch.ops.spacy_elmo`): profilers see them,
+and on meta tensors they do nothing. Importing this file needs Triton.
 """
 
 # Triton reads the annotations of kernels: constexpr or nothing.
@@ -15,23 +13,18 @@ tensors they do nothing. Importing this file needs Triton.
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable, Optional
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from . import cell_error
 
 # Cells of one program, and, in the backward pass, the rows that it goes through, which share a row
 # of `d_bias`: the more, the less is read and written for it.
 BLOCK, BIAS_ROWS = 1024, 8
-
-
-def n_warps(block: int) -> int:
-    """RETURNS (int): So many that a thread has 8 cells: 16 bytes of each gate in bfloat16."""
-    return max(1, block // (8 * 32))
 
 
 @triton.jit
@@ -46,7 +39,7 @@ def _tanh(x):
 
 @triton.jit
 def _place(H: tl.constexpr, BLOCK: tl.constexpr):
-    """RETURNS (tuple): The direction and the row of this program, and its cells in the row."""
+    # The direction and the row of this program, and its cells in the row.
     n_blocks: tl.constexpr = (H + BLOCK - 1) // BLOCK
     program = tl.program_id(0)
     # The offset of a row may exceed 32 bits, that within a row does not.
@@ -61,7 +54,7 @@ def _load(x, inside):
 
 @triton.jit
 def _load_gates(gates, H: tl.constexpr, inside):
-    """RETURNS (tuple): The numbers of all four gates; `gates` are the places of the first one's."""
+    # All four gates; `gates` are the places of the first one's.
     i, j = _load(gates, inside), _load(gates + H, inside)
     return i, j, _load(gates + 2 * H, inside), _load(gates + 3 * H, inside)
 
@@ -137,22 +130,13 @@ def backward_kernel(
 _LIBRARY = torch.library.Library("spacy_elmo", "DEF")
 
 
-def operator(schema: str) -> Callable[[Callable], Any]:
-    """Make a function that launches a kernel an operator, on the device of its first argument. To
-    meta tensors it does nothing."""
-
-    def register(function: Callable) -> Any:
-        def launch(first: Tensor, *args: Any, **kwargs: Any) -> None:
-            with torch.cuda.device_of(first):
-                function(first, *args, **kwargs)
-
-        name = schema.split("(")[0]
-        _LIBRARY.define(schema)
-        _LIBRARY.impl(name, launch, "CompositeExplicitAutograd")
-        _LIBRARY.impl(name, lambda *args, **kwargs: None, "Meta")
-        return getattr(torch.ops.spacy_elmo, name)
-
-    return register
+def _operator(schema: str, function: Callable[..., None]) -> Any:
+    """RETURNS (Callable): A function that launches a kernel, as an operator."""
+    name = schema.split("(")[0]
+    _LIBRARY.define(schema)
+    _LIBRARY.impl(name, function, "CompositeExplicitAutograd")
+    _LIBRARY.impl(name, lambda *args, **kwargs: None, "Meta")
+    return getattr(torch.ops.spacy_elmo, name)
 
 
 def _launch(kernel: Any, rows_each: int, tensors: Any, *args: Any, **constants: int) -> None:
@@ -162,40 +146,38 @@ def _launch(kernel: Any, rows_each: int, tensors: Any, *args: Any, **constants: 
     """
     *directions, n, dim = tensors[2].shape
     strides = [0 if x is None or not directions else x.stride(0) for x in tensors]
+    # A thread has 8 cells: 16 bytes of each gate in bfloat16.
     block = min(BLOCK, triton.next_power_of_2(dim))
     grid = triton.cdiv(n, rows_each) * triton.cdiv(dim, block), *(directions or [1])
-    constants |= {"H": dim, "BLOCK": block, "num_warps": n_warps(block)}
-    kernel[grid](*tensors, *strides, *args, **constants)
+    constants |= {"H": dim, "BLOCK": block, "num_warps": max(1, block // (8 * 32))}
+    with torch.cuda.device_of(tensors[0]):
+        kernel[grid](*tensors, *strides, *args, **constants)
 
 
-@operator(
-    "cell_forward(Tensor(a!) gates, Tensor? addend, Tensor c_previous, Tensor(b!) c, "
-    "Tensor(c!) hidden, float? clip, bool keep_gates=False) -> ()"
-)
-def forward(
-    gates: Tensor,
-    addend: Optional[Tensor],
-    c_previous: Tensor,
-    c: Tensor,
-    hidden: Tensor,
-    clip: Optional[float],
-    keep_gates: bool = False,
-) -> None:
-    """As `compiled.forward`, also for tensors of several directions, whose rows have no gaps."""
-    tensors = gates, addend, c_previous, c, hidden
-    _launch(forward_kernel, 1, tensors, clip, keep_gates)
+def _forward(*args: Any) -> None:
+    # PyTorch leaves out trailing arguments that have their defaults.
+    tensors, (clip, *keep) = args[:5], args[5:]
+    _launch(forward_kernel, 1, tensors, clip, keep == [True])
 
 
-@operator(
-    "cell_backward(Tensor gates, Tensor c_previous, Tensor c, Tensor d_hidden, Tensor(a!) d_c, "
-    "Tensor(b!) d_bias, Tensor(c!) d_gates, Tensor(d!) hidden, float? clip) -> ()"
-)
-def backward(*args: Any) -> None:
-    """As `compiled.backward`, also for several directions. `d_bias` has a row for each BIAS_ROWS
-    rows of the others."""
+def _backward(*args: Any) -> None:
     *tensors, clip = args
     n = tensors[2].shape[-2]
     _launch(backward_kernel, BIAS_ROWS, tensors, clip, n, ROWS=BIAS_ROWS)
+
+
+# As those of `compiled`, also for tensors of several directions, whose rows have no gaps. `d_bias`
+# has a row for each BIAS_ROWS rows of the others.
+forward = _operator(
+    "cell_forward(Tensor(a!) gates, Tensor? addend, Tensor c_previous, Tensor(b!) c, "
+    "Tensor(c!) hidden, float? clip, bool keep_gates=False) -> ()",
+    _forward,
+)
+backward = _operator(
+    "cell_backward(Tensor gates, Tensor c_previous, Tensor c, Tensor d_hidden, Tensor(a!) d_c, "
+    "Tensor(b!) d_bias, Tensor(c!) d_gates, Tensor(d!) hidden, float? clip) -> ()",
+    _backward,
+)
 
 
 def max_error(device: torch.device, dtype: torch.dtype) -> float:

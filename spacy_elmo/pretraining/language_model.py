@@ -28,7 +28,7 @@ class LanguageModel(nn.Module):
         encoder = bilm.token_encoder
         if loss.tied and (isinstance(encoder, CharCNN) or loss.name == "adaptive"):
             raise ValueError("pretraining.loss.tied needs word input, and no adaptive softmax")
-        width = bilm.config.projection_dim
+        width = bilm.config.lstm.projection_dim
         # A small vocabulary is a single cluster.
         if loss.name == "adaptive" and min(loss.cutoffs, default=0) < n_words:
             self.output: Any = AdaptiveSoftmax(n_words, width, loss.cutoffs)

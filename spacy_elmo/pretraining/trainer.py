@@ -31,6 +31,8 @@ from .train_state import TrainState, count_steps, means
 from .updater import Updater
 
 MAX_BAD_STEPS = 100  # Steps without an update that end a training.
+# Steps between two looks at what the device and other processes did: to look is to wait for them.
+LOOK_EVERY = 10
 LOG = "log.jsonl"
 _BAD = "the gradient was NaN or infinite"
 
@@ -115,15 +117,18 @@ class Trainer:
         for epoch, numbers, is_last in self._remaining_steps():
             state.n_words += self.updater.update(epoch, numbers, state.step, self._carried)[1]
             state.step += 1
-            state.seconds = self._now()
-            self._must_stop()
-            self._read_sums()
+            looks = state.step % LOOK_EVERY == 0
+            if looks or world_size() == 1:
+                state.seconds = self._now()
+                self._must_stop()
             is_due, is_end = state.is_due(settings), is_last or state.is_at_limit(settings)
             frequency, minutes = settings.checkpoint_frequency, settings.checkpoint_minutes
             is_checkpoint = is_due or is_end or self._stopping
             is_checkpoint |= 0 < 60 * minutes <= state.seconds - self._saved_at
             is_checkpoint |= frequency > 0 and state.step % frequency == 0
             is_line = state.seconds >= self._line_at
+            if looks or is_checkpoint or is_line or self.device.type == "cpu":
+                self._read_sums()
             if is_due or is_end:
                 self._ask_for_evaluation(at_limit=not is_due)
             if is_checkpoint:
@@ -199,7 +204,7 @@ class Trainer:
         """Make the pending evaluation, and write it into this step's checkpoint, unless a signal
         comes."""
         state, settings = self.state, self.settings
-        with self.updater.tf32:
+        with self.updater.tf32():
             scores = perplexity(
                 self.model,
                 self.corpus.dev,

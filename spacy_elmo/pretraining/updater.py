@@ -14,7 +14,7 @@ import torch
 
 from ..bilm.lstm_layer import LayerState
 from ..bilm.mixed_precision import autocast, usable_mixed_precision
-from ..torch_private import TF32_PRODUCTS
+from ..torch_private import tf32_products
 from .batches import EpochBatches
 from .config import PretrainingConfig
 from .distributed import broadcast, rank, sum_gradients, sum_over_processes, world_size
@@ -27,8 +27,9 @@ class Updater:
     """Updates a model. With several processes, each has one, and computes its share of each batch.
     A step whose gradient is not finite changes nothing.
 
-    Attributes: `tf32`, a context in which float32 products on a GPU use TF32; `sums`, what was
-    added up over steps (see `SUMS`); and `n_bad`, the steps that were skipped in a row.
+    Attributes: `tf32`, which makes a context in which float32 products on a GPU use TF32; and
+    tensors, for which one waits for the device to read them: `sums`, what was added up over steps
+    (see `SUMS`), and `n_bad`, the steps that were skipped in a row.
     """
 
     def __init__(self, model: LanguageModel, settings: PretrainingConfig, seed: int) -> None:
@@ -41,7 +42,7 @@ class Updater:
         self.optimizer = build_optimizer(model, settings.optimizer, mixed_precision)
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=device)
         self.n_bad = torch.zeros((), dtype=torch.int64, device=device)
-        self.tf32: Any = contextlib.nullcontext() if device.type == "cpu" else TF32_PRODUCTS
+        self.tf32: Any = contextlib.nullcontext if device.type == "cpu" else tf32_products
 
     @property
     def learn_rate(self) -> float:
@@ -69,7 +70,7 @@ class Updater:
             if batch is None:
                 # A process without a share needs all gradients, too, for the sum.
                 batch, factor = epoch.read(number), 0
-            with self.tf32:
+            with self.tf32():
                 with autocast(self.model.bilm.device, self.settings.mixed_precision):
                     share = self.model(batch, samples, states or None) / (2 * n_targets)
                 share = share * factor
@@ -80,8 +81,7 @@ class Updater:
         limit = self.settings.optimizer.grad_clip or math.inf
         norm = clip_gradients(self.model.parameters(), limit)
         good = torch.isfinite(norm)
-        if good.is_meta or good:  # The only look at the device: benchmarks count on "meta".
-            self.optimizer.step()
+        step_if(good, self.optimizer)
         values = torch.stack([x.double() for x in (loss, norm, norm > limit, ~good, good)])
         values[:3].masked_fill_(~good, 0)
         self.sums += values
@@ -91,3 +91,25 @@ class Updater:
             state.nan_to_num_(0, 0, 0)
         self.model.bilm.invalidate()
         return loss, n_words
+
+
+@torch.no_grad()
+def step_if(is_good: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
+    """Let an optimizer make a step on a condition, a bool, without waiting for a GPU."""
+    if is_good.device.type == "cpu":
+        if is_good:
+            optimizer.step()
+        return
+    optimizer.found_inf = (~is_good).float()  # type: ignore[attr-defined]  # For fused AdamW.
+    before: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for group in optimizer.param_groups:
+        if group.get("fused") and "momentum" not in group:
+            continue
+        for parameter in (p for p in group["params"] if p.grad is not None):
+            parameter.grad.masked_fill_(~is_good, 0)
+            # A state that begins with this step begins with zeros.
+            changed = (parameter, *optimizer.state.get(parameter, {}).values())
+            before += ((x, x.clone()) for x in changed if x.device == is_good.device)
+    optimizer.step()
+    for tensor, old in before:
+        tensor.copy_(torch.where(is_good, tensor, old))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from spacy_elmo.bilm.config import LSTMConfig
-from spacy_elmo.bilm.lstm_function import batched, side_by_side, train_layer
+from spacy_elmo.bilm.lstm_function import train_layer
 from spacy_elmo.bilm.lstm_layer import FORGET_BIAS
 
 from ..conftest import max_difference, random_bilm
@@ -26,11 +26,11 @@ def inputs(sizes, config, seed=0, scale=1.0, dtype=DOUBLE):
     return [tensor.to(dtype).requires_grad_() for tensor in tensors]
 
 
-def run(tensors, sizes, config, state=None, train=train_layer):
+def run(tensors, sizes, config, state=None, batched=None):
     x, *weights = tensors
     n = len(weights) // 2
     pair = [[*weights[:n], None][:3], [*weights[n:], None][:3]]
-    return train(x, sizes, pair, config, state, "torch")
+    return train_layer(x, sizes, pair, config, state, "torch", batched)
 
 
 def plain(tensors, sizes, config):
@@ -74,11 +74,11 @@ every_config = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
 @every_config
 @pytest.mark.parametrize("sizes", [[3, 3, 2, 1], [2], [1, 1, 1]], ids=str)
-@pytest.mark.parametrize("train", [side_by_side, batched])
-def test_equals_autograd(config, sizes, train):
+@pytest.mark.parametrize("batched", [False, True])
+def test_equals_autograd(config, sizes, batched):
     tensors = inputs(sizes, config, scale=1.5)
     copies = [t.detach().clone().requires_grad_() for t in tensors]
-    y, expected = run(tensors, sizes, config, train=train), plain(copies, sizes, config)
+    y, expected = run(tensors, sizes, config, batched=batched), plain(copies, sizes, config)
     assert max_difference(y.detach(), expected.detach()) < 1e-12
     if config.proj_clip is not None and config.has_projection and sum(sizes) > 3:
         assert (expected.abs() == config.proj_clip).any()  # Clipping fires.

@@ -192,7 +192,7 @@ def test_directions_are_uncoupled(seed, k):
         current_session(bilm).embed([tokens])[0],
         current_session(bilm).embed([other])[0],
     )
-    p = bilm.config.projection_dim
+    p = bilm.config.lstm.projection_dim
     changed = (before - after).abs().amax(2) > 1e-6
     assert changed[0].tolist() == [i == k for i in range(5)]
     forward, backward = (before - after).abs().split(p, dim=2)

@@ -88,7 +88,7 @@ def test_other_boundaries_are_ordinary_words(written):
     bilm = load(written)
     [layers] = current_session(bilm).embed([["<S>", "</S>", "<bos>", "<eos>"]])
     boundaries = bilm.token_encoder(["<bos>", "<eos>"]).detach()
-    p = bilm.config.projection_dim
+    p = bilm.config.lstm.projection_dim
     assert max_difference(layers[0, 2:, :p], boundaries) <= 1e-6
     assert max_difference(layers[0, 0], layers[0, 2]) > 1e-3
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from spacy_elmo.inference.linear import pack_linear
+from spacy_elmo.inference.packed import pack_linear
 
 from ..conftest import needs_bfloat16
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from spacy_elmo import kernels
-from spacy_elmo.bilm import lstm_function
+from spacy_elmo.bilm import lstm_function, model
 from spacy_elmo.inference import packed
 
 GPU = torch.cuda.is_available()
@@ -49,7 +49,9 @@ def triton_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interpreter, "_convert_float", nearest)
     for module in (lstm_function, packed):
         monkeypatch.setattr(module, "load_kernels", load)
-    monkeypatch.setattr(lstm_function, "side_by_side", lstm_function.batched)
+    train_layer = lstm_function.train_layer
+    for module in (lstm_function, model):
+        monkeypatch.setattr(module, "train_layer", partial(train_layer, batched=True))
 
 
 @pytest.fixture(

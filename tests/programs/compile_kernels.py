@@ -36,7 +36,7 @@ def describe(kernel, product_type, **constants):
         if name not in constants and signature[name] != "fp32":
             aligned[position,] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, constants, aligned)
-    options = {"num_warps": triton_cell.n_warps(triton_cell.BLOCK)}
+    options = {"num_warps": triton_cell.BLOCK // (8 * 32)}
     compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
