@@ -13,8 +13,6 @@ from .validation import SETTINGS, Bool, Number, Text, Whole, setting_names, vali
 
 # 256 bytes, begin/end sentence, begin/end word, padding. Row 0 of the table is kept for masking.
 N_CHARACTERS: Final = 262
-# Two of these frame every token (begin-word, end-word).
-DEFAULT_MAX_CHARACTERS = 50
 
 # Entries of a dictionary that are no characters: the two boundaries, which are tokens as well,
 # unknown characters, padding, and the marks around a token.
@@ -23,8 +21,6 @@ DICTIONARY_SPECIALS: Final = ("<bos>", "<eos>", "<oov>", "<pad>", "<bow>", "<eow
 # Bounds far above every published biLM: damaged options must not take hours to build.
 MAX_WIDTH = 2**16  # Cells, projections, embeddings, filters of one width, characters per token.
 MAX_LAYERS = 256  # LSTM layers per direction, highway layers, kinds of filters.
-MAX_WORDS = 10**8
-MAX_CHARACTERS = 2**21  # More than Unicode has.
 
 Width = Annotated[Whole, Field(ge=1, le=MAX_WIDTH)]
 Clip = Optional[Annotated[Number, Field(ge=1e-30, le=1e30)]]  # Within the range of float32.
@@ -41,8 +37,8 @@ class CharCNNConfig:
     n_highway (int): Number of highway layers over the pooled filters.
     embedding_dim (int): Width of one character embedding.
     max_characters_per_token (int): Longer tokens are cut; includes the two word boundaries.
-    projection (Optional[bool]): Whether a projection follows the highways. By default there is
-        one exactly if the number of filters differs from the biLM's width (bilm-tf's rule).
+    projection (Optional[bool]): Whether a projection follows the highways. None: if the number of
+        filters differs from the biLM's width (bilm-tf's rule).
     n_characters (int): As options.json has it: 261 in training, 262 for inference, with the masking
         row. The network always has 262. Ignored if there are `characters`.
     characters (Optional[tuple]): What each row of the character table stands for, if characters are
@@ -56,11 +52,11 @@ class CharCNNConfig:
     n_highway: Annotated[Whole, Field(ge=0, le=MAX_LAYERS)] = 0
     # In files, the embedding is a section.
     embedding_dim: Annotated[Width, Field(validation_alias="embedding.dim")] = 16
-    max_characters_per_token: Width = DEFAULT_MAX_CHARACTERS
+    max_characters_per_token: Width = 50
     projection: Optional[Bool] = None
     # Not compared: the network is the same.
     n_characters: Literal[261, 262] = field(default=N_CHARACTERS, compare=False)
-    characters: Optional[Annotated[tuple[Text, ...], Field(max_length=MAX_CHARACTERS)]] = field(
+    characters: Optional[Annotated[tuple[Text, ...], Field(max_length=2**21)]] = field(
         default=None, repr=False
     )
     word_dim: Annotated[Whole, Field(ge=0, le=MAX_WIDTH)] = 0
@@ -83,7 +79,7 @@ class CharCNNConfig:
 
     @property
     def n_filters(self) -> int:
-        """Total number of filters: the width of the encoding before the projection."""
+        """Width of the encoding before the projection."""
         return sum(number for _, number in self.filters)
 
     @property
@@ -102,8 +98,8 @@ class LSTMConfig:
     cell_clip (Optional[float]): Clip of the cell state. None: no clipping.
     proj_clip (Optional[float]): Clip of the projected output. None: no clipping.
     use_skip_connections (bool): Add each layer's input to its output, from the second layer on.
-    projection (Optional[bool]): Whether outputs are projected. By default they are exactly if
-        projection_dim differs from dim (bilm-tf's rule).
+    projection (Optional[bool]): Whether outputs are projected. None: if projection_dim differs from
+        dim (bilm-tf's rule).
     """
 
     dim: Width
@@ -132,15 +128,13 @@ class LSTMConfig:
 class BiLMConfig:
     """Everything needed to build a biLM. `from_options` and `to_options` are inverses.
 
-    lstm (LSTMConfig): The LSTMs.
     char_cnn (Optional[CharCNNConfig]): The character encoder. None: word embeddings.
-    n_tokens_vocab (Optional[int]): Rows of the word embedding, for word input, and for words beside
-        characters.
+    n_tokens_vocab (Optional[int]): Rows of the word embedding.
     """
 
     lstm: LSTMConfig
     char_cnn: Optional[CharCNNConfig] = None
-    n_tokens_vocab: Optional[Annotated[Whole, Field(ge=1, le=MAX_WORDS)]] = None
+    n_tokens_vocab: Optional[Annotated[Whole, Field(ge=1, le=10**8)]] = None
 
     def __post_init__(self) -> None:
         if (self.char_cnn is None or self.char_cnn.word_dim) and self.n_tokens_vocab is None:
@@ -207,7 +201,7 @@ class BiLMConfig:
 
 def settings_from_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """RETURNS (dict): The contents of an `options.json` under the names that `validate` reads, and
-    with bilm-tf's defaults. Nothing is checked."""
+    with bilm-tf's defaults."""
     settings = dict(options)
     if isinstance(lstm := options.get("lstm"), Mapping):
         settings["lstm"] = {
@@ -228,5 +222,4 @@ def settings_from_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _select_fields(kind: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what only bilm-tf's training uses."""
     return {name: settings[name] for name in setting_names(kind) if name in settings}

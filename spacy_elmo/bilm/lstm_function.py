@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
@@ -34,18 +34,19 @@ from .lstm_layer import (
 from .mixed_precision import operand, product_dtype, step_product
 from .packing import previous_rows, to_device
 
-# Gate weight (4H, in + P), gate bias (4H,), and projection weight (P, H) or None.
-Weights = Sequence[Optional[Tensor]]
-
 # What the passes of a layer share: the sequences that are active at each step, the configuration,
 # the type of products, and the module of kernels that run the cells, or None.
 Layer = tuple[Sequence[int], LSTMConfig, torch.dtype, Any]
+
+# What the backward pass needs: the weights of the gates and of the projection, gates after the
+# activation, the cells of all steps, and outputs and cells before the first step.
+Saved = tuple[Tensor, Optional[Tensor], Tensor, Tensor, Optional[Tensor], Tensor]
 
 
 def train_layer(
     x: Tensor,
     batch_sizes: Sequence[int],
-    weights: Sequence[Weights],
+    weights: Sequence[Sequence[Optional[Tensor]]],
     config: LSTMConfig,
     state: Optional[LayerState] = None,
     kernel: Kernel = "auto",
@@ -55,7 +56,8 @@ def train_layer(
 
     x (Tensor): Packed inputs, shape (2, rows, in).
     batch_sizes (Sequence[int]): Sequences that are active at each step; falling.
-    weights (Sequence): The weights of the forward and of the backward direction.
+    weights (Sequence): For each direction the gates' weight (4H, in + P) and bias (4H,), and the
+        projection (P, H) or None.
     state (Optional[LayerState]): Before the first step, changed in place to that after the last
         one: then all sequences must be of one length. No gradient flows into it. None: zeros.
     kernel (str): See `load_kernels`.
@@ -96,32 +98,19 @@ class _LSTMFunction(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Optional[Tensor], ...]:
         x, y, *saved = ctx.saved_tensors
-        n, needs_dx = len(_Saved._fields), ctx.needs_input_grad[0]
-        parts = [_Saved(*saved[i : i + n]) for i in range(0, len(saved), n)]
-        runs: Any = [(x, y, dy)] if len(parts) == 1 else zip(x, y, dy)
-        tasks = [partial(_backward, ctx.layer, needs_dx, *run) for run in zip(parts, runs)]
-        gradients = run_side_by_side(tasks, x.device)
-        d_x: Any = [d_side for d_side, *_ in gradients]
+        needs_dx, batched = ctx.needs_input_grad[0], len(saved) == 6
+        runs: Any = [(x, y, dy)] if batched else zip(x, y, dy)
+        parts = zip((saved[:6], saved[6:]), runs)
+        tasks = [partial(_backward, ctx.layer, needs_dx, *part) for part in parts]
+        gradients: Any = run_side_by_side(tasks, x.device)
+        d_x = None
         if needs_dx:
-            d_x = d_x[0] if len(d_x) == 1 else torch.stack(d_x)
-        d_weights = chain(*(one[1:] for one in gradients))
-        return d_x if needs_dx else None, None, None, None, None, *d_weights
-
-
-class _Saved(NamedTuple):
-    """What the backward pass needs: gates after the activation, the cells of all steps, and outputs
-    and cells before the first step."""
-
-    gate_weight: Tensor
-    projection_weight: Optional[Tensor]
-    gates: Tensor
-    cells: Tensor
-    h0: Optional[Tensor]
-    c0: Tensor
+            d_x = gradients[0][0] if batched else torch.stack([one[0] for one in gradients])
+        return d_x, None, None, None, None, *chain(*(one[1:] for one in gradients))
 
 
 @torch.no_grad()  # A setting of each thread.
-def _forward(layer: Layer, x: Tensor, y: Tensor, state: Any, weights: Any) -> _Saved:
+def _forward(layer: Layer, x: Tensor, y: Tensor, state: Any, weights: Any) -> Saved:
     """Run one direction, or both in batched products. Takes y as `run_layer` does."""
     batch_sizes, config, dtype, cell = layer
     gate_weight, gate_bias, projection_weight = weights
@@ -132,8 +121,7 @@ def _forward(layer: Layer, x: Tensor, y: Tensor, state: Any, weights: Any) -> _S
         gates = torch.addmm(bias.to(dtype), x_cast, transposed)
     else:
         gates = torch.matmul(x_cast, transposed)
-        if cell is None:
-            gates = gates[..., :n_rows, :].to(x.dtype)
+        gates = gates[..., :n_rows, :].to(x.dtype) if cell is None else gates
         gates += bias.unsqueeze(-2)
     recurrent = weight[..., width:].transpose(-1, -2).contiguous()
     projection: Any = None
@@ -149,18 +137,18 @@ def _forward(layer: Layer, x: Tensor, y: Tensor, state: Any, weights: Any) -> _S
     if state is not None:
         h0, c0 = (part.clone(memory_format=torch.contiguous_format) for part in state)
     run_layer(x, batch_sizes, products, config, y, state, cells)
-    return _Saved(gate_weight, projection_weight, gates, cells, h0, c0)
+    return gate_weight, projection_weight, gates, cells, h0, c0
 
 
 @torch.no_grad()
 def _backward(
-    layer: Layer, needs_dx: bool, saved: _Saved, run: tuple[Tensor, Tensor, Tensor]
+    layer: Layer, needs_dx: bool, saved: Saved, run: tuple[Tensor, Tensor, Tensor]
 ) -> tuple[Optional[Tensor], ...]:
     """RETURNS (tuple): The gradients of x, of the gates' weight and bias, and of the projection."""
     (batch_sizes, _, dtype, _), (x, y, dy) = layer, run
-    width, n_rows = x.shape[-1], x.shape[-2]
-    weight = saved.gate_weight.to(dtype)
-    projection = None if saved.projection_weight is None else saved.projection_weight.to(dtype)
+    gate_weight, projection_weight, *_, h0, _ = saved
+    width, n_rows, weight = x.shape[-1], x.shape[-2], gate_weight.to(dtype)
+    projection = None if projection_weight is None else projection_weight.to(dtype)
     previous = to_device(previous_rows(batch_sizes), x.device)
     d_out = dy.clone(memory_format=torch.contiguous_format)
     recurrent = weight[..., width:].contiguous()
@@ -168,7 +156,7 @@ def _backward(
     for padded in (d_gates, hidden):
         padded[..., n_rows:, :] = 0
     h_previous = torch.empty_like(y)
-    h_previous[..., : batch_sizes[0], :] = 0 if saved.h0 is None else saved.h0
+    h_previous[..., : batch_sizes[0], :] = 0 if h0 is None else h0
     h_previous[..., batch_sizes[0] :, :] = y[..., previous, :]
     inputs = operand(torch.cat((x, h_previous), dim=-1), dtype)
     d_gates_cast = operand(d_gates, dtype)[..., : inputs.shape[-2], :]
@@ -185,7 +173,7 @@ def _backward(
 
 def _steps(
     layer: Layer,
-    saved: _Saved,
+    saved: Saved,
     previous: Tensor,
     y: Tensor,
     d_out: Tensor,
@@ -193,10 +181,8 @@ def _steps(
     projection: Optional[Tensor],
 ) -> tuple[Tensor, Tensor, Optional[Tensor]]:
     """Go back through time. Turns `d_out` into the gradients of the outputs before the clipping.
-
     RETURNS (tuple): The gradients of the gates before the activation, the outputs before the
-        projection, and, from a kernel, the gradient of the bias in several rows.
-    """
+    projection, and, from a kernel, the gradient of the bias in several rows."""
     (batch_sizes, config, _, cell), (_, _, gates, cells, _, c0) = layer, saved
     kind, clip, d_bias = gates.dtype, projection_clip(config, gates.dtype), None
     d_gates, hidden = torch.empty_like(gates), gates.new_empty(*gates.shape[:-1], config.dim)
@@ -233,17 +219,13 @@ def _steps(
 
 
 def _derive(
-    saved: _Saved, previous: Tensor, clip: Optional[float], d_gates: Tensor, hidden: Tensor
+    saved: Saved, previous: Tensor, clip: Optional[float], d_gates: Tensor, hidden: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute for all rows at once what does not depend on later steps. c is the cell, h the output
-    before the projection, z a gate before its activation.
-
-    d_gates (Tensor): Takes dc/dz of the gates i, j and f, and dh/dz of o.
-    hidden (Tensor): Takes h.
-    RETURNS (tuple): dh/dc, and the derivative of c by the cell before it.
-    """
-    cells, c0, first = saved.cells, saved.c0, saved.c0.shape[-2]
-    i, j, f, o = saved.gates.chunk(4, dim=-1)
+    """Compute for all rows at once what does not depend on later steps: `hidden` takes the outputs
+    h before the projection, `d_gates` the derivatives of the cell c by the gates i, j and f before
+    their activation, and of h by o. RETURNS (tuple): dh/dc, and dc by the cell before it."""
+    _, _, gates, cells, _, c0 = saved
+    first, (i, j, f, o) = c0.shape[-2], gates.chunk(4, dim=-1)
     tanh_c = (cells * 2).sigmoid_().mul_(2).sub_(1)
     torch.mul(tanh_c, o, out=hidden)
     d_i, d_j, d_f, d_o = d_gates.chunk(4, dim=-1)

@@ -41,8 +41,7 @@ def lstm_step(
 ) -> None:
     """One step without the projection. Writes the activations over the gates.
 
-    gates (Tensor): Before the activation, in the order i, j (candidate), f, o; shape (..., n, 4H).
-    addend (Optional[Tensor]): To add to them.
+    gates (Tensor): In the order i, j (candidate), f, o, without `addend`; shape (..., n, 4H).
     c_previous (Tensor): The cells before the step, shape (..., n, H).
     c (Tensor): Takes the cells after it. If this is `c_previous`, the activation of i is lost.
     hidden (Tensor): Takes the output, shape (..., n, H).
@@ -63,13 +62,8 @@ def lstm_step(
 
 
 class LayerProducts(NamedTuple):
-    """The matrix products of one layer: packed for inference, or of plain tensors in training.
-
-    input, recurrent (Product): From inputs and from outputs to gates, width 4H.
-    projection (Optional[Product]): From width H to P.
-    max_rows (int): Rows of gates to compute from inputs at once.
-    cell (Callable): What runs the rest of a step: `lstm_step`, or a kernel's `forward`.
-    """
+    """The matrix products of one layer: from inputs and from outputs to gates (of how many rows at
+    once), and from width H to P. `cell` runs the rest of a step: `lstm_step`, or a kernel."""
 
     input: Product
     recurrent: Product

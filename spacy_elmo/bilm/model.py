@@ -1,8 +1,6 @@
 """The bidirectional language model (Peters et al. 2018, section 3): a token encoder under two
-uncoupled stacks of LSTMs with projected and clipped outputs.
+uncoupled stacks of LSTMs with projected (Sak et al. 2014) and clipped outputs.
 
-The projection is that of Sak et al. 2014, clipping and skip connections are those of section 3.4.
-The directions never see each other: layer l of one direction reads layer l-1 of the same direction.
 Sequences are packed (see `packing`). The backward direction reads every sequence reversed, which
 packs into the same rows, so that both directions share one time loop.
 """
@@ -84,9 +82,7 @@ class BiLSTM(nn.Module):
         x (Tensor): Packed inputs, shape (2, rows, P): forward, backward (reversed).
         batch_sizes (Sequence[int]): Sequences that are active at each step; falling.
         dropout (float): Of each layer's input, as bilm-tf does.
-        states (Optional[Sequence]): Each layer's state before the first step, changed in place to
-            that after the last one; only where all sequences are of one length. No gradient flows
-            into it. None: zeros.
+        states (Optional[Sequence]): Each layer's state; see `train_layer`.
         RETURNS (list): The layers' outputs, each packed like x.
         """
         outputs = []
@@ -105,8 +101,7 @@ class BiLM(nn.Module):
     """A token encoder under two stacks of LSTMs, one for each direction, for autograd. For fast
     inference, see `inference.current_session`.
 
-    vocabulary (Optional[Sequence[str]]): The words by row, for word input and for words beside
-        characters.
+    vocabulary (Optional[Sequence[str]]): The words by row, if words are read.
 
     The attribute `trained_mix` is the mix of the layers that came with the weights, if one did.
     """
@@ -135,9 +130,9 @@ class BiLM(nn.Module):
 
     @property
     def is_int8(self) -> bool:
-        """Whether some weights of the LSTMs are in memory in 8 bits only (`LSTMLayer.int8`). Their
-        parameters are on the meta device, without numbers. Such a biLM can be saved, and run in the
-        precision int8; `dequantize` comes before everything else."""
+        """Whether some weights of the LSTMs are in memory in 8 bits only (`LSTMLayer.int8`), their
+        parameters on the meta device. Such a biLM can be saved, and run in the precision int8;
+        `dequantize` comes before everything else."""
         return any(layer.int8 for layer in self._lstm_layers())
 
     @no_fork()
@@ -163,8 +158,7 @@ class BiLM(nn.Module):
         types (Sequence[str]): Distinct word types.
         index (ndarray): The type of each token, all sentences concatenated, shape (tokens,).
         lengths (Sequence[int]): Tokens per sentence, boundaries not included.
-        mixed_precision (bool): Compute products in bfloat16, whatever `torch.autocast` says around
-            the call: thinc's shim switches it off.
+        mixed_precision (bool): Compute products in bfloat16.
         RETURNS (Tensor): Shape (L+1, tokens, 2P). Layer 0 is the token encoder, twice.
         """
         weight = next(self.parameters())

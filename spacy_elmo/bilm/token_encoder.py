@@ -1,8 +1,4 @@
-"""From a token's text to a vector without context: layer 0 of the biLM.
-
-A token is read as its characters between a begin-word and an end-word mark, padded on the right.
-bilm-tf numbers the bytes of UTF-8, ELMoForManyLangs has a dictionary.
-"""
+"""From a token's text to a vector without context: layer 0 of the biLM."""
 
 from __future__ import annotations
 
@@ -35,14 +31,11 @@ _TYPES_PER_CHUNK = {"cpu": 128, "cuda": 8192}
 def character_ids(
     tokens: Sequence[str], max_characters: int, dictionary: Optional[Mapping[str, int]] = None
 ) -> tuple[numpy.ndarray, numpy.ndarray]:
-    """Number the characters of tokens, padded to the longest of them.
-
-    Without a dictionary as bilm-tf does: lone surrogates have no UTF-8 form and are dropped. A
-    token spelled exactly `<S>` or `</S>` is the sentence boundary.
+    """Number the characters of tokens, between two word boundaries, padded to the longest token.
 
     max_characters (int): Ids per token at most, the two word boundaries included.
     dictionary (Optional[Mapping]): The rows of Unicode characters and of `DICTIONARY_SPECIALS`, as
-        in ELMoForManyLangs.
+        in ELMoForManyLangs. None: the bytes of UTF-8, as in bilm-tf; lone surrogates are dropped.
     RETURNS (tuple): Ids as the network reads them, shape (tokens, longest), and the number of ids
         that are not padding, shape (tokens,).
     """
@@ -177,8 +170,7 @@ class CharCNN(nn.Module):
         pooled = []
         for start in range(0, max(len(order), 1), size):
             chunk = order[start : start + size]
-            # Every filter sees one window of nothing but padding, if it would see any at full
-            # length: all such windows have the same value.
+            # Each filter sees one window of padding alone: all such windows have the same value.
             width = int(lengths[chunk].max(initial=0)) + self._max_width
             if few_sizes:
                 step = 4 if width <= 16 else 16
@@ -199,8 +191,8 @@ class CharCNN(nn.Module):
         return y[to_device(numpy.argsort(order)[:n_types], weight.device)]
 
     def linears(self) -> list[tuple[Tensor, Optional[Tensor]]]:
-        """RETURNS (list): Weight, shape (out, in), and bias of each matrix product of a forward
-        pass, in the order of use. The convolutions come first, without a bias."""
+        """RETURNS (list): Weight, shape (out, in), and bias of each matrix product, in the order of
+        use. The convolutions come first, without a bias."""
         linears = [cast(nn.Linear, linear) for one in self.highways for linear in one.values()]
         if self.projection is not None:
             linears.append(self.projection)
@@ -236,8 +228,7 @@ class CharCNN(nn.Module):
 
 
 class WordEmbedding(nn.Module):
-    """One vector per word of a fixed vocabulary, which contains `<S>`, `</S>` and `<UNK>`: unknown
-    words share its vector."""
+    """One vector per word of a vocabulary with `<S>`, `</S>`, and `<UNK>` for unknown words."""
 
     boundaries = BOS, EOS
 
@@ -246,12 +237,10 @@ class WordEmbedding(nn.Module):
         self.vocabulary = list(vocabulary)
         self._ids = {word: row for row, word in enumerate(self.vocabulary)}
         if absent := [word for word in SPECIAL_WORDS if word not in self._ids]:
-            raise ValueError(
-                f"the vocabulary lacks {', '.join(absent)}: a bilm-tf vocabulary begins with "
-                f"{', '.join(SPECIAL_WORDS)}, one word per line"
-            )
+            why = f"a bilm-tf vocabulary begins with {', '.join(SPECIAL_WORDS)}, one word per line"
+            raise ValueError(f"the vocabulary lacks {', '.join(absent)}: {why}")
         self.embedding = nn.Embedding(len(self.vocabulary), output_dim)
-        # As bilm-tf. PyTorch's own start, of variance 1, drowns what a short training adds to it.
+        # As bilm-tf. PyTorch's own start, of variance 1, drowns what a short training adds.
         nn.init.xavier_uniform_(self.embedding.weight)
 
     def forward(self, types: Sequence[str]) -> Tensor:

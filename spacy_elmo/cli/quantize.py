@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Optional, cast
+from typing import Optional
 
 import typer
 from wasabi import msg
 
 from ..layers.encoder import get_shim
-from ..tools.quantize import MAX_TOKENS, Stored, quantize
+from ..tools.quantize import MAX_TOKENS, quantize
 from ..tools.texts import find_files, read_docs
 from ..weights import find_source, is_pipeline, load_pipeline
 from .convert import lock_pipeline, write_pipeline
 from .util import exit_on_error, get_component
 
 
+@exit_on_error()
 def quantize_cli(
     pipeline: str = typer.Argument(..., help="A pipeline with an elmo component, or weights"),
     out: Path = typer.Argument(..., help="Folder of the new pipeline"),
@@ -39,34 +40,28 @@ def quantize_cli(
     All other components stay as they are. Those that were trained on the vectors get slightly
     different ones: evaluate them.
     """
-    with exit_on_error():
-        if precision not in ("float16", "int8"):
-            raise ValueError(f"unknown precision {precision!r}: choose one of int8, float16")
-        source = find_source(pipeline)
-        apart = source.resolve(), out.resolve()
-        if apart[0] in (apart[1], *apart[1].parents) or apart[1] in apart[0].parents:
-            raise ValueError(
-                f"{out} and {source} must not be the same folder, or one inside the other: choose "
-                "another path for the new pipeline"
-            )
-        files = sorted(source.rglob("*")) if is_pipeline(source) else []
-        with lock_pipeline(out, force, (x.relative_to(source).as_posix() for x in files)):
-            nlp = load_pipeline(pipeline)
-            elmo = get_component(nlp, name)
-            before = len(get_shim(elmo.model).to_bytes())
-            if text:
-                docs = [doc for doc, _ in read_docs(nlp, find_files(text))]
-            else:
-                docs = [nlp.make_doc(x) for x in _examples(nlp.lang)]
-            cost = quantize(nlp, elmo, cast(Stored, precision), docs)
-            after = len(get_shim(elmo.model).to_bytes())
-            notices = [x for x in files if x.parent == source and x.is_file()]  # A licence.
-            write_pipeline(nlp, source, out, notices)
-    print(f"\nCosines with the vectors of float32, {cost.n_tokens:,} tokens:")
-    rows = [(str(i), f"{low:.5f}", f"{mean:.5f}") for i, (low, mean) in enumerate(cost.cosines)]
+    if precision not in ("float16", "int8"):
+        raise ValueError(f"unknown precision {precision!r}: choose one of int8, float16")
+    source = find_source(pipeline)
+    apart = source.resolve(), out.resolve()
+    if apart[0] in (apart[1], *apart[1].parents) or apart[1] in apart[0].parents:
+        why = "must not be the same folder, or one inside the other"
+        raise ValueError(f"{out} and {source} {why}: choose another path for the new pipeline")
+    files = sorted(source.rglob("*")) if is_pipeline(source) else []
+    with lock_pipeline(out, force, (x.relative_to(source).as_posix() for x in files)):
+        nlp = load_pipeline(pipeline)
+        elmo = get_component(nlp, name)
+        sizes = [len(get_shim(elmo.model).to_bytes())]
+        docs = (doc for doc, _ in read_docs(nlp, find_files(text))) if text else None
+        cosines = quantize(nlp, elmo, precision, docs or map(nlp.make_doc, _examples(nlp.lang)))
+        sizes.append(len(get_shim(elmo.model).to_bytes()))
+        notices = [x for x in files if x.parent == source and x.is_file()]  # A licence.
+        write_pipeline(nlp, source, out, notices)
+    print(f"\nCosines with the vectors of float32, {cosines.shape[1]:,} tokens:")
+    rows = [(str(i), f"{x.min():.5f}", f"{x.mean():.5f}") for i, x in enumerate(cosines)]
     msg.table(rows, header=("layer", "smallest", "mean"), divider=True, aligns=("r", "r", "r"))
     setting = nlp.get_pipe_config(elmo.name)["model"]["precision"]
-    size = f"{after / 1e6:,.1f} MB instead of {before / 1e6:,.1f}"
+    size = f"{sizes[1] / 1e6:,.1f} MB instead of {sizes[0] / 1e6:,.1f}"
     msg.good(f"Wrote the pipeline {out}", f"Weights in {precision}: {size}. It runs in {setting}")
 
 

@@ -11,7 +11,6 @@
 #include <Python.h>
 #include <math.h>
 #include <stdint.h>
-#include <string.h>
 
 #if defined(__clang__) || !defined(__GNUC__) || !defined(__x86_64__) || !defined(__GLIBC__)
 #define EVERY_PROCESSOR
@@ -37,19 +36,12 @@
 #define INDEPENDENT __pragma(loop(ivdep))
 #endif
 
-INLINE float as_float(uint32_t bits)
-{
+typedef union {
     float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-INLINE uint32_t as_bits(float x)
-{
     uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
+} Word;
+INLINE float as_float(uint32_t bits) { return ((Word){.bits = bits}).x; }
+INLINE uint32_t as_bits(float x) { return ((Word){.x = x}).bits; }
 
 INLINE float load(const void *values, Py_ssize_t k, int low)
 {
@@ -81,12 +73,9 @@ INLINE float exp_minus(float x, float bound)
     n -= to_integer;
     float r = n * -0.693359375f - x; /* log(2) in two parts, the first one exact. */
     r = n * 2.12194440e-4f + r;
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
+    float p = 1.9875691500e-4f * r + 1.3981999507e-3f;
+    p = (p * r + 8.3334519073e-3f) * r + 4.1665795894e-2f;
+    p = (p * r + 1.6666665459e-1f) * r + 5.0000001201e-1f;
     return (p * (r * r) + (r + 1.0f)) * power;
 }
 

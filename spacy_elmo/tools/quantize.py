@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import cast
 
 import torch
 from spacy.language import Language
@@ -15,34 +15,23 @@ from torch.nn import functional as F
 from ..component import Elmo
 from ..formats import fits_half, fits_int8, round_to_half, round_to_int8
 from ..inference import current_session, has_quantized_products
+from ..inference.settings import Precision
 from ..layers.encoder import get_shim, run_sequences, set_bilm, set_precision
 from ..segmenters import Sequences
-
-Stored = Literal["float16", "int8"]
 
 # Tokens of a text that are read. They take some seconds, and tell as much as more would.
 MAX_TOKENS = 20_000
 
 
-class Cost(NamedTuple):
-    """What rounding changes: for each layer, the smallest and the mean cosine of a token's vector
-    with that of the float32 biLM."""
-
-    n_tokens: int
-    cosines: list[tuple[float, float]]
-
-
-def quantize(nlp: Language, elmo: Elmo, precision: Stored, docs: Iterable[Doc]) -> Cost:
+def quantize(nlp: Language, elmo: Elmo, precision: str, docs: Iterable[Doc]) -> torch.Tensor:
     """Round the weights of a component, and set the precision in which it runs.
 
     int8 becomes the precision of the component. float16 replaces float32 if the processor has
     products for it: their vectors are the same, and one sentence takes half the time.
 
-    nlp (Language): The pipeline, whose config gets the precision.
-    elmo (Elmo): Its component.
     precision (str): int8 or float16.
-    docs (Iterable[Doc]): Texts to measure the cost, tokenised. Only the first `MAX_TOKENS` are
-        used.
+    docs (Iterable[Doc]): Tokenised texts to measure the cost, up to `MAX_TOKENS`.
+    RETURNS (Tensor): The cosines of the vectors with those of float32, shape (L+1, tokens).
     RAISES (ValueError): If the weights are rounded already or cannot be rounded, if the texts have
         no tokens, or if PyTorch lacks products of this precision.
     """
@@ -56,31 +45,7 @@ def quantize(nlp: Language, elmo: Elmo, precision: Stored, docs: Iterable[Doc]) 
     settings, asked = shim.usable_settings, shim.settings.precision
     after = copy.deepcopy(before)
     (round_to_int8 if precision == "int8" else round_to_half)(after)
-    sequences = Sequences.cut(_prepare(nlp, elmo, docs), elmo.model.attrs["segmenter"])
-    if not sequences.kept.any():
-        raise ValueError("there are no words in the text to measure the cost with")
-    set_bilm(elmo.model, after)
-    if precision == "int8" or (asked == "float32" and has_quantized_products()):
-        set_precision(elmo.model, precision)
-        nlp.get_pipe_config(elmo.name)["model"]["precision"] = precision
-    exact = current_session(before, replace(settings, precision="float32"))
-    rounded = current_session(shim.float32_bilm(), shim.usable_settings)
-    # Batches depend on lengths alone: both sessions have the same tokens in each.
-    batches = (run_sequences(sequences, x, elmo.model.ops) for x in (exact, rounded))
-    cosines = torch.cat(
-        [
-            F.cosine_similarity(torch.from_numpy(x), torch.from_numpy(y), dim=-1)
-            for (_, x), (_, y) in zip(*batches)
-        ],
-        dim=1,
-    )
-    pairs = list(zip(cosines.amin(1).tolist(), cosines.mean(1).tolist()))
-    return Cost(cosines.shape[1], pairs)
-
-
-def _prepare(nlp: Language, elmo: Elmo, docs: Iterable[Doc]) -> list[Doc]:
-    """RETURNS (list[Doc]): The first docs, processed by the components before this one, which may
-    set sentence boundaries."""
+    # Components before this one may set sentence boundaries.
     names = nlp.component_names
     later = [name for name in nlp.pipe_names if names.index(name) >= names.index(elmo.name)]
     chosen: list[Doc] = []
@@ -88,4 +53,16 @@ def _prepare(nlp: Language, elmo: Elmo, docs: Iterable[Doc]) -> list[Doc]:
         chosen.append(doc)
         if sum(map(len, chosen)) >= MAX_TOKENS:
             break
-    return chosen
+    sequences = Sequences.cut(chosen, elmo.model.attrs["segmenter"])
+    if not sequences.kept.any():
+        raise ValueError("there are no words in the text to measure the cost with")
+    set_bilm(elmo.model, after)
+    if precision == "int8" or (asked == "float32" and has_quantized_products()):
+        set_precision(elmo.model, cast(Precision, precision))
+        nlp.get_pipe_config(elmo.name)["model"]["precision"] = precision
+    exact = current_session(before, replace(settings, precision="float32"))
+    rounded = current_session(shim.float32_bilm(), shim.usable_settings)
+    # Batches depend on lengths alone: both sessions have the same tokens in each.
+    runs = [run_sequences(sequences, x, elmo.model.ops) for x in (exact, rounded)]
+    pairs = ([torch.from_numpy(layers) for _, layers in batches] for batches in zip(*runs))
+    return torch.cat([F.cosine_similarity(x, y, dim=-1) for x, y in pairs], dim=1)
