@@ -1,9 +1,7 @@
 """Threads that run parts of a call side by side, and forks of the process beside them.
 
-Each of these threads has one thread inside PyTorch's operators. Threads inside an operator wait for
-each other at its end. The operators of an LSTM's steps take microseconds: there, little is gained
-by more threads, and much is lost as soon as another process takes one of the cores. Parts of a call
-have thousands of operators, and need not wait.
+Each of these threads has one thread inside PyTorch's operators, which take microseconds for the
+steps of an LSTM: there, more threads would gain little, and wait for each other.
 
 A forked process (`nlp.pipe(n_process=2)`) has only the thread that forked it. Locks that other
 threads hold at that moment stay locked for ever: this package's, and those inside PyTorch. So a
@@ -41,8 +39,8 @@ def no_fork() -> Iterator[None]:
             _changed.wait_for(lambda: not _forking or _forking[0] == thread)
         _inside[thread] = _inside.get(thread, 0) + 1
     try:
-        # GNU OpenMP would wait for ever for threads that a forked process does not have. The number
-        # is a setting of each thread, changed once: the user may choose another one later.
+        # GNU OpenMP would wait for ever for threads that a forked process does not have. The user
+        # may choose another number later.
         if _limited is not None and not hasattr(_limited, "limited"):
             _limited.limited = True
             if torch.get_num_threads() > 1:
@@ -59,23 +57,20 @@ def no_fork() -> Iterator[None]:
 def start(task: Callable[[], T], device: torch.device) -> Callable[[], T]:
     """Run a task in another thread, as many at a time as `torch.get_num_threads` says in this one;
     with one, or on a GPU, in this thread when the result is needed. A thread inside `no_fork` must
-    neither start nor await a task that enters it: while another thread waits to fork, the task
-    would not run.
+    neither start nor await a task that enters it: with a fork waiting, the task would not run.
 
     RETURNS (Callable): Waits for the task, and returns what it returns. To be called once.
     """
-    future = _submit(task, device, "tasks")
+    future, process = _submit(task, device, "tasks"), os.getpid()
     if future is None:
         return task
-    process = os.getpid()
     # A forked process does not have the thread.
     return lambda: future.result() if os.getpid() == process else task()
 
 
 def run_side_by_side(tasks: Sequence[Callable[[], T]], device: torch.device) -> list[T]:
-    """Run tasks, each in a thread of its own if there are several (see `start`). No other thread
-    forks the process meanwhile: the tasks must not enter `no_fork`. When this returns or raises, no
-    task runs any more: they write to the same tensors.
+    """Run tasks, each in a thread of its own if there are several (see `start`); within `no_fork`,
+    which they must not enter. When this returns or raises, no task runs any more.
 
     RETURNS (list): Their results.
     """
@@ -108,7 +103,6 @@ def _submit(task: Callable[[], T], device: torch.device, pool: str) -> Optional[
 def _pool(n_threads: int, name: str) -> ThreadPoolExecutor:
     """Two pools, or a fork could dead-lock: all threads of "tasks" may wait in `no_fork` for a
     thread that waits for "parts"."""
-    # Threads of Python: PyTorch's operators run without the global interpreter lock.
     pool = ThreadPoolExecutor(n_threads, f"spacy-elmo-{name}", initializer=_use_one_thread)
     # All threads begin here, so that later calls leave the number of new threads alone.
     barrier = threading.Barrier(n_threads)
@@ -119,8 +113,7 @@ def _pool(n_threads: int, name: str) -> ThreadPoolExecutor:
 
 def _use_one_thread() -> None:
     """Limit this thread to one thread inside operators. `set_num_threads` also changes the default
-    of threads that begin later; another thread restores it. A thread of the user that calls PyTorch
-    for the first time in between gets 1 as well."""
+    of threads that begin later, which another thread restores."""
     with _setting:
         default = torch.get_num_threads()
         torch.set_num_threads(1)

@@ -23,8 +23,7 @@ Product = Callable[[Tensor], Tensor]
 # The attribute of a tensor that counts its changes in place.
 CHANGES = "_version"
 
-# The number of rows oneDNN arranges weights for. A layout made for 64 rows is within a few percent
-# of the best one for 1 to 1,000 rows; one made for a single row is half as fast.
+# The rows for which oneDNN arranges weights: within a few percent of the best for 1 to 1,000 rows.
 _PACKING_ROWS = 64
 
 
@@ -64,11 +63,8 @@ def float16_product(weight: Tensor, bias: Optional[Tensor]) -> Optional[Product]
 
 
 def int8_product(values: Tensor, scales: Tensor, bias: Optional[Tensor]) -> Optional[Product]:
-    """FBGEMM's product in 8 bits. All rows of the input share one scale.
-
-    values (Tensor): The weight in int8, shape (out, in).
-    scales (Tensor): The scale of each output, shape (out,).
-    """
+    """FBGEMM's product in 8 bits. All rows of the input share one scale, and the values of the
+    weight (out, in) those of each output."""
 
     def pack(quantize: Any, prepack: Any, linear: Any) -> Product:
         zeros = torch.zeros_like(scales, dtype=torch.int64)
@@ -84,10 +80,8 @@ def int8_product(values: Tensor, scales: Tensor, bias: Optional[Tensor]) -> Opti
 
 
 def onednn_product(weight: Tensor, bias: Optional[Tensor], pack: bool) -> Optional[Product]:
-    """oneDNN's product in float32 or bfloat16, of inputs of the type of the weight.
-
-    pack (bool): Keep a copy of the weight in the order that oneDNN's kernels want.
-    """
+    """oneDNN's product in float32 or bfloat16, of inputs of the type of the weight. With `pack`, it
+    keeps a copy of the weight in the order that oneDNN's kernels want."""
 
     def make(reorder: Any, linear: Any) -> Product:
         packed = reorder(weight.contiguous(), _PACKING_ROWS) if pack else weight.contiguous()
@@ -105,11 +99,8 @@ _tf32_before: list[str] = []  # The setting before the first thread inside, for 
 
 @contextlib.contextmanager
 def tf32_products() -> Iterator[None]:
-    """A context in which float32 products on a GPU use TF32.
-
-    PyTorch has one setting for the whole process. The first thread that enters sets it, and the
-    last one that leaves restores it: products of other threads use TF32 in between.
-    """
+    """A context in which float32 products on a GPU use TF32. PyTorch has one setting for the whole
+    process: the first thread that enters sets it, and the last one that leaves restores it."""
     matmul: Any = torch.backends.cuda.matmul
     with _tf32_lock:
         _tf32_before.append((_tf32_before or [getattr(matmul, "fp32_precision", "tf32")])[0])

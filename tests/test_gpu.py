@@ -5,7 +5,6 @@ What can be tested without a GPU is in `test_device`.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,12 +14,11 @@ import spacy
 import torch
 from spacy.language import Language
 from spacy.tokens import Doc
-from spacy.training import Example
 from thinc.api import Adam, CupyOps, get_current_ops, to_numpy, use_ops
 from thinc.compat import has_cupy_gpu
 from torch.nn import functional as F
 
-from spacy_elmo.inference import Session, Settings, current_session
+from spacy_elmo.inference import Settings, current_session
 from spacy_elmo.kernels import load_kernels
 
 from .conftest import add_tagger, elmo_pipeline, max_difference, random_bilm, tagged
@@ -86,24 +84,6 @@ def test_values_are_the_cpus_and_arrays_are_cupys(weights_folder: Path, make: Ca
     assert_on_the_gpu(make(weights_folder), weights_folder)
 
 
-@pytest.mark.parametrize("used", [False, True])
-def test_to_gpu_and_to_cpu(weights_folder: Path, used: bool):
-    with use_ops("numpy"):
-        nlp = pipeline(weights_folder)
-        if used:
-            nlp("the bank")
-    model = nlp.get_pipe("elmo").model
-    model.to_gpu(0)
-    layers = model.predict([nlp.make_doc(TEXTS[0])]).layers
-    assert isinstance(layers, CupyOps.xp.ndarray)
-    assert nlp.get_pipe("elmo").bilm.device.type == "cuda"
-    [expected] = current_session(random_bilm()).embed([TEXTS[0].split()])
-    assert max_difference(to_numpy(layers), expected) <= 1e-5
-    assert isinstance(nlp("the bank")._.elmo_tokens, CupyOps.xp.ndarray)
-    model.to_cpu()
-    assert nlp.get_pipe("elmo").bilm.device.type == "cpu"
-
-
 # Precisions
 
 precisions = pytest.mark.parametrize(
@@ -120,17 +100,6 @@ def test_embed_in_every_precision(precision: str, least: float):
     for a, b in zip(session.embed(sentences), exact):
         assert a.device.type == "cuda"
         assert (F.cosine_similarity(a.cpu(), b, dim=-1) >= least).all()
-
-
-@pytest.mark.parametrize("precision", ["int8", "float16"])
-def test_a_pipeline_saved_on_a_cpu_runs_in_float32(
-    weights_folder: Path, tmp_path: Path, precision: str
-):
-    with use_ops("numpy"):
-        pipeline(weights_folder, precision=precision).to_disk(tmp_path / "pipeline")
-    with pytest.warns(UserWarning, match=f"'{precision}' is not for the device 'cuda.*float32"):
-        nlp = spacy.load(tmp_path / "pipeline")
-    assert_on_the_gpu(nlp, weights_folder)
 
 
 def test_no_synchronisation_in_the_time_loop():
@@ -177,35 +146,6 @@ def test_gradients_are_the_cpus(weights_folder: Path):
     for name, expected in gradients[1].items():
         difference = max_difference(gradients[0][name], expected)
         assert difference <= 1e-4 * expected.abs().max(), name
-
-
-def test_the_activation_cache_is_in_main_memory(
-    weights_folder: Path, monkeypatch: pytest.MonkeyPatch
-):
-    nlp = elmo_pipeline(weights_folder)
-    add_tagger(nlp)
-    nlp.initialize(lambda: tagged(nlp))
-    random = numpy.random.default_rng(0)
-    words = ["the", "bank", "river", "money", "flows"]
-    batches = [random.choice(words, size=(20, 50)).tolist() for _ in range(20)]
-
-    def epoch() -> list[float]:
-        allocated = []
-        for batch in batches:
-            docs = [Doc(nlp.vocab, words=tokens) for tokens in batch]
-            tags = {"tags": ["N"] * 50}
-            nlp.update([Example.from_dict(doc, tags) for doc in docs], sgd=False)
-            gc.collect()
-            pool = CupyOps.xp.get_default_memory_pool()
-            allocated.append(torch.cuda.memory_allocated() + pool.used_bytes())
-        return allocated
-
-    allocated = epoch()
-    cache = nlp.get_pipe("elmo").activation_cache
-    assert cache.n_bytes == 20 * 20 * 50 * 3 * 12 * 4
-    assert allocated[-1] - allocated[0] < cache.n_bytes / 4
-    monkeypatch.setattr(Session, "batches", None)  # The biLM does not run.
-    epoch()
 
 
 # Kernels. `kernels.test_cells` compares their values, on a GPU if there is one.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 
@@ -68,26 +67,4 @@ def test_an_error_waits_for_the_others(failing):
     tasks[failing] = fail
     with pytest.raises(MemoryError, match="no memory"):
         run_side_by_side(tasks, CPU)
-    assert ended
-
-
-@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no such signals on this system")
-def test_so_does_an_interrupt():
-    ended = []
-
-    def interrupt():
-        time.sleep(0.1)  # Until the caller waits.
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-
-    def work():
-        time.sleep(0.4)
-        ended.append(True)
-
-    # A shell starts jobs in the background with interrupts ignored.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            run_side_by_side([work, interrupt], CPU)
-    finally:
-        signal.signal(signal.SIGINT, before)
     assert ended

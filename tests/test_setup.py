@@ -41,11 +41,6 @@ def test_extras_for_gpus_go_together_with_spacys(settings, extra):
     assert ours.specifier.contains("12.3.0") and spacys.specifier.contains("12.3.0")
 
 
-def test_cuda_is_cuda12x(settings):
-    extras = settings["extras_require"]
-    assert extras["cuda"] == extras["cuda12x"] and "cuda13x" in extras
-
-
 def test_lower_bounds_are_the_versions_that_are_tested(settings):
     extras = [settings["extras_require"][name] for name in ("viz", "arrow", "search", "report")]
     lines = map(Requirement, sum(extras, settings["install_requires"]))

@@ -14,8 +14,7 @@ from .validation import SETTINGS, Bool, Number, Text, Whole, setting_names, vali
 # 256 bytes, begin/end sentence, begin/end word, padding. Row 0 of the table is kept for masking.
 N_CHARACTERS: Final = 262
 
-# Entries of a dictionary that are no characters: the two boundaries, which are tokens as well,
-# unknown characters, padding, and the marks around a token.
+# Entries of a dictionary that are no characters. The two boundaries are tokens as well.
 DICTIONARY_SPECIALS: Final = ("<bos>", "<eos>", "<oov>", "<pad>", "<bow>", "<eow>")
 
 # Bounds far above every published biLM: damaged options must not take hours to build.
@@ -113,10 +112,8 @@ class LSTMConfig:
     def __post_init__(self) -> None:
         wider = self.projection is None and self.projection_dim > self.dim
         if wider or (self.projection is False and self.projection_dim != self.dim):
-            raise ValueError(
-                f"projection_dim is {self.projection_dim}, and lstm.dim {self.dim}: a projection "
-                "only narrows, and without one both are the same"
-            )
+            widths = f"projection_dim is {self.projection_dim}, and lstm.dim {self.dim}"
+            raise ValueError(f"{widths}: without a projection they are equal, and it only narrows")
 
     @property
     def has_projection(self) -> bool:
@@ -143,7 +140,7 @@ class BiLMConfig:
 
     @property
     def output_dim(self) -> int:
-        """2P: width of a layer's activations, both directions."""
+        """2P: width of a layer's activations."""
         return 2 * self.lstm.projection_dim
 
     @property
@@ -162,9 +159,7 @@ class BiLMConfig:
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> BiLMConfig:
         """Read the contents of an `options.json`. What only bilm-tf's training uses is ignored.
-
-        RAISES (ValueError): Naming all settings that are missing or have an impossible value.
-        """
+        RAISES (ValueError): Naming all settings that are missing or have an impossible value."""
         if not isinstance(options, Mapping):
             raise ValueError(f"options must be a JSON object, found {type(options).__name__}")
         settings = settings_from_options(options)

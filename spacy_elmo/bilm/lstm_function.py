@@ -1,9 +1,7 @@
 """One LSTM layer with the gradient written out.
 
-Autograd would record a dozen operations per step, and allocate memory for each. Here the forward
-pass keeps the gates and the cells. The backward pass does per step what depends on the next step,
-and everything else for all steps at once: above all the gradients of the weights, which are one
-large product each.
+The forward pass keeps the gates and the cells. The backward pass does per step what depends on the
+next step, and everything else for all steps at once, above all the gradients of the weights.
 
 Products are in the type that `torch.autocast` asks for, if it is on; cells, outputs and gradients
 of weights are in the type of the weights, and so are the gates without a kernel.
@@ -54,13 +52,11 @@ def train_layer(
 ) -> Tensor:
     """Run both directions of a layer with autograd.
 
-    x (Tensor): Packed inputs, shape (2, rows, in).
-    batch_sizes (Sequence[int]): Sequences that are active at each step; falling.
+    x (Tensor): Packed inputs, shape (2, rows, in), with so many sequences at each step.
     weights (Sequence): For each direction the gates' weight (4H, in + P) and bias (4H,), and the
         projection (P, H) or None.
     state (Optional[LayerState]): Before the first step, changed in place to that after the last
         one: then all sequences must be of one length. No gradient flows into it. None: zeros.
-    kernel (str): See `load_kernels`.
     batched (Optional[bool]): Run both directions in batched products, or each in a thread of its
         own, which copies no weights. None: threads on a CPU.
     RETURNS (Tensor): The outputs, packed like x, shape (2, rows, P).

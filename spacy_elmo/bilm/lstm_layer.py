@@ -84,7 +84,6 @@ def run_layer(
     """Run one layer. Autograd must be off: the outputs are written in place.
 
     x, y (Tensor): Packed inputs, and what takes the outputs, rounded to the type of the gates.
-    batch_sizes (Sequence[int]): Sequences that are active at each step; falling.
     state (Optional[LayerState]): Before the first step, changed in place to that after each
         sequence's last step. None: zeros.
     cells (Optional[Tensor]): Takes all cells, packed like x, shape (..., rows, H).
@@ -124,10 +123,7 @@ def _input_gates(
     x: Tensor, batch_sizes: Sequence[int], products: LayerProducts
 ) -> Iterator[Tensor]:
     """Compute what inputs contribute to gates, for at most `max_rows`, but at least one step.
-
-    YIELDS (Tensor): For each step, shape (..., n, 4H). Free it before the next one, which may be
-        computed then.
-    """
+    YIELDS (Tensor): For each step, shape (..., n, 4H). Free it before the next one."""
     start = first = 0
     while first < len(batch_sizes):
         last, n_rows = first + 1, batch_sizes[first]

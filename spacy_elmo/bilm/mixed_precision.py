@@ -49,8 +49,7 @@ def bfloat16_is_faster() -> bool:
 
 
 def usable_mixed_precision(enabled: bool, device: torch.device) -> bool:
-    """RETURNS (bool): The setting, but False, with a warning, on a processor that is not faster in
-    bfloat16 than in float32, or on a GPU that only emulates it."""
+    """RETURNS (bool): The setting, but False, with a warning, where bfloat16 brings nothing."""
     supported, why = enabled, ""
     if enabled and device.type == "cpu":
         supported = bfloat16_is_faster()
@@ -83,8 +82,8 @@ def product_dtype(x: Tensor) -> torch.dtype:
 
 def round_up(n: int, per_power: int = 4) -> int:
     """Round a number of rows up to one of a few sizes: powers of two to 16, then four (or
-    `per_power`) to each power of two, 16 apart or more. oneDNN compiles a kernel for every number
-    of rows it sees, which takes some milliseconds, and keeps up to 1,024 of them, 0.6 MB each."""
+    `per_power`) to each power of two. oneDNN compiles a kernel for every number of rows it sees,
+    which takes some milliseconds, and keeps up to 1,024 of them, 0.6 MB each."""
     if n <= 16:
         return 1 << (n - 1).bit_length() if n else 0
     step = max(16, (1 << ((n - 1).bit_length() - 1)) // per_power)
@@ -92,8 +91,7 @@ def round_up(n: int, per_power: int = 4) -> int:
 
 
 def add_rows(x: Tensor) -> Tensor:
-    """Add rows to a matrix, whatever they hold, up to `round_up`: the memory behind x if there is
-    enough, else a copy."""
+    """Add rows, whatever they hold, up to `round_up`: the memory behind x if it is enough."""
     n, width = x.shape
     rows = round_up(n)
     if rows == n:
@@ -109,7 +107,6 @@ def product_rows(n: int, device: torch.device, dtype: torch.dtype) -> int:
     """RETURNS (int): How many rows a product of n rows should have in training."""
     if (device.type, dtype) != COMPILED_PER_SIZE:
         return n
-    # Most products of more rows are those of a whole batch, of which there are few sizes anyway.
     return round_up(n, 4 if n <= 256 else 8)
 
 
@@ -125,8 +122,7 @@ def operand(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def step_product(x: Tensor, weight: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
-    """RETURNS (Tensor): `x @ weight` for one step of a training, computed in the type of the
-    weight, in that type or another one."""
+    """RETURNS (Tensor): `x @ weight` for one step of a training, computed in the weight's type."""
     n = x.shape[-2]
     if x.dtype == weight.dtype and (x.device.type, x.dtype) == COMPILED_PER_SIZE and x.dim() == 2:
         x = add_rows(x)

@@ -37,11 +37,8 @@ _CHOSEN: WeakKeyDictionary[BiLM, dict[tuple[torch.device, str], Precision]] = We
 
 
 def choose_precision(bilm: BiLM, settings: Settings) -> Settings:
-    """Choose by the kind of device, for bfloat16 on a CPU by `bfloat16_is_faster`, and compare with
-    float32 on a small sample.
-
-    RETURNS (Settings): With the same precision for later weights of this network on this device.
-    """
+    """Choose by the kind of device, and compare with float32 on a small sample. RETURNS (Settings):
+    With the same precision for later weights of this network on this device."""
     from .session import Session  # It imports this file.
 
     chosen, key = _CHOSEN.setdefault(bilm, {}), (bilm.device, settings.kernel)
@@ -62,8 +59,7 @@ def choose_precision(bilm: BiLM, settings: Settings) -> Settings:
 
 
 def _candidates(device: torch.device) -> list[Precision]:
-    """RETURNS (list): What may be faster than float32, the fastest first. int8 does not reach
-    `MIN_COSINE`."""
+    """RETURNS (list): What may be faster than float32 and reach `MIN_COSINE`, the fastest first."""
     if device.type == "cpu":
         if bfloat16_is_faster():
             return ["bfloat16"]

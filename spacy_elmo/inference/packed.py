@@ -1,8 +1,8 @@
 """The weights of a biLM, packed for inference.
 
-A plain float32 product with the few rows of one LSTM step reads its weights in an order that
-wastes most of the machine. PyTorch ships operators that keep the weights in the order the kernels
-want: oneDNN's for float32 and bfloat16, FBGEMM's for half-precision and 8-bit weights.
+A plain product with the few rows of an LSTM step reads its weights in an order that wastes most of
+the machine. Others keep them in the order the kernels want: oneDNN's for float32 and bfloat16,
+FBGEMM's for half-precision and 8-bit weights.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from ..kernels import load_kernels
 from ..torch_private import Product, float16_product, int8_product, onednn_product
 from .settings import Precision, Settings
 
-# Bytes of gate pre-activations computed at once: enough rows for a fast product, and little enough
-# memory for the allocator to use again. FBGEMM is fastest at about 64 rows; int8 also allocates an
-# int32 accumulator of the same size.
+# Bytes of gates computed at once: enough rows for a fast product, and little enough memory for the
+# allocator to use again. FBGEMM is fastest at about 64 rows.
 _GATE_BYTES = {"float32": 8 << 20, "bfloat16": 8 << 20, "float16": 4 << 20, "int8": 4 << 20}
 _GATE_BYTES_UNPACKED, _GATE_BYTES_GPU = 16 << 20, 1 << 30
 
@@ -44,12 +43,9 @@ def pack_linear(
 
     weight (Tensor | Int8Weight): Shape (out, in), or (directions, out, in) for a batched product
         (GPU). 8 bits are for the precision int8 on a CPU.
-    bias (Optional[Tensor]): Shape (out,) or (directions, out).
     many_rows (bool): The product will mostly see hundreds of rows. In float32 on a CPU, such a
         product gains little by packing: it uses the weight as it is, without a second copy.
     keep_type (bool): The result is bfloat16 where the product is.
-    RETURNS (Callable): Maps x to a new tensor, float32 but for `keep_type`, that the caller may
-        overwrite. x has as many leading dimensions as the weight.
     """
     bias = None if bias is None else bias.detach()
     if isinstance(weight, Tensor) and precision == "int8":
@@ -92,9 +88,8 @@ def pack_token_encoder(encoder: CharCNN | WordEmbedding, precision: Precision) -
         low = precision
         is_highway = weight.shape[0] == weight.shape[1]
         if precision == "int8":
-            # Products of 8 bits quantise all rows of a call with one scale: a type's vector, which
-            # the type cache keeps, would depend on the types that are computed with it. Products
-            # with half-precision weights are as fast here.
+            # Products of 8 bits quantise all rows of a call with one scale: a type's vector would
+            # depend on the types that are computed with it.
             low = "float16"
             if bias is not None:  # Not a convolution.
                 weight = Int8Weight.quantize(weight).dequantize()
@@ -120,13 +115,13 @@ def pack_lstm(lstm: BiLSTM, settings: Settings) -> list[list[Callable[..., None]
 
 
 def _pack_layer(layers: Sequence[LSTMLayer], precision: Precision, cell: Any) -> LayerProducts:
-    """Pack one direction, or both for batched products, with the kernels that run its cells."""
+    """Pack one direction, or both for batched products."""
     pack = partial(pack_linear, precision=precision, keep_type=cell is not None)
     bias = add_forget_bias(_gather([layer.gate_bias for layer in layers]))
     dim, width = bias.shape[-1] // 4, layers[0].widths[0]
     inputs, recurrent, projection = map(_gather, zip(*(layer.matrices() for layer in layers)))
-    # Packing helps the inputs' product, too, though less than the recurrent one: it sees the rows
-    # of many steps at once. It is worth a second copy of the weights while they are small.
+    # Packing helps the inputs' product less, which sees the rows of many steps at once: it is worth
+    # a second copy of the weights while they are small.
     many_rows = 4 * dim * width > _MAX_PACKED_INPUT_WEIGHTS
     gate_bytes = _GATE_BYTES.get(precision, 0)
     if bias.device.type != "cpu":

@@ -37,11 +37,8 @@ _MAX_AHEAD = 8
 
 
 class Session:
-    """Inference with the present weights of a biLM; see `current_session`, which replaces a session
-    when the weights change. Several threads may use one session.
-
-    bilm (BiLM): The network. Weights that are not packed are read from its tensors.
-    RAISES (ValueError): If the precision is not for the device of the weights.
+    """Inference with the present weights of a biLM, by several threads if they like; see
+    `current_session`. RAISES (ValueError): If the precision is not for the device of the weights.
     """
 
     def __init__(self, bilm: BiLM, settings: Settings) -> None:
@@ -64,9 +61,8 @@ class Session:
     def batches(
         self, types: Sequence[str], index: numpy.ndarray, lengths: Sequence[int] | numpy.ndarray
     ) -> Iterator[tuple[numpy.ndarray, Tensor]]:
-        """Run the biLM over sentences of similar length, one batch after the other. On a CPU, both
-        directions of some batches run side by side (see `parallel`). The arguments are those of
-        `BiLM.forward`.
+        """Run the biLM over sentences of similar length, one batch after the other. The arguments
+        are those of `BiLM.forward`.
 
         YIELDS (tuple): The numbers of a batch's tokens, shape (n,), and all layers' activations,
             shape (L+1, n, 2P). Layer 0 is the token encoder, twice.
@@ -101,9 +97,8 @@ class Session:
                 yield tokens, layers
 
     def embed(self, sentences: Iterable[Iterable[str]]) -> list[Tensor]:
-        """Tokens in, activations out.
+        """Run the biLM over sentences of tokens.
 
-        sentences (Iterable[Iterable[str]]): Sentences as tokens; may be empty.
         RETURNS (list): For each sentence, shape (L+1, tokens, 2P). No two share memory.
         RAISES (ValueError): If the sentences are one string, or if one of them is.
         """
@@ -136,8 +131,8 @@ class Session:
 
     @property
     def checksum(self) -> str:
-        """A checksum of evenly spaced samples of all weights, the same in every process. Whatever
-        trains a biLM changes nearly all weights, and reading all would take as long as a batch."""
+        """A checksum of samples of all weights: whatever trains a biLM changes nearly all, and
+        reading all would take as long as a batch."""
         with no_fork(), self._lock:
             if self._checksum is None:
                 checksum = hashlib.blake2b(digest_size=16)
@@ -172,12 +167,11 @@ class Session:
         sentences: numpy.ndarray,
         directions: list[int],
     ) -> None:
-        """Run one batch in one direction, or in both by batched products.
+        """Run one batch forward (0), backward (1), or in both directions by batched products.
 
         vectors (Tensor): The encodings of all types, shape (types, P).
         result (Tensor): Takes all layers, shape (L+1, tokens, 2P): the halves of the directions.
         sentences (ndarray): The number of the sentence in each row.
-        directions (list[int]): 0 is forward, 1 is backward.
         """
         skip, states = self._lstm.config.use_skip_connections, self._states
         which: Any = directions[0] if len(directions) == 1 else slice(None)
@@ -197,8 +191,7 @@ class Session:
                         for part, after in zip(kept, state):
                             part.index_copy_(-2, index, after)
                     x = y.add_(x) if number > 1 and skip else y
-                sides = zip(directions, x.view(len(directions), *x.shape[-2:]))
-                for direction, layer in sides:
+                for direction, layer in zip(directions, x.view(len(directions), *x.shape[-2:])):
                     half = both.chunk(2, dim=1)[direction]
                     torch.index_select(layer, 0, rows[direction], out=half)
 
@@ -230,9 +223,8 @@ def _ordinary_tensors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def inference(precision: Precision, device: torch.device) -> Iterator[None]:
-    """A context in which a biLM runs: without autograd, with products of the precision that was
-    asked for, whatever `torch.autocast` or the process's settings say around it. No other thread
-    forks the process meanwhile."""
+    """A context in which a biLM runs: within `no_fork`, without autograd, with products of this
+    precision, whatever `torch.autocast` or the process's settings say around it."""
     with no_fork(), torch.inference_mode(), contextlib.ExitStack() as contexts:
         if torch.amp.is_autocast_available(device.type):  # Not on PyTorch's meta device.
             contexts.enter_context(torch.autocast(device.type, enabled=False))
@@ -248,8 +240,7 @@ _SESSIONS = WeakKeyDictionary()
 
 
 def current_session(bilm: BiLM, settings: Settings = Settings()) -> Session:
-    """Get the session for the present weights. This is the one place that notices changed weights:
-    whatever is derived from weights belongs to a session.
+    """Get the session for the present weights. This is the one place that notices changed weights.
 
     PyTorch counts in-place changes of a tensor, but not those made through `parameter.data`:
     whoever makes them calls `BiLM.invalidate`. It counts none of an inference tensor: a biLM with

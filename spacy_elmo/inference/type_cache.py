@@ -22,12 +22,8 @@ _ENTRY_BYTES, _CHARACTER_BYTES = 196, 4
 
 
 class TypeCache:
-    """Encodings of word types, bounded in bytes. A token's encoding depends on its text alone, and
-    in running text most tokens are repeats. A full cache starts again: the frequent types are back
-    after a few sentences. Threads may share it.
-
-    max_bytes (int): Bound on vectors, texts and book-keeping together. 0: never keep anything.
-    """
+    """Encodings of word types, bounded in bytes (vectors, texts and book-keeping together). A full
+    cache starts again: the frequent types are back after a few sentences. Threads may share it."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -45,12 +41,8 @@ class TypeCache:
             self.n_bytes = 0
 
     def lookup(self, types: Sequence[str], encode: Callable[[list[str]], Tensor]) -> Tensor:
-        """Encode types, computing only those that are not in the cache.
-
-        encode (Callable): Maps a list of texts, shorter ones first, to their encodings, shape
-            (texts, width).
-        RETURNS (Tensor): A new tensor, shape (types, width).
-        """
+        """Encode types as a new tensor, shape (types, width), calling `encode` for those that are
+        not in the cache, shorter ones first."""
         # Outside of inference mode, because later calls change what is made here.
         with no_fork(), torch.inference_mode(False), torch.no_grad(), LOCK:
             rows = numpy.array([self._rows.get(text, -1) for text in types], dtype=numpy.int64)

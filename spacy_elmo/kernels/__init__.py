@@ -15,8 +15,8 @@ import torch
 
 Kernel = Literal["auto", "torch", "triton"]
 
-# For each type of device a module, and what it needs. A module has `forward` and `backward` for the
-# cell of an LSTM, as in `compiled`, and `max_error`; for a CPU, also `softmax_gradient`.
+# For each type of device a module, and what it needs. It has `forward` and `backward` for the cell
+# of an LSTM and `max_error`, as `compiled` has; for a CPU, also `softmax_gradient`.
 MODULES = {
     "cpu": (f"{__package__}.compiled", f"{__package__}._kernels"),
     "cuda": (f"{__package__}.triton_cell", "triton"),
@@ -37,8 +37,7 @@ def load_kernels(
 ) -> Any:
     """Import the module of kernels for a device, if they are to run. The answer is kept.
 
-    kernel (str): "auto": C on a CPU, PyTorch on other devices. "triton": Triton on a GPU. Both only
-        if the results agree with PyTorch's; if not, a warning says so. "torch": PyTorch.
+    kernel (str): See `inference.Settings`.
     dtype (dtype): The type of products.
     weight_dtype (dtype): The type of weights, cells and losses. Kernels are for float32: C would
         read and write past the end of anything narrower.

@@ -158,9 +158,12 @@ INLINE void backward_rows(void **a, Py_ssize_t n, Py_ssize_t dim, float clip, in
     }
 }
 
-INLINE void softmax_row(void *logits, const float *bias, int64_t target, const float *given,
-                        float *loss, float *d_bias, float *row, Py_ssize_t n, int low)
+INLINE void softmax_row(void **a, Py_ssize_t number, Py_ssize_t n, int low)
 {
+    void *logits = (char *)a[0] + number * n * (low ? 2 : 4);
+    const float *bias = a[1], *given = a[3] ? (float *)a[3] + number : NULL;
+    int64_t target = ((int64_t *)a[2])[number];
+    float *loss = (float *)a[4] + number, *d_bias = a[5], *row = a[6];
     float most = given ? *given : -INFINITY, total = 0.0f;
     if (given && target >= 0) /* The target's logit is given: the column is left out. */
         store(logits, target, low, -INFINITY);
@@ -189,70 +192,43 @@ INLINE void softmax_row(void *logits, const float *bias, int64_t target, const f
     }
 }
 
-/* What Python calls: a[] are the addresses of a function's tensors. Each case is compiled by itself:
-   without branches in the loops. */
-typedef void Function(void **a, Py_ssize_t n, Py_ssize_t width, float clip, int keep, int low);
-
-EVERY_PROCESSOR static void forward_all(void **a, Py_ssize_t n, Py_ssize_t dim, float clip, int keep,
-                                        int low)
+/* Each case is compiled by itself: without branches in the loops. */
+EVERY_PROCESSOR static void run_all(int kind, void **a, Py_ssize_t n, Py_ssize_t width, float clip,
+                                    int keep, int low)
 {
-#define CASE(ADDEND, KEEP, LOW) forward_rows(a, ADDEND, n, dim, clip, KEEP, LOW)
-    if (low)
-        a[1] ? (keep ? CASE(a[1], 1, 1) : CASE(a[1], 0, 1))
-             : (keep ? CASE(NULL, 1, 1) : CASE(NULL, 0, 1));
+#define FORWARD(ADDEND, KEEP, LOW) forward_rows(a, ADDEND, n, width, clip, KEEP, LOW)
+#define FORWARD_CASES(LOW) \
+    a[1] ? (keep ? FORWARD(a[1], 1, LOW) : FORWARD(a[1], 0, LOW)) \
+         : (keep ? FORWARD(NULL, 1, LOW) : FORWARD(NULL, 0, LOW))
+    if (kind == 0)
+        low ? (FORWARD_CASES(1)) : (FORWARD_CASES(0));
+    else if (kind == 1)
+        low ? backward_rows(a, n, width, clip, 1) : backward_rows(a, n, width, clip, 0);
     else
-        a[1] ? (keep ? CASE(a[1], 1, 0) : CASE(a[1], 0, 0))
-             : (keep ? CASE(NULL, 1, 0) : CASE(NULL, 0, 0));
+        for (Py_ssize_t k = 0; k < n; k++)
+            low ? softmax_row(a, k, width, 1) : softmax_row(a, k, width, 0);
 }
 
-EVERY_PROCESSOR static void backward_all(void **a, Py_ssize_t n, Py_ssize_t dim, float clip,
-                                         int keep, int low)
-{
-    low ? backward_rows(a, n, dim, clip, 1) : backward_rows(a, n, dim, clip, 0);
-}
-
-EVERY_PROCESSOR static void softmax_all(void **a, Py_ssize_t n, Py_ssize_t n_words, float clip,
-                                        int keep, int low)
-{
-    const int64_t *targets = a[2];
-    float *given = a[3], *losses = a[4];
-    for (Py_ssize_t k = 0; k < n; k++) {
-        const float *one = given ? given + k : NULL;
-        void *at = (char *)a[0] + k * n_words * (low ? 2 : 4);
-        low ? softmax_row(at, a[1], targets[k], one, losses + k, a[5], a[6], n_words, 1)
-            : softmax_row(at, a[1], targets[k], one, losses + k, a[5], a[6], n_words, 0);
-    }
-}
-
-static PyObject *run(PyObject *args, Function *function)
+/* run(kind, addresses, rows, width, clip, keep, low): the kinds are forward, backward, softmax. */
+static PyObject *run(PyObject *self, PyObject *args)
 {
     unsigned long long x[8];
     void *a[8];
     Py_ssize_t n, width;
     float clip;
-    int keep, low;
-    if (!PyArg_ParseTuple(args, "(KKKKKKKK)nnfpp", x, x + 1, x + 2, x + 3, x + 4, x + 5, x + 6,
-                          x + 7, &n, &width, &clip, &keep, &low))
+    int kind, keep, low;
+    if (!PyArg_ParseTuple(args, "i(KKKKKKKK)nnfpp", &kind, x, x + 1, x + 2, x + 3, x + 4, x + 5,
+                          x + 6, x + 7, &n, &width, &clip, &keep, &low))
         return NULL;
     for (int k = 0; k < 8; k++)
         a[k] = (void *)(uintptr_t)x[k];
     Py_BEGIN_ALLOW_THREADS
-    function(a, n, width, clip, keep, low);
+    run_all(kind, a, n, width, clip, keep, low);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
 
-static PyObject *cell_forward(PyObject *self, PyObject *args) { return run(args, forward_all); }
-static PyObject *cell_backward(PyObject *self, PyObject *args) { return run(args, backward_all); }
-static PyObject *softmax_gradient(PyObject *self, PyObject *args) { return run(args, softmax_all); }
-
-static PyMethodDef functions[] = {
-    {"cell_forward", cell_forward, METH_VARARGS, NULL},
-    {"cell_backward", cell_backward, METH_VARARGS, NULL},
-    {"softmax_gradient", softmax_gradient, METH_VARARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
+static PyMethodDef functions[] = {{"run", run, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_kernels", NULL, 0, functions};
 
 PyMODINIT_FUNC PyInit__kernels(void) { return PyModuleDef_Init(&module); }

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import torch
@@ -18,7 +18,7 @@ BIAS_ROWS = sys.maxsize
 
 
 def _call(
-    function: Callable[..., None],
+    kind: int,
     tensors: Sequence[Optional[Tensor]],
     shape: Sequence[int],
     clip: Optional[float] = None,
@@ -28,7 +28,7 @@ def _call(
     addresses += [0] * (8 - len(addresses))
     is_low = tensors[0] is not None and tensors[0].dtype == torch.bfloat16
     bound = math.inf if clip is None else clip
-    function(tuple(addresses), *shape, bound, keep_gates, is_low)
+    _kernels.run(kind, tuple(addresses), *shape, bound, keep_gates, is_low)
 
 
 def forward(
@@ -46,7 +46,7 @@ def forward(
     keep_gates (bool): Write the activations over the gates.
     """
     tensors = gates, addend, c_previous, c, hidden
-    _call(_kernels.cell_forward, tensors, c.shape, cell_clip, keep_gates)
+    _call(0, tensors, c.shape, cell_clip, keep_gates)
 
 
 def backward(*tensors_and_clip: Any) -> None:
@@ -61,7 +61,7 @@ def backward(*tensors_and_clip: Any) -> None:
     hidden (Tensor): Takes the output, in the type of `gates`.
     """
     *tensors, cell_clip = tensors_and_clip
-    _call(_kernels.cell_backward, tensors, tensors[2].shape, cell_clip)
+    _call(1, tensors, tensors[2].shape, cell_clip)
 
 
 def softmax_gradient(
@@ -88,7 +88,7 @@ def softmax_gradient(
         if least < (0 if target_logits is None else -1) or most >= logits.shape[1]:
             raise IndexError(f"targets are {least} to {most}, of {logits.shape[1]} words")
     tensors = logits, bias, targets, target_logits, loss, d_bias, torch.empty_like(d_bias)
-    _call(_kernels.softmax_gradient, tensors, logits.shape)
+    _call(2, tensors, logits.shape)
 
 
 def max_error(device: torch.device, dtype: torch.dtype) -> float:

@@ -154,29 +154,19 @@ def _launch(kernel: Any, rows_each: int, tensors: Any, *args: Any, **constants: 
         kernel[grid](*tensors, *strides, *args, **constants)
 
 
-def _forward(*args: Any) -> None:
-    # PyTorch leaves out trailing arguments that have their defaults.
-    tensors, (clip, *keep) = args[:5], args[5:]
-    _launch(forward_kernel, 1, tensors, clip, keep == [True])
-
-
-def _backward(*args: Any) -> None:
-    *tensors, clip = args
-    n = tensors[2].shape[-2]
-    _launch(backward_kernel, BIAS_ROWS, tensors, clip, n, ROWS=BIAS_ROWS)
-
-
 # As those of `compiled`, also for tensors of several directions, whose rows have no gaps. `d_bias`
-# has a row for each BIAS_ROWS rows of the others.
+# has a row for each BIAS_ROWS rows of the others. PyTorch leaves out `keep_gates` if it is false.
 forward = _operator(
     "cell_forward(Tensor(a!) gates, Tensor? addend, Tensor c_previous, Tensor(b!) c, "
     "Tensor(c!) hidden, float? clip, bool keep_gates=False) -> ()",
-    _forward,
+    lambda *args: _launch(forward_kernel, 1, args[:5], args[5], len(args) > 6),
 )
 backward = _operator(
     "cell_backward(Tensor gates, Tensor c_previous, Tensor c, Tensor d_hidden, Tensor(a!) d_c, "
     "Tensor(b!) d_bias, Tensor(c!) d_gates, Tensor(d!) hidden, float? clip) -> ()",
-    _backward,
+    lambda *args: _launch(
+        backward_kernel, BIAS_ROWS, args[:8], args[8], args[2].shape[-2], ROWS=BIAS_ROWS
+    ),
 )
 
 

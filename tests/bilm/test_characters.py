@@ -24,16 +24,6 @@ def test_only_the_exact_spelling_is_a_boundary(token):
     assert not {BEGIN_SENTENCE, END_SENTENCE} & set(ids_of(token))
 
 
-def test_lone_surrogates_are_dropped():
-    assert ids_of("a\ud800b\udfff") == ids_of("ab")
-    assert ids_of("\ud800") == ids_of("")
-
-
-def test_no_tokens():
-    ids, lengths = character_ids([], 50)
-    assert len(ids) == len(lengths) == 0
-
-
 def test_shorter_tokens_are_padded_to_the_longest():
     ids, lengths = character_ids(["abc", "a", ""], 50)
     assert ids.shape == (3, 5)

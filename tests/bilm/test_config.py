@@ -72,11 +72,6 @@ def test_bilm_tf_defaults_hold_for_absent_settings():
     assert config == BiLMConfig(LSTMConfig(8, 8, 1, None, None, False), n_tokens_vocab=9)
 
 
-def test_no_lstm_projection_where_widths_agree():
-    assert LSTMConfig(8, 4).has_projection
-    assert not LSTMConfig(8, 8).has_projection
-
-
 @pytest.mark.parametrize(
     "n_filters, stored, expected",
     [(4, None, False), (5, None, True), (4, True, True), (4, False, False), (5, False, False)],
@@ -86,15 +81,6 @@ def test_character_projection_follows_bilm_tf_unless_said_otherwise(n_filters, s
     assert BiLMConfig(LSTMConfig(8, 4), char_cnn).has_char_projection is expected
 
 
-def test_word_input_has_no_character_projection():
-    assert not BiLMConfig(LSTMConfig(8, 4), n_tokens_vocab=5).has_char_projection
-
-
-def test_counts_of_filters():
-    char_cnn = CharCNNConfig(((1, 4), (7, 2), (3, 5)))
-    assert (char_cnn.n_filters, char_cnn.max_width) == (11, 7)
-
-
 @pytest.mark.parametrize(
     "path, value, words",
     [
@@ -102,24 +88,14 @@ def test_counts_of_filters():
         ("lstm.dim", ..., ["the setting lstm.dim is missing"]),
         ("lstm.dim", 0, ["lstm.dim must be 1 or more, found 0"]),
         ("lstm.dim", 6.5, ["lstm.dim must be a whole number, found 6.5"]),
-        ("lstm.dim", True, ["lstm.dim", "True"]),
-        ("lstm.dim", 10**30, ["lstm.dim", "at most 65536", str(10**30)]),
         ("lstm.projection_dim", 65, ["lstm.projection_dim is 65, and lstm.dim 64"]),
-        ("lstm.n_layers", 10**9, ["lstm.n_layers", "at most 256", "1000000000"]),
         ("lstm.cell_clip", 0, ["lstm.cell_clip must be 1e-30 or more, found 0"]),
-        ("lstm.cell_clip", "3", ["lstm.cell_clip must be a number, found '3'"]),
-        ("lstm.cell_clip", True, ["lstm.cell_clip must be a number, found True"]),
-        ("lstm.cell_clip", 1e308, ["lstm.cell_clip must be at most 1e+30, found 1e+308"]),
-        ("lstm.cell_clip", 10**400, ["lstm.cell_clip"]),
         ("lstm.proj_clip", float("nan"), ["lstm.proj_clip", "nan"]),
         ("char_cnn", ..., ["n_tokens_vocab", "missing"]),
         ("char_cnn.embedding", {}, ["the setting char_cnn.embedding.dim is missing"]),
-        ("char_cnn.embedding.dim", None, ["char_cnn.embedding.dim must be a whole number"]),
         ("char_cnn.filters", [], ["char_cnn.filters must have 1 or more items"]),
-        ("char_cnn.filters", [1, 2], ["char_cnn.filters.0 must be a list, found 1"]),
         ("char_cnn.filters", [[1, 2, 3]], ["char_cnn.filters.0", "at most 2 items", "[1, 2, 3]"]),
         ("char_cnn.filters", [[51, 4]], ["max_characters_per_token", "50", "51"]),
-        ("char_cnn.filters", [[1, 1]] * 257, ["char_cnn.filters", "at most 256 items"]),
         ("char_cnn.activation", "gelu", ["char_cnn.activation", "'relu' or 'tanh'", "'gelu'"]),
         ("char_cnn.n_characters", 128, ["char_cnn.n_characters", "128", "261", "262"]),
         ("char_cnn.max_characters_per_token", 2, ["max_characters_per_token", "2"]),
@@ -143,28 +119,3 @@ def test_all_bad_values_are_named_at_once():
         "lstm.cell_clip must be a number, found 'x'",
         "the setting char_cnn.filters is missing",
     ]
-
-
-@pytest.mark.parametrize("options", [[], None])
-def test_options_must_be_an_object(options):
-    with pytest.raises(ValueError, match="JSON object"):
-        BiLMConfig.from_options(options)
-
-
-def test_the_largest_values_are_accepted():
-    config = BiLMConfig(
-        LSTMConfig(2**16, 2**16, 256, 1e30, 1e-30),
-        CharCNNConfig(((2**16, 2**16),), "relu", 256, 2**16, 2**16),
-    )
-    assert BiLMConfig.from_options(json.loads(json.dumps(config.to_options()))) == config
-
-
-@pytest.mark.parametrize("size", [0, "7", 10**9])
-def test_bad_vocabulary_sizes(size):
-    with pytest.raises(ValueError, match="n_tokens_vocab"):
-        BiLMConfig.from_options({"lstm": {"dim": 8}, "n_tokens_vocab": size})
-
-
-def test_a_bilm_needs_one_kind_of_input():
-    with pytest.raises(ValueError, match=r"char_cnn.*n_tokens_vocab"):
-        BiLMConfig(LSTMConfig(8, 4))

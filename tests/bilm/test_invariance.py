@@ -16,31 +16,9 @@ from ..reference import reference_layers
 
 moderate = settings(deadline=None, max_examples=30)
 
-ODD_TOKENS = (
-    "<S>",
-    "</S>",
-    "",
-    " ",
-    "\0",
-    "\n",
-    "\ud800",
-    "\udfff\ud800",
-    "e\u0301",
-    "a" + "\u0300" * 30,
-    "👩‍👩‍👧‍👦",
-    "😀" * 20,
-    "שלום",
-    "\u202eabc",
-    "漢字",
-    "한국어",
-    "ǅ",
-    "\ufeff",
-    "\U0010ffff",
-    "x" * 47,
-    "x" * 48,
-    "x" * 49,
-    "x" * 500,
-)
+ODD_TOKENS = ["<S>", "</S>", "", " ", "\0", "\n", "\ud800", "\udfff\ud800", "e\u0301", "漢字", "ǅ"]
+ODD_TOKENS += ["a" + "\u0300" * 30, "👩‍👩‍👧‍👦", "😀" * 20, "שלום", "\u202eabc", "한국어", "\ufeff"]
+ODD_TOKENS += ["\U0010ffff", "x" * 47, "x" * 48, "x" * 49, "x" * 500]
 tokens = st.one_of(
     st.sampled_from(ODD_TOKENS),
     st.text(st.characters(exclude_categories=()), max_size=12),
@@ -80,12 +58,6 @@ def assert_equal(outputs, expected):
 
 
 @moderate
-@given(sentences)
-def test_batch_mates_change_nothing(sentences):
-    assert_equal(current_session(shared_bilm()).embed(sentences), one_by_one(sentences))
-
-
-@moderate
 @given(sentences, budgets)
 def test_batch_size_changes_nothing(sentences, max_tokens):
     session = Session(shared_bilm(), Settings(max_tokens_per_batch=max_tokens))
@@ -98,15 +70,6 @@ def test_the_cache_changes_nothing(calls, max_bytes):
     session = Session(shared_bilm(), Settings(type_cache_mb=max_bytes / 2**20))
     for sentences in (*calls, *calls):
         assert_equal(session.embed(sentences), one_by_one(sentences))
-
-
-@moderate
-@given(sentences, st.integers(1, 60))
-def test_padding_changes_nothing(sentences, length):
-    """Longer words and longer sentences beside them."""
-    mates = [["y" * length], ["z"] * length]
-    outputs = current_session(shared_bilm()).embed([*sentences, *mates])
-    assert_equal(outputs[: len(sentences)], one_by_one(sentences))
 
 
 @moderate

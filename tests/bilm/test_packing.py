@@ -77,18 +77,6 @@ def test_rows_say_where_each_token_was_read(lengths, max_tokens):
             assert (inputs[rows] - 100).tolist() == batch.tokens.tolist()
 
 
-def test_an_example():
-    [(numbers, batch)] = batches([1, 0, 2], 0)
-    assert numbers[batch.order].tolist() == [2, 0]
-    assert batch.batch_sizes == [2, 2, 2, 1]
-    assert batch.tokens.tolist() == [0, 1, 2]
-    assert batch.inputs.tolist() == [
-        [BOS, BOS, 101, 100, 102, EOS, EOS],
-        [EOS, EOS, 102, 100, 101, BOS, BOS],
-    ]
-    assert batch.token_rows.tolist() == [[3, 2, 4], [3, 4, 2]]
-
-
 def test_kernels_see_few_sizes():
     sizes = {round_up(n) for n in range(1, 2049)}
     assert len(sizes) <= 40

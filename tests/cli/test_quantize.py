@@ -9,7 +9,6 @@ import pytest
 import spacy
 import torch
 from spacy.language import Language
-from spacy.tokens import DocBin
 
 from spacy_elmo import EmbedTokens
 from spacy_elmo.bilm import BiLM
@@ -19,10 +18,7 @@ from spacy_elmo.layers.encoder import get_shim, set_bilm
 from spacy_elmo.weights import load_bilm
 
 from ..conftest import add_tagger, elmo_pipeline, max_difference, random_bilm, tagged
-from ..families import allennlp_archive
-from ..formats.test_archives import random_model
 from .conftest import fail, succeed
-from .test_checkpoints import Checkpoint, measure
 
 INT8 = {"precision": "int8"}
 TEXTS = ["The bank of the river.", "Yes", "", "Money flows slowly to the bank . It does ."]
@@ -115,17 +111,6 @@ def test_float16(before: str, after: str, pipeline: Path, tmp_path: Path):
     assert sizes[1] - sizes[0] == pytest.approx(2 * n_parameters, rel=0.2)
 
 
-def test_from_float16_to_int8(pipeline: Path, tmp_path: Path):
-    succeed("quantize", pipeline, tmp_path / "half", "--precision", "float16")
-    succeed("quantize", tmp_path / "half", tmp_path / "int8", "--precision", "int8")
-    assert fits_int8(load_bilm(tmp_path / "int8"))
-    assert "already" in fail("quantize", tmp_path / "half", tmp_path / "x", "-p", "float16")
-    for precision in ("int8", "float16"):
-        message = fail("quantize", tmp_path / "int8", tmp_path / "x", "-p", precision)
-        assert "'elmo' are int8 already" in message
-    assert not (tmp_path / "x").exists()
-
-
 @pytest.fixture
 def trained(weights_folder: Path, tmp_path: Path) -> Path:
     """A pipeline with a tagger that listens."""
@@ -156,14 +141,6 @@ def test_a_trained_component_stays_and_works(trained: Path, tmp_path: Path):
     for first, second in zip(parameters(before), parameters(after)):
         assert numpy.array_equal(first, second)
     assert after.get_pipe("elmo").checksum != before.get_pipe("elmo").checksum
-    # Docs that were stored with the layers are read without the component, those from before not.
-    stored = DocBin(store_user_data=True, docs=after.pipe(["Money flows"]))
-    alone = spacy.load(tmp_path / "out", exclude=["elmo"])
-    [doc] = stored.get_docs(alone.vocab)
-    assert [token.tag_ for token in alone.get_pipe("tagger")(doc)] == ["N", "V"]
-    [doc] = DocBin(store_user_data=True, docs=before.pipe(["Money flows"])).get_docs(alone.vocab)
-    with pytest.raises(ValueError, match="no layers of its weights"):
-        alone.get_pipe("tagger")(doc)
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -183,22 +160,16 @@ def test_an_int8_pipeline_is_trained_further(frozen: bool, trained: Path, tmp_pa
     assert tags(again) == tags(nlp)
 
 
-def test_several_components(pipeline: Path, tmp_path: Path):
-    """One biLM that two components share in memory: the other keeps its weights."""
+def test_one_of_several_components(pipeline: Path, tmp_path: Path):
+    """They share a biLM in memory: the other keeps its weights."""
     nlp = spacy.load(pipeline)
     second = nlp.add_pipe("elmo", name="second", config={"model": {"weights": None}})
     set_bilm(second.model, nlp.get_pipe("elmo").bilm)
     nlp.to_disk(tmp_path / "two")
     assert "choose one with --name" in fail("quantize", tmp_path / "two", tmp_path / "out")
-    assert "'third'" in fail("quantize", tmp_path / "two", tmp_path / "out", "--name", "third")
-    assert not (tmp_path / "out").exists()
     succeed("quantize", tmp_path / "two", tmp_path / "out", "--name", "second")
-    sources, results = (
-        {x: (tmp_path / folder / x / "model").read_bytes() for x in ("elmo", "second")}
-        for folder in ("two", "out")
-    )
-    assert results["elmo"] == sources["elmo"]
-    assert len(results["second"]) < len(sources["second"])
+    two, out = (tmp_path / name / "elmo" / "model" for name in ("two", "out"))
+    assert two.read_bytes() == out.read_bytes()
     config = spacy.load(tmp_path / "out").config["components"]
     assert [config[x]["model"]["precision"] for x in ("elmo", "second")] == ["float32", "int8"]
 
@@ -231,35 +202,6 @@ def test_weights_become_a_pipeline(packed: bool, hdf5_folder: Path, bilm: BiLM, 
     assert f"MB instead of {before / 1e6:.1f}" in " ".join(output.split())
 
 
-def test_a_trained_mix_is_kept(tmp_path: Path):
-    """In the weights, or where `convert` has put it."""
-    architecture, weights, _ = random_model(allennlp_archive, 0, mixes=1, local_options=True)
-    model = allennlp_archive.write(tmp_path / "model.tar.gz", architecture, weights)
-    expected = elmo_pipeline(model, model=INT8)("the bank")._.elmo_tokens
-    succeed("convert", model, tmp_path / "converted")
-    for number, source in enumerate((model, tmp_path / "converted")):
-        succeed("quantize", source, tmp_path / f"out{number}")
-        nlp = spacy.load(tmp_path / f"out{number}")
-        assert max_difference(nlp("the bank")._.elmo_tokens, expected) <= 1e-6
-        assert is_int8(nlp)
-
-
-def test_an_output_layer_is_copied(pipeline: Path, tmp_path: Path):
-    checkpoint, converted = Checkpoint(tmp_path, True), tmp_path / "converted"
-    succeed("convert", checkpoint.folder, converted)
-    exact = measure(converted, checkpoint.text)
-    for number, source in enumerate((checkpoint.folder, converted)):
-        out = tmp_path / f"out{number}"
-        succeed("quantize", source, out)
-        for name, low in measure(out, checkpoint.text).items():
-            assert low == pytest.approx(exact[name], rel=0.1) and low != exact[name]
-    # It does not stay beside another pipeline, which has none.
-    assert "--force" in fail("quantize", pipeline, out)
-    succeed("quantize", pipeline, out, "--force")
-    assert not out.with_name("out1.head").exists()
-    assert "no output layer" in fail("perplexity", out, checkpoint.text)
-
-
 def test_a_folder_inside_the_other(pipeline: Path, tmp_path: Path, monkeypatch):
     (tmp_path / "alias").symlink_to(pipeline)
     monkeypatch.chdir(pipeline)
@@ -272,25 +214,16 @@ def test_a_folder_inside_the_other(pipeline: Path, tmp_path: Path, monkeypatch):
 def test_bad_input(pipeline: Path, tmp_path: Path):
     out = tmp_path / "out"
     assert "choose one of int8, float16" in fail("quantize", pipeline, out, "-p", "int4")
-    assert "nowhere" in fail("quantize", tmp_path / "nowhere", out)
-    spacy.blank("en").to_disk(tmp_path / "blank")
-    assert "no elmo component" in fail("quantize", tmp_path / "blank", out)
-    assert "none.txt" in fail("quantize", pipeline, out, "--text", tmp_path / "none.txt")
     (tmp_path / "empty.txt").write_text("\n \n")
     assert "no words" in fail("quantize", pipeline, out, "--text", tmp_path / "empty.txt")
-    (tmp_path / "bad.txt").write_bytes(b"\xff\xfe\xff")
-    assert "not utf8" in fail("quantize", pipeline, out, "--text", tmp_path / "bad.txt")
-    nlp = spacy.blank("en")
-    nlp.add_pipe("elmo", config={"model": {"weights": None}})
-    nlp.to_disk(tmp_path / "empty")
-    assert "no weights yet" in fail("quantize", tmp_path / "empty", out)
+    succeed("quantize", pipeline, tmp_path / "half", "--precision", "float16")
+    message = fail("quantize", tmp_path / "half", out, "-p", "float16")
+    assert "'elmo' are float16 already" in message
     bilm = random_bilm()
     with torch.no_grad():
         bilm.get_parameter("token_encoder.convolutions.0.weight")[0] = 1e5
     nlp = spacy.load(pipeline)
     set_bilm(nlp.get_pipe("elmo").model, bilm)
     nlp.to_disk(tmp_path / "large")
-    for precision in ("float16", "int8"):
-        message = fail("quantize", tmp_path / "large", out, "-p", precision)
-        assert "convolutions.0.weight holds" in message
+    assert "convolutions.0.weight holds" in fail("quantize", tmp_path / "large", out)
     assert not out.exists()

@@ -7,7 +7,6 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -55,33 +54,6 @@ def test_batches(seed, max_tokens):
         assert len(batches) == sum(map(bool, SENTENCES))
 
 
-def test_no_tokens_make_no_batch():
-    assert list(current_session(random_bilm()).batches([], numpy.array([], dtype=int), [0])) == []
-
-
-def test_a_batch_may_be_run_beside_another():
-    """What was yielded stays, and several iterations of one session may be open."""
-    session = current_session(random_bilm(), Settings(max_tokens_per_batch=6))
-    inputs = arguments(SENTENCES)
-    expected = [layers.clone() for _, layers in session.batches(*inputs)]
-    pairs = list(zip(session.batches(*inputs), session.batches(*inputs)))
-    for (first, second), layers in zip(pairs, expected, strict=True):
-        assert torch.equal(first[1], layers) and torch.equal(second[1], layers)
-
-
-@pytest.mark.parametrize("device, expected", [("cpu", 2048), ("cuda", 8192), ("meta", 8192)])
-def test_tokens_per_batch(device, expected):
-    assert Settings().max_tokens(torch.device(device)) == expected
-    assert Settings(max_tokens_per_batch=7).max_tokens(torch.device(device)) == 7
-
-
-@pytest.mark.parametrize("bad", [{"max_tokens_per_batch": 0}, {"type_cache_mb": -1}])
-def test_impossible_settings(bad):
-    [name] = bad
-    with pytest.raises(ValueError, match=f"{name} must be"):
-        Settings(**bad)
-
-
 # ----------------------------------------------------------------------------------------- stateful
 
 
@@ -114,15 +86,6 @@ def test_a_row_continues_from_the_same_row_of_the_last_call(stateful, bilm):
         for row, layers in enumerate(stateful.embed(sentences)):
             reference = reference_layers(bilm, sentences[row], before=history(row, n_calls))
             assert max_difference(layers, reference.layers) <= 1e-5
-
-
-def test_reset_states_starts_again(stateful):
-    first = stateful.embed(CALLS[0])
-    second = stateful.embed(CALLS[0])
-    stateful.reset_states()
-    third = stateful.embed(CALLS[0])
-    assert max_difference(first[0], second[0]) > 1e-3
-    assert all(max_difference(x, y) <= 1e-6 for x, y in zip(first, third))
 
 
 # ---------------------------------------------------------------------------------------- precision
@@ -196,22 +159,6 @@ def test_each_sentence_has_memory_of_its_own(sentences, inference_mode):
         assert layers.untyped_storage().nbytes() == layers.numel() * layers.element_size()
 
 
-def test_sentences_must_be_cut_into_tokens():
-    with pytest.raises(ValueError, match=r"sentence 1 is a string \('The bank'\)"):
-        current_session(random_bilm(TINY)).embed([["The", "bank"], "The bank"])
-
-
-@pytest.mark.parametrize("precision", ["float64", None])
-def test_unknown_precisions_are_refused_with_the_known_ones(precision):
-    with pytest.raises(ValueError, match=r"unknown precision .*float32.*int8.*bfloat16"):
-        Settings(precision=precision)
-
-
-def test_bfloat16_is_refused_where_it_is_slow(without_bfloat16):
-    with pytest.raises(ValueError, match=r"brings nothing.*choose one of auto, float32, float16"):
-        embed(random_bilm(), [["the"]], precision="bfloat16")
-
-
 @needs_bfloat16
 @pytest.mark.parametrize("config", [TINY, TINY_WORDS, None], ids=["tiny", "words", "wider"])
 def test_bfloat16_is_close(config):
@@ -223,18 +170,6 @@ def test_bfloat16_is_close(config):
         assert max_difference(layers, other) <= 0.05
         assert (torch.cosine_similarity(layers, other, dim=-1) >= 0.999).all()
         assert not len(layers[0]) or not torch.equal(layers, other)
-
-
-@needs_bfloat16
-def test_auto_is_bfloat16_where_that_is_fast(caplog):
-    bilm = random_bilm(WIDER)
-    with caplog.at_level("INFO", "spacy.elmo"):
-        session = current_session(bilm, Settings("auto"))
-        assert session is current_session(bilm, Settings("auto"))
-    assert session.settings.precision == "bfloat16"
-    assert [record.getMessage() for record in caplog.records] == [
-        "precision 'auto': the biLM runs in bfloat16 on cpu"
-    ]
 
 
 @pytest.mark.parametrize("kind, chosen", [("slow", "float16"), ("fast", "bfloat16")])
@@ -289,24 +224,6 @@ def test_the_number_of_threads_is_left_alone(n_threads):
     current_session(random_bilm()).embed(SENTENCES)
     with ThreadPoolExecutor(1) as new:
         assert [torch.get_num_threads(), new.submit(torch.get_num_threads).result()] == [3, 3]
-
-
-def test_threads_that_share_the_pool(n_threads):
-    """Many callers, more than there are threads, and an error in one of them."""
-    n_threads(2)
-    bilm = random_bilm()
-    sentences = [[f"w{i}"] * (1 + i % 7) for i in range(40)]
-    expected = current_session(bilm).embed(sentences)
-
-    def call(number):
-        if number == 3:
-            with pytest.raises(AttributeError):
-                Session(bilm, Settings()).embed([[("no", "text")]])
-        return current_session(bilm, Settings(max_tokens_per_batch=20)).embed(sentences)
-
-    with ThreadPoolExecutor(8) as callers:
-        for embedded in callers.map(call, range(16)):
-            assert all(max_difference(*pair) <= 1e-6 for pair in zip(embedded, expected))
 
 
 # ----------------------------------------------------------------------------------- weight changes
@@ -389,14 +306,6 @@ def test_a_copy_goes_its_own_way(duplicate):
     assert all(torch.equal(x, y) for x, y in zip(original, current_session(bilm).embed(SENTENCES)))
 
 
-def test_caches_and_packed_weights_are_not_pickled():
-    bilm = random_bilm()
-    before = len(pickle.dumps(bilm))
-    current_session(bilm).embed(SENTENCES)
-    assert len(current_session(bilm).type_cache) > 0
-    assert len(pickle.dumps(bilm)) == before
-
-
 def test_a_session_lasts_until_the_weights_change():
     bilm = random_bilm()
     session = current_session(bilm)
@@ -416,18 +325,6 @@ def test_set_precision_frees_what_was_packed_before():
     assert before() is None
 
 
-def test_set_precision_leaves_the_other_sessions_of_the_network():
-    bilm = random_bilm()
-    first, second = (
-        ElmoEncoder(ElmoShim(lambda: bilm, Settings(stateful=stateful)), by_sentence())
-        for stateful in (False, True)
-    )
-    get_session(first)
-    before = get_session(second)
-    set_precision(first, "float16")
-    assert get_session(second) is before
-
-
 def test_sessions_do_not_keep_a_network_alive():
     bilm = random_bilm()
     current_session(bilm).embed(SENTENCES)
@@ -443,24 +340,3 @@ def test_threads_where_none_can_be_used():
     program = Path(__file__).parents[1] / "programs" / "embed_at_the_end.py"
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.returncode) == ("child 0\nthread 2\n", 0), done.stderr
-
-
-def test_a_thread_that_cannot_start(n_threads, monkeypatch):
-    """The call is slower, and so are later ones at most."""
-    bilm = random_bilm()
-    expected = current_session(bilm).embed(SENTENCES)
-    n_threads(6)  # A number that no other test uses: its pool has no threads yet.
-
-    def refuse(self):
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
-        assert_equal(current_session(bilm).embed(SENTENCES), expected)
-    assert_equal(current_session(bilm).embed(SENTENCES), expected)
-    assert torch.get_num_threads() == 6
-
-
-def assert_equal(vectors, expected):
-    for one, other in zip(vectors, expected, strict=True):
-        assert torch.equal(one, other)
