@@ -170,27 +170,20 @@ class BiLMConfig:
 
     def to_options(self) -> dict[str, Any]:
         """RETURNS (dict): The contents of an `options.json` for inference (262 characters)."""
-        # What is not in published files is left out where it is not needed.
         options: dict[str, Any] = {"lstm": dict(vars(self.lstm))}
-        char_cnn = self.char_cnn
-        if char_cnn is None or char_cnn.word_dim:
+        if (char_cnn := self.char_cnn) is None or char_cnn.word_dim:
             options["n_tokens_vocab"] = self.n_tokens_vocab
         if char_cnn is not None:
-            characters: dict[str, Any] = {"n_characters": N_CHARACTERS}
+            options["char_cnn"] = {**vars(char_cnn), "n_characters": N_CHARACTERS}
+            options["char_cnn"]["filters"] = [list(pair) for pair in char_cnn.filters]
+            options["char_cnn"]["embedding"] = {"dim": options["char_cnn"].pop("embedding_dim")}
             if char_cnn.characters is not None:
-                characters = {"characters": [*char_cnn.characters], "word_dim": char_cnn.word_dim}
-            options["char_cnn"] = {
-                "activation": char_cnn.activation,
-                "embedding": {"dim": char_cnn.embedding_dim},
-                "filters": [list(pair) for pair in char_cnn.filters],
-                "n_highway": char_cnn.n_highway,
-                **characters,
-                "max_characters_per_token": char_cnn.max_characters_per_token,
-                "projection": char_cnn.projection,
-            }
+                options["char_cnn"]["characters"] = list(char_cnn.characters)
+        # What is not in published files is left out where it is not needed.
+        unused = {"projection": None, "characters": None, "word_dim": 0}
         for section in (options["lstm"], options.get("char_cnn", {})):
-            if section.get("projection") is None:
-                section.pop("projection", None)
+            for name in [x for x in unused if section.get(x, ...) == unused[x]]:
+                del section[name]
         return options
 
 

@@ -21,14 +21,7 @@ from torch.autograd.function import once_differentiable
 from ..kernels import Kernel, load_kernels
 from ..parallel import run_side_by_side
 from .config import LSTMConfig
-from .lstm_layer import (
-    LayerProducts,
-    LayerState,
-    add_forget_bias,
-    lstm_step,
-    projection_clip,
-    run_layer,
-)
+from .lstm_layer import LayerState, add_forget_bias, lstm_step, projection_clip, run_layer
 from .mixed_precision import operand, product_dtype, step_product
 from .packing import previous_rows, to_device
 
@@ -68,16 +61,9 @@ def train_layer(
 
 class _LSTMFunction(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        batch_sizes: Sequence[int],
-        config: LSTMConfig,
-        state: Optional[LayerState],
-        kernel: Kernel,
-        *weights: Any,
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, batch_sizes: Any, *settings_and_weights: Any) -> Tensor:
         """Take the three weights of each direction, or three of stacked directions."""
+        config, state, kernel, *weights = settings_and_weights
         dtype = product_dtype(x)
         cell = load_kernels(kernel, x.device, dtype, x.dtype, batched=len(weights) == 3)
         ctx.layer = batch_sizes, config, dtype, cell
@@ -124,14 +110,13 @@ def _forward(layer: Layer, x: Tensor, y: Tensor, state: Any, weights: Any) -> Sa
     if projection_weight is not None:
         projection_cast = projection_weight.to(dtype).transpose(-1, -2).contiguous()
         projection = partial(step_product, weight=projection_cast, dtype=gates.dtype)
-    run_cell = lstm_step if cell is None else cell.forward
-    products = LayerProducts(
-        lambda x: gates, partial(step_product, weight=recurrent), projection, n_rows, run_cell
-    )
     cells = x.new_empty(*x.shape[:-1], config.dim)
     h0, c0 = None, x.new_zeros(*x.shape[:-2], batch_sizes[0], config.dim)
     if state is not None:
         h0, c0 = (part.clone(memory_format=torch.contiguous_format) for part in state)
+    run_cell = lstm_step if cell is None else cell.forward
+    step = partial(step_product, weight=recurrent)
+    products = (lambda x: gates), n_rows, step, projection, run_cell
     run_layer(x, batch_sizes, products, config, y, state, cells)
     return gate_weight, projection_weight, gates, cells, h0, c0
 

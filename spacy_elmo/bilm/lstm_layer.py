@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
@@ -21,6 +21,10 @@ FORGET_BIAS = 1.0
 
 # Outputs and cells of one layer, shapes (..., sequences, P) and (..., sequences, H).
 LayerState = tuple[Tensor, Tensor]
+
+# The products of one layer: from inputs to gates, and how many rows at once; from outputs to gates;
+# and from width H to P. The last one runs the rest of a step: `lstm_step`, or a kernel's `forward`.
+LayerProducts = tuple[Product, int, Product, Optional[Product], Callable[..., object]]
 
 
 def add_forget_bias(gate_bias: Tensor) -> Tensor:
@@ -61,17 +65,6 @@ def lstm_step(
     torch.mul(c, 2, out=hidden).sigmoid_().mul_(2).sub_(1).mul_(o)
 
 
-class LayerProducts(NamedTuple):
-    """The matrix products of one layer: from inputs and from outputs to gates (of how many rows at
-    once), and from width H to P. `cell` runs the rest of a step: `lstm_step`, or a kernel."""
-
-    input: Product
-    recurrent: Product
-    projection: Optional[Product]
-    max_rows: int
-    cell: Callable[..., object] = lstm_step
-
-
 def run_layer(
     x: Tensor,
     batch_sizes: Sequence[int],
@@ -81,20 +74,20 @@ def run_layer(
     state: Optional[LayerState] = None,
     cells: Optional[Tensor] = None,
 ) -> None:
-    """Run one layer. Autograd must be off: the outputs are written in place.
+    """Run one layer, without autograd.
 
     x, y (Tensor): Packed inputs, and what takes the outputs, rounded to the type of the gates.
     state (Optional[LayerState]): Before the first step, changed in place to that after each
         sequence's last step. None: zeros.
     cells (Optional[Tensor]): Takes all cells, packed like x, shape (..., rows, H).
     """
+    inputs, max_rows, recurrent, projection, cell = products
     h, c = state or (None, x.new_zeros(*x.shape[:-2], batch_sizes[0], config.dim))
     kept = None if cells is None else iter(cells.split(batch_sizes, dim=-2))
-    if kept is not None:  # Then the state is written at the end.
-        c = c.contiguous()  # A compiled cell reads rows without gaps.
+    c = c if kept is None else c.contiguous()  # A compiled cell reads rows without gaps.
     previous: Any = h
     hidden = None
-    for gates in _input_gates(x, batch_sizes, products):
+    for gates in _input_gates(x, batch_sizes, inputs, max_rows):
         n = gates.shape[-2]
         if hidden is None:
             low_y = y if y.dtype == gates.dtype else torch.empty_like(y, dtype=gates.dtype)
@@ -105,10 +98,10 @@ def run_layer(
         if n < c.shape[-2]:  # The shortest sequences have ended.
             c, hidden, previous = (rows.narrow(-2, 0, n) for rows in (c, hidden, previous))
         c_next = c if kept is None else next(kept)
-        addend = None if previous is None else products.recurrent(previous)
-        products.cell(gates, addend, c, c_next, hidden, config.cell_clip, kept is not None)
+        addend = None if previous is None else recurrent(previous)
+        cell(gates, addend, c, c_next, hidden, config.cell_clip, kept is not None)
         del gates  # Free them before those of later steps are computed.
-        output = hidden if products.projection is None else products.projection(hidden)
+        output = hidden if projection is None else projection(hidden)
         c, previous = c_next, next(outputs)
         torch.clamp(output, -clip, clip, out=previous)
         if h is not None:
@@ -120,17 +113,17 @@ def run_layer(
 
 
 def _input_gates(
-    x: Tensor, batch_sizes: Sequence[int], products: LayerProducts
+    x: Tensor, batch_sizes: Sequence[int], product: Product, max_rows: int
 ) -> Iterator[Tensor]:
     """Compute what inputs contribute to gates, for at most `max_rows`, but at least one step.
     YIELDS (Tensor): For each step, shape (..., n, 4H). Free it before the next one."""
     start = first = 0
     while first < len(batch_sizes):
         last, n_rows = first + 1, batch_sizes[first]
-        while last < len(batch_sizes) and n_rows + batch_sizes[last] <= products.max_rows:
+        while last < len(batch_sizes) and n_rows + batch_sizes[last] <= max_rows:
             n_rows += batch_sizes[last]
             last += 1
-        gates = products.input(x.narrow(-2, start, n_rows)).narrow(-2, 0, n_rows)
+        gates = product(x.narrow(-2, start, n_rows)).narrow(-2, 0, n_rows)
         by_step = gates.split(batch_sizes[first:last], dim=-2)
         del gates
         yield from by_step

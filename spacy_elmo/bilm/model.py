@@ -153,7 +153,7 @@ class BiLM(nn.Module):
         lengths: Sequence[int],
         mixed_precision: bool = False,
     ) -> Tensor:
-        """All layers' activations.
+        """Compute all layers.
 
         types (Sequence[str]): Distinct word types.
         index (ndarray): The type of each token, all sentences concatenated, shape (tokens,).

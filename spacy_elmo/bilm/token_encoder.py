@@ -87,9 +87,7 @@ class CharCNN(nn.Module):
     projection reads a word embedding as well (Che et al. 2018).
 
     output_dim (int): P, width of the encoding.
-    has_projection (bool): Whether a projection to output_dim ends it.
-    vocabulary (Optional[Sequence[str]]): The words by row, `<oov>` among them, if there are word
-        embeddings.
+    vocabulary (Optional[Sequence[str]]): The words of word embeddings by row, `<oov>` among them.
 
     Attributes: `boundaries`, the texts of the tokens that begin and end a sentence; `dictionary`,
     as of `character_ids`; `padding`, the id behind the ids of a token.
@@ -130,7 +128,6 @@ class CharCNN(nn.Module):
         self.highways = cast("list[nn.ModuleDict]", nn.ModuleList(highways))
         n_features = config.n_filters + config.word_dim
         self.projection = nn.Linear(n_features, output_dim) if has_projection else None
-        self._max_width = config.max_width
         self._initialize()
 
     def _initialize(self) -> None:
@@ -150,11 +147,7 @@ class CharCNN(nn.Module):
             nn.init.zeros_(self.projection.bias)
 
     def forward(self, types: Sequence[str], products: Optional[Sequence[Product]] = None) -> Tensor:
-        """Encode word types.
-
-        products (Optional[Sequence]): What to compute `linears` with. None: with autograd.
-        RETURNS (Tensor): Shape (types, P).
-        """
+        """Encode word types, shape (types, P), with products of `linears`, or with autograd."""
         weight = self.char_embedding.weight
         size = _TYPES_PER_CHUNK.get(weight.device.type, 8192)
         few_sizes = False
@@ -166,12 +159,12 @@ class CharCNN(nn.Module):
             types = [*types, *[""] * (-n_types % size)]
         ids, lengths = character_ids(types, max_characters, self.dictionary)
         # In order of length, so that each chunk is as narrow as it can be.
-        order = numpy.argsort(lengths, kind="stable")
+        order, max_width = numpy.argsort(lengths, kind="stable"), self.config.max_width
         pooled = []
         for start in range(0, max(len(order), 1), size):
             chunk = order[start : start + size]
             # Each filter sees one window of padding alone: all such windows have the same value.
-            width = int(lengths[chunk].max(initial=0)) + self._max_width
+            width = int(lengths[chunk].max(initial=0)) + max_width
             if few_sizes:
                 step = 4 if width <= 16 else 16
                 width = -(-width // step) * step
@@ -192,13 +185,12 @@ class CharCNN(nn.Module):
 
     def linears(self) -> list[tuple[Tensor, Optional[Tensor]]]:
         """RETURNS (list): Weight, shape (out, in), and bias of each matrix product, in the order of
-        use. The convolutions come first, without a bias."""
+        use: first the convolutions, without a bias."""
         linears = [cast(nn.Linear, linear) for one in self.highways for linear in one.values()]
         if self.projection is not None:
             linears.append(self.projection)
         return [
-            # Not permuted: of width 1, the gradient's strides would not be the weight's, of which
-            # `DistributedDataParallel` warns.
+            # Not permuted: `DistributedDataParallel` would warn of the gradient's strides.
             *((torch.cat(conv.weight.unbind(2), 1), None) for conv in self.convolutions),
             *((linear.weight, linear.bias) for linear in linears),
         ]
@@ -217,8 +209,7 @@ class CharCNN(nn.Module):
         pooled = []
         for conv, product in zip(self.convolutions, products):
             [width] = conv.kernel_size
-            # All windows as rows of one matrix: this is faster than a small convolution, above all
-            # in the backward pass.
+            # All windows as rows of one matrix: this is faster than a small convolution.
             windows = embedded.unfold(1, width, 1).transpose(2, 3).reshape(-1, width * dim)
             scores = product(windows).view(n_types, length - width + 1, conv.out_channels)
             maximum = scores.amax(1)

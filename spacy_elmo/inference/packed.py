@@ -14,8 +14,9 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
+from ..bilm.config import LSTMConfig
 from ..bilm.int8 import Int8Weight
-from ..bilm.lstm_layer import LayerProducts, add_forget_bias, lstm_step, run_layer
+from ..bilm.lstm_layer import add_forget_bias, lstm_step, run_layer
 from ..bilm.mixed_precision import add_rows
 from ..bilm.model import BiLSTM, LSTMLayer
 from ..bilm.token_encoder import CharCNN, WordEmbedding
@@ -107,18 +108,18 @@ def pack_lstm(lstm: BiLSTM, settings: Settings) -> list[list[Callable[..., None]
     on_cpu, dtype = bias.device.type == "cpu", bias.dtype
     product_dtype = torch.bfloat16 if precision == "bfloat16" else dtype
     cell = load_kernels(settings.kernel, bias.device, product_dtype, dtype, batched=not on_cpu)
-    layers: list[list[Callable[..., None]]] = []
-    for pair in zip(lstm.forward_layers, lstm.backward_layers):
-        products = [_pack_layer(x, precision, cell) for x in (zip(pair) if on_cpu else [pair])]
-        layers.append([partial(run_layer, products=x, config=lstm.config) for x in products])
-    return layers
+    pack = partial(_pack_layer, precision=precision, cell=cell, config=lstm.config)
+    pairs = zip(lstm.forward_layers, lstm.backward_layers)
+    return [[pack(group) for group in (zip(pair) if on_cpu else [pair])] for pair in pairs]
 
 
-def _pack_layer(layers: Sequence[LSTMLayer], precision: Precision, cell: Any) -> LayerProducts:
+def _pack_layer(
+    layers: Sequence[LSTMLayer], precision: Precision, cell: Any, config: LSTMConfig
+) -> Callable[..., None]:
     """Pack one direction, or both for batched products."""
     pack = partial(pack_linear, precision=precision, keep_type=cell is not None)
     bias = add_forget_bias(_gather([layer.gate_bias for layer in layers]))
-    dim, width = bias.shape[-1] // 4, layers[0].widths[0]
+    dim, width = config.dim, layers[0].widths[0]
     inputs, recurrent, projection = map(_gather, zip(*(layer.matrices() for layer in layers)))
     # Packing helps the inputs' product less, which sees the rows of many steps at once: it is worth
     # a second copy of the weights while they are small.
@@ -128,13 +129,14 @@ def _pack_layer(layers: Sequence[LSTMLayer], precision: Precision, cell: Any) ->
         gate_bytes = _GATE_BYTES_GPU
     elif precision == "float32" and many_rows:
         gate_bytes = _GATE_BYTES_UNPACKED
-    return LayerProducts(
+    products = (
         pack(inputs, bias, many_rows=many_rows),
+        gate_bytes // (4 * dim * bias.element_size() * len(layers)),
         pack(recurrent, None),
         None if projection is None else pack(projection, None),
-        gate_bytes // (4 * dim * bias.element_size() * len(layers)),
         lstm_step if cell is None else cell.forward,
     )
+    return partial(run_layer, config=config, products=products)
 
 
 def _gather(weights: Sequence[Any]) -> Any:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Optional
@@ -20,11 +22,11 @@ from torch.nn import functional as F
 from .. import torch_private
 from ..bilm.int8 import Int8Weight, named_weights
 from ..bilm.lstm_layer import LayerState
+from ..bilm.mixed_precision import bfloat16_is_faster
 from ..bilm.packing import PackedBatch, pack_sentences, split_sentences, to_device
 from ..bilm.validation import check_batch
 from ..parallel import no_fork, start
-from ..torch_private import Product, tf32_products
-from .auto import choose_precision
+from ..torch_private import Product, has_quantized_products, tf32_products
 from .packed import pack_lstm, pack_token_encoder
 from .settings import Precision, Settings, check_precision
 from .type_cache import LOCK, TypeCache
@@ -32,8 +34,22 @@ from .type_cache import LOCK, TypeCache
 if TYPE_CHECKING:
     from ..bilm import BiLM
 
-# Batches that run beside the one that the caller waits for: each takes memory.
-_MAX_AHEAD = 8
+logger = logging.getLogger("spacy.elmo")  # spaCy's commands show what loggers of spaCy say.
+
+# Of each token and layer, with float32.
+MIN_COSINE = 0.9999
+
+_SAMPLE = [
+    text.split()
+    for text in (
+        "Yes .",
+        "The river bank was closed on 3 May 2019 , because of the flood .",
+        "“ It 's one of the strangest things I 've ever seen , ” she told http://example.org/news "
+        "after a long , tiring and altogether unsuccessful day in Kraków , where nobody - not even "
+        "the mayor himself - had wanted to talk to her about money , time or the weather .",
+        "WE NEED MORE INTERNATIONALIZATION !!!",
+    )
+]
 
 
 class Session:
@@ -79,8 +95,8 @@ class Session:
             self._grow_states(len(sizes))
         # On a GPU, batched products serve both directions at once.
         groups = [[0, 1]] if len(lstm[0]) == 1 else [[0], [1]]
-        # Later batches start early, so that no thread idles while the caller uses a batch.
-        n_ahead = min(torch.get_num_threads() // 2, _MAX_AHEAD) if len(groups) > 1 else 0
+        # Some batches start early, so that no thread idles while the caller uses one.
+        n_ahead = min(torch.get_num_threads() // 2, 8) if len(groups) > 1 else 0
         running: deque[tuple[numpy.ndarray, Tensor, list[Callable[[], None]]]] = deque()
         for numbers in [*split_sentences(sizes, self._max_tokens), *[None] * n_ahead]:
             if numbers is not None:
@@ -118,16 +134,11 @@ class Session:
             shape = self.n_layers, 0, self.width
             results = [torch.empty(shape, device=self.device, dtype=self.dtype) for _ in lengths]
         for tokens, layers in self.batches(list(types), numpy.array(index, dtype=int), lengths):
-            # A batch has all tokens of its sentences.
             numbers, sizes = numpy.unique(sentence_numbers[tokens], return_counts=True)
             with _ordinary_tensors():
                 for number, part in zip(numbers, layers.split(sizes.tolist(), dim=1)):
                     results[number] = part.clone(memory_format=torch.contiguous_format)
         return results
-
-    def reset_states(self) -> None:
-        """Start again from zero states (`stateful` only)."""
-        self._states = None
 
     @property
     def checksum(self) -> str:
@@ -231,6 +242,39 @@ def inference(precision: Precision, device: torch.device) -> Iterator[None]:
         if precision == "tf32" and device.type != "cpu":
             contexts.enter_context(tf32_products())
         yield
+
+
+_CHOSEN: WeakKeyDictionary[BiLM, dict[tuple[torch.device, str], Precision]] = WeakKeyDictionary()
+
+
+def choose_precision(bilm: BiLM, settings: Settings) -> Settings:
+    """Choose by the kind of device, and compare with float32 on a small sample. RETURNS (Settings):
+    With the same precision for later weights of this network on this device."""
+    chosen, key = _CHOSEN.setdefault(bilm, {}), (bilm.device, settings.kernel)
+    if key not in chosen:
+        chosen[key] = "float32"
+        trial = Settings("float32", type_cache_mb=0, kernel=settings.kernel)
+        for candidate in _candidates(bilm.device):
+            exact, vectors = (
+                Session(bilm, replace(trial, precision=precision)).embed(_SAMPLE)
+                for precision in ("float32", candidate)
+            )
+            cosines = (F.cosine_similarity(*pair, dim=-1).min() for pair in zip(exact, vectors))
+            if min(cosines) >= MIN_COSINE:
+                chosen[key] = candidate
+                break
+        logger.info("precision 'auto': the biLM runs in %s on %s", chosen[key], bilm.device)
+    return replace(settings, precision=chosen[key])
+
+
+def _candidates(device: torch.device) -> list[Precision]:
+    """RETURNS (list): What may be faster than float32 and reach `MIN_COSINE`, the fastest first."""
+    if device.type == "cpu":
+        if bfloat16_is_faster():
+            return ["bfloat16"]
+        return ["float16"] if has_quantized_products() else []
+    is_recent = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    return ["bfloat16", "tf32"] if is_recent else []
 
 
 # The version of the weights and of the mix that came with them, the parameters, which keeps their

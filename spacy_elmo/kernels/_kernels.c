@@ -20,21 +20,15 @@
 #else /* Earlier ones do not know these names. */
 #define EVERY_PROCESSOR __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
-#if defined(__GNUC__)
+#ifdef _MSC_VER
+#define INLINE static __forceinline
+#define PRAGMA(x)
+#else
 #define INLINE static inline __attribute__((always_inline))
 #define PRAGMA(x) _Pragma(#x)
+#endif
+#define INDEPENDENT PRAGMA(omp simd)
 #define SUM(OPERATION, VARIABLE) PRAGMA(omp simd reduction(OPERATION : VARIABLE))
-#else
-#define INLINE static __forceinline
-#define SUM(OPERATION, VARIABLE)
-#endif
-#if defined(__clang__)
-#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
-#elif defined(__GNUC__)
-#define INDEPENDENT _Pragma("GCC ivdep")
-#else
-#define INDEPENDENT __pragma(loop(ivdep))
-#endif
 
 typedef union {
     float x;

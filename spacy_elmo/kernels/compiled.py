@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
 from typing import Any, Optional
 
 import torch
@@ -17,39 +16,22 @@ from . import _kernels, cell_error, relative_error  # type: ignore[attr-defined]
 BIAS_ROWS = sys.maxsize
 
 
-def _call(
-    kind: int,
-    tensors: Sequence[Optional[Tensor]],
-    shape: Sequence[int],
-    clip: Optional[float] = None,
-    keep_gates: bool = False,
-) -> None:
+def _call(kind: int, tensors: Any, shape: Any, clip: Any = None, keep: bool = False) -> None:
     addresses = [0 if x is None else x.data_ptr() for x in tensors]
     addresses += [0] * (8 - len(addresses))
-    is_low = tensors[0] is not None and tensors[0].dtype == torch.bfloat16
-    bound = math.inf if clip is None else clip
-    _kernels.run(kind, tuple(addresses), *shape, bound, keep_gates, is_low)
+    bound, is_low = math.inf if clip is None else clip, tensors[0].dtype == torch.bfloat16
+    _kernels.run(kind, tuple(addresses), *shape, bound, keep, is_low)
 
 
-def forward(
-    gates: Tensor,
-    addend: Optional[Tensor],
-    c_previous: Tensor,
-    c: Tensor,
-    hidden: Tensor,
-    cell_clip: Optional[float],
-    keep_gates: bool = False,
-) -> None:
-    """Run one step as `lstm_layer.lstm_step` does. Gates, addend and output are in float32 or
-    bfloat16, cells in float32; the rows of all tensors follow one another without gaps.
-
-    keep_gates (bool): Write the activations over the gates.
-    """
-    tensors = gates, addend, c_previous, c, hidden
-    _call(0, tensors, c.shape, cell_clip, keep_gates)
+def forward(*args: Any) -> None:
+    """Run one step as `lstm_layer.lstm_step` does, with its arguments; without `keep_gates`, what
+    the gates hold then is undefined. Gates, addend and output are in float32 or bfloat16, cells in
+    float32; the rows of all tensors follow one another without gaps."""
+    *tensors, clip, keep_gates = args
+    _call(0, tensors, tensors[3].shape, clip, keep_gates)
 
 
-def backward(*tensors_and_clip: Any) -> None:
+def backward(*args: Any) -> None:
     """Go back through `forward`. Takes tensors with rows without gaps, and the clip of the cells.
 
     gates (Tensor): After the activation.
@@ -60,8 +42,8 @@ def backward(*tensors_and_clip: Any) -> None:
     d_gates (Tensor): Takes the gradient of the gates before the activation, in their type.
     hidden (Tensor): Takes the output, in the type of `gates`.
     """
-    *tensors, cell_clip = tensors_and_clip
-    _call(1, tensors, tensors[2].shape, cell_clip)
+    *tensors, clip = args
+    _call(1, tensors, tensors[2].shape, clip)
 
 
 def softmax_gradient(

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig, mixed_precision
-from spacy_elmo.inference import Session, Settings, auto, current_session
+from spacy_elmo.inference import Session, Settings, current_session
 from spacy_elmo.layers.encoder import ElmoEncoder, ElmoShim, get_session, set_precision
 from spacy_elmo.segmenters import sentences as by_sentence
 
@@ -191,7 +191,7 @@ def test_auto_goes_by_the_speed_of_a_product(monkeypatch, kind, chosen):
 
 
 def test_auto_is_float32_where_others_are_not_close(monkeypatch):
-    monkeypatch.setattr(auto, "MIN_COSINE", 1.1)
+    monkeypatch.setattr("spacy_elmo.inference.session.MIN_COSINE", 1.1)
     assert Session(random_bilm(WIDER), Settings("auto")).settings.precision == "float32"
 
 
