@@ -113,7 +113,7 @@ class LSTMConfig:
         wider = self.projection is None and self.projection_dim > self.dim
         if wider or (self.projection is False and self.projection_dim != self.dim):
             widths = f"projection_dim is {self.projection_dim}, and lstm.dim {self.dim}"
-            raise ValueError(f"{widths}: without a projection they are equal, and it only narrows")
+            raise ValueError(f"{widths}: a projection only narrows, and without one they are equal")
 
     @property
     def has_projection(self) -> bool:

@@ -116,8 +116,8 @@ def operand(x: Tensor, dtype: torch.dtype) -> Tensor:
     n = x.shape[-2]
     if x.dtype == dtype or (rows := product_rows(n, x.device, dtype)) == n:
         return x.to(dtype)
-    padded = x.new_zeros(*x.shape[:-2], rows, x.shape[-1], dtype=dtype)
-    padded[..., :n, :] = x
+    padded = x.new_empty(*x.shape[:-2], rows, x.shape[-1], dtype=dtype)
+    padded[..., :n, :], padded[..., n:, :] = x, 0
     return padded
 
 
