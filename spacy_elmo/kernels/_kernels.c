@@ -1,10 +1,7 @@
 /* Pointwise work on a CPU: the cell of an LSTM, forward and backward, and the gradient of a softmax.
-   Each value is read once and written once.
-
-   Functions take addresses of rows that follow one another without gaps; compiled.py says what they
-   hold. With `low`, gates, outputs, logits and their gradients are bfloat16; all else and all
-   arithmetic is float. The loops are such that compilers vectorise them; on x86-64 Linux, GCC
-   compiles them for three generations of processors. */
+   Rows follow one another without gaps; compiled.py says what they hold. With `low`, gates, outputs,
+   logits and their gradients are bfloat16; all else and all arithmetic is float. On x86-64 Linux,
+   GCC compiles the loops for three generations of processors. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030A0000
@@ -30,10 +27,7 @@
 #define INDEPENDENT PRAGMA(omp simd)
 #define SUM(OPERATION, VARIABLE) PRAGMA(omp simd reduction(OPERATION : VARIABLE))
 
-typedef union {
-    float x;
-    uint32_t bits;
-} Word;
+typedef union { float x; uint32_t bits; } Word;
 INLINE float as_float(uint32_t bits) { return ((Word){.bits = bits}).x; }
 INLINE uint32_t as_bits(float x) { return ((Word){.x = x}).bits; }
 
