@@ -22,8 +22,8 @@ from torch import Tensor
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file, which replaces `path` if the body succeeds. If `path` is
-    a link, its target is replaced."""
+    """Yield a temporary file, which replaces `path`, or the target of this link, if the body
+    succeeds."""
     path, temporary = _prepare(path)
     try:
         temporary.touch(exist_ok=False)
@@ -37,8 +37,8 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder, which replaces `path` if the body succeeds. If `path` is a link,
-    its target is replaced."""
+    """Yield a temporary folder, which replaces `path`, or the target of this link, if the body
+    succeeds."""
     path, temporary = _prepare(path)
     try:
         new = temporary / "new"
@@ -85,20 +85,14 @@ def _discard(temporary: Path, path: Path) -> None:
     old = temporary / "old"
     if old.exists() and not path.exists():  # The new one did not take its place.
         os.replace(old, path)
-    if temporary.is_dir():
-        shutil.rmtree(temporary, ignore_errors=True)
-    else:
-        temporary.unlink(missing_ok=True)
+    shutil.rmtree(temporary, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        temporary.unlink()
 
 
 def sha256(path: Path) -> str:
     """RETURNS (str): The checksum of a file, in hexadecimal digits."""
-    return checksum(path, "sha256")
-
-
-def checksum(path: Path, algorithm: str) -> str:
-    """RETURNS (str): The checksum of a file by another algorithm of `hashlib`."""
-    digest = hashlib.new(algorithm, usedforsecurity=False)
+    digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
             digest.update(block)
@@ -138,16 +132,13 @@ def exclusive_lock(path: Path, message: str) -> Iterator[list[int]]:
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
             raise
-        warnings.warn(
-            f"the file system of {path.parent} has no locks: let no other run write there",
-            stacklevel=2,
-        )
+        message = f"the file system of {path.parent} has no locks: let no other run write there"
+        warnings.warn(message, stacklevel=2)
     try:
         yield held
     finally:
-        if os.name == "posix":  # Elsewhere filelock removes it.
-            with contextlib.suppress(OSError):
-                path.unlink()
+        with contextlib.suppress(OSError):
+            path.unlink()
         lock.release()
 
 
@@ -169,13 +160,11 @@ def sync(path: Path) -> None:
 
     RAISES (OSError): If they cannot be written. Some systems report a full disk only here.
     """
+    handle = os.open(path, os.O_RDONLY)
     try:
-        # Windows syncs only files that are open for writing, and cannot open folders.
-        handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        os.fsync(handle)
     except OSError as error:
         if not path.is_dir() and error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
+    finally:
+        os.close(handle)

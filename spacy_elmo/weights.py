@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import shlex
 import warnings
 from pathlib import Path
 from typing import Optional, Union
@@ -21,7 +22,7 @@ from spacy.language import Language
 from spacy.util import find_matching_language, get_lang_class, is_package, load_config
 
 from .bilm import BiLM
-from .catalogue import download_command, find_download, find_published, read_manifest
+from .catalogue import find_download, read_manifest
 from .formats import OPTIONS, load, read_origin
 
 # Weights that come with the package: a folder per name. The name begins with the language.
@@ -41,14 +42,13 @@ def find_source(source: Union[str, Path]) -> Path:
     if named is None and str(source) and path.exists():
         return path.absolute()
     if named is None:
-        advice = (
-            f"give a name that comes with spacy-elmo ({', '.join(bundled_names())}), that of an "
-            "installed pipeline package, or a path. Published weights have to be downloaded first: "
-            "`python -m spacy elmo models` lists them"
+        raise ValueError(
+            f"no pipeline and no weights {str(source)!r} on this machine: give a name that comes "
+            f"with spacy-elmo ({', '.join(bundled_names())}), that of an installed pipeline "
+            "package, or a path. Published weights have to be downloaded first, with `python -m "
+            f"spacy elmo download {shlex.quote(str(source))}`: `python -m spacy elmo models` lists "
+            "them"
         )
-        if command := download_command(str(source)):
-            advice = f"they have to be downloaded first, with `{command}`"
-        raise ValueError(f"no pipeline and no weights {str(source)!r} on this machine: {advice}")
     if is_pipeline(path) or (path / OPTIONS).is_file():
         warnings.warn(
             f"{str(source)!r} is read as a name, and means {named}. To use the folder of the same "
@@ -56,15 +56,6 @@ def find_source(source: Union[str, Path]) -> Path:
             stacklevel=3,
         )
     return named
-
-
-def find_weights(path: Path) -> Path:
-    """Find weights to convert: a path, or else a name. For a downloaded model, these are the
-    published files, and not its pipeline.
-
-    RAISES (ValueError): If there are none.
-    """
-    return path if path.exists() else find_published(str(path)) or find_source(str(path))
 
 
 def absolute_source(source: Union[str, Path]) -> Union[str, Path]:
@@ -91,15 +82,12 @@ def source_language(source: Union[str, Path, None]) -> Optional[str]:
     if path.parent == FOLDER:
         return path.name.split("_")[0]
     manifest = read_manifest(path if os.path.isdir(path) else path.parent)
-    lang = _read_meta(path).get("lang") or manifest.get("lang")
-    origin = None if lang else read_origin(path)
-    if origin is not None and origin.language:
-        # spaCy's code for an ISO 639-3 code, if it has such a language.
-        lang = find_matching_language(origin.language) or origin.language
-        with contextlib.suppress(ImportError):
-            return get_lang_class(lang).lang
-        return None
-    return None if lang == "xx" else lang
+    if lang := _read_meta(path).get("lang") or manifest.get("lang"):
+        return None if lang == "xx" else lang
+    with contextlib.suppress(ImportError):  # Only languages that spaCy has.
+        if code := read_origin(path).get("language"):  # ISO 639-3.
+            return get_lang_class(find_matching_language(code) or code).lang
+    return None
 
 
 def load_bilm(source: Union[str, Path], component: Optional[str] = None) -> BiLM:
@@ -116,10 +104,7 @@ def load_bilm(source: Union[str, Path], component: Optional[str] = None) -> BiLM
         config = load_config(path / "config.cfg", interpolate=True)
         names = config["nlp"]["pipeline"]
         found = [x for x in names if config["components"][x].get("factory") == "elmo"]
-        advice = (
-            "write the weights of one to a folder with `spacy elmo export PIPELINE OUT "
-            "--name NAME`, and use that"
-        )
+        advice = "write the weights of one to a folder with `spacy elmo export --name NAME`"
         name = choose_component(found, names, component, advice)
         elmo = spacy.blank("xx").add_pipe("elmo", config={"model": {"weights": None}})
         elmo.from_disk(path / name, exclude=["vocab"])  # type: ignore[attr-defined]
@@ -187,7 +172,6 @@ def _find_package(source: Union[str, Path]) -> Optional[Path]:
 
 def _read_meta(folder: Path) -> dict:
     """RETURNS (dict): The folder's meta.json; empty if there is none, or if it is not readable."""
-    with contextlib.suppress(OSError, ValueError):
-        meta = srsly.read_json(folder / "meta.json")
-        return meta if isinstance(meta, dict) else {}
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        return dict(srsly.read_json(folder / "meta.json"))
     return {}

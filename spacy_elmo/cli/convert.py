@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional
 
@@ -12,11 +12,12 @@ import typer
 from spacy.language import Language
 from wasabi import msg
 
+from ..catalogue import find_published, read_manifest
 from ..files import atomic_folder, remove_folder, sha256
 from ..formats import FORMATS, load, read_origin, round_to_half, unpacked
 from ..layers.encoder import set_bilm
 from ..pretraining.head import HEAD_FILES, find_head, head_folder, write_head
-from ..weights import find_weights, source_language
+from ..weights import find_source, source_language
 from .util import blank_pipeline, exit_on_error, lock_folder
 
 _FORMATS = ", ".join(format.NAME for format in FORMATS)
@@ -62,26 +63,24 @@ def convert_cli(
             raise ValueError(f"give [OPTIONS] WEIGHTS OUT, found {len(paths)} paths")
         *given, weights, out = paths
         with lock_pipeline(out, force):
-            weights = find_weights(weights)
+            if not weights.exists():  # A name. The published files of a model, not its pipeline.
+                weights = find_published(str(weights)) or find_source(str(weights))
             convert(
                 weights,
                 out,
                 options=given[0] if given else None,
-                lang=lang or source_language(weights) or "en",
+                lang=lang,
                 half=half,
                 sentencizer=sentencizer,
                 name=out.absolute().name.replace("-", "_"),
-                sources=_describe_sources(weights),
             )
     msg.good(f"Wrote the pipeline {out}", f'Use it with spacy.load("{out}")')
 
 
 @contextlib.contextmanager
 def lock_pipeline(out: Path, force: bool, files: Iterable[str] = ()) -> Iterator[None]:
-    """Lock the folders of a pipeline and of its output layer. See `lock_folder`.
-
-    files (Iterable[str]): What the pipeline has beside `PIPELINE_FILES`.
-    """
+    """Lock the folders of a pipeline, of `PIPELINE_FILES` and other files, and of its output layer.
+    See `lock_folder`."""
     names, head_out = (*PIPELINE_FILES, *files), head_folder(out)
     with lock_folder(out, force, names), lock_folder(head_out, force, HEAD_FILES):
         yield
@@ -92,7 +91,7 @@ def convert(
     out: Path,
     *,
     options: Optional[Path] = None,
-    lang: str,
+    lang: Optional[str],
     half: bool,
     sentencizer: bool,
     **meta: Any,
@@ -106,7 +105,7 @@ def convert(
         bilm = load(unpacked_weights, options)
         if half:
             round_to_half(bilm)
-        nlp = blank_pipeline(lang)
+        nlp = blank_pipeline(lang or source_language(unpacked_weights) or "en")
         if sentencizer:
             nlp.add_pipe("sentencizer")
         config: dict = {"model": {"weights": None}}
@@ -114,30 +113,22 @@ def convert(
             config["mix"] = {"@layers": "spacy-elmo.FrozenMix.v1", **bilm.trained_mix._asdict()}
             bilm.trained_mix = None
         set_bilm(nlp.add_pipe("elmo", config=config).model, bilm)  # type: ignore[attr-defined]
+        meta |= {"sources": _describe_sources(weights, read_origin(unpacked_weights))}
         nlp.meta.update(description="ELMo: contextual word vectors from a biLM", **meta)
-        write_pipeline(nlp, unpacked_weights, out, source=weights)
+        write_pipeline(nlp, unpacked_weights, out)
 
 
-def write_pipeline(
-    nlp: Language,
-    weights: Path,
-    out: Path,
-    files: Iterable[Path] = (),
-    *,
-    source: Optional[Path] = None,
-) -> None:
+def write_pipeline(nlp: Language, weights: Path, out: Path, files: Iterable[Path] = ()) -> None:
     """Write a pipeline, and beside it the output layer of its weights, if they have one.
 
     weights (Path): The weights, unpacked, or the pipeline that has them.
     files (Iterable[Path]): What is copied into it where it has no such file of its own.
-    source (Optional[Path]): The archive of the weights, for messages.
     """
     head, head_out = None, head_folder(out)
     try:
         head = find_head(weights)
     except ValueError as error:
-        reason = str(error).replace(str(weights), str(source or weights))
-        msg.warn(f"The pipeline will be without its output layer: {reason}")
+        msg.warn(f"The pipeline will be without its output layer: {error}")
     with contextlib.ExitStack() as outputs:
         new = outputs.enter_context(atomic_folder(out))
         nlp.to_disk(new)
@@ -150,10 +141,13 @@ def write_pipeline(
         remove_folder(head_out)  # Of the pipeline that was replaced.
 
 
-def _describe_sources(weights: Path) -> list[dict[str, str]]:
+def _describe_sources(weights: Path, origin: Mapping[str, Any]) -> list[dict[str, str]]:
     """RETURNS (list): The files of weights, with their origin where it is known."""
     inside = [weights] if weights.is_file() else sorted(weights.iterdir())
     files = [x for x in inside if x.is_file() and not x.name.startswith(".")]
-    origin = read_origin(weights)
-    facts = {} if origin is None else {"url": origin.url, "author": origin.author}
-    return [{"name": file.name, "sha256": sha256(file), **facts} for file in files]
+    downloaded = read_manifest(inside[0].parent).get("files", {})
+    facts = {name: origin[name] for name in ("url", "author") if origin}
+    return [
+        {"name": file.name, "sha256": sha256(file), **facts, **downloaded.get(file.name, {})}
+        for file in files
+    ]

@@ -36,16 +36,14 @@ def info_cli(
     """
     with exit_on_error():
         path = find_source(model)
-        if is_pipeline(path):
-            report = _describe_pipeline(model, path)
-        else:
-            report = {model: _describe_weights(model, path)}
+        describe = _describe_pipeline if is_pipeline(path) else _describe_weights
+        report = describe(model, path)
     if as_json:
         print(srsly.json_dumps(report, indent=2))
         return
     for name, facts in report.items():
         msg.divider(name)
-        msg.table([(key, value) for key, value in facts.items()], aligns=("r", "l"))
+        msg.table(list(facts.items()), aligns=("r", "l"))
 
 
 def _describe_pipeline(source: str, path: Path) -> dict[str, dict[str, Any]]:
@@ -84,12 +82,11 @@ def _describe_settings(elmo: Elmo) -> dict[str, str]:
     }
 
 
-def _describe_weights(source: str, path: Path) -> dict[str, Any]:
+def _describe_weights(source: str, path: Path) -> dict[str, dict[str, Any]]:
     with unpacked(path) as unpacked_path:
         bilm = load(unpacked_path)
         format, file = find_format(unpacked_path)
-    is_packed = unpacked_path != path
-    is_bundled = path.parent == FOLDER
+    is_packed, is_bundled = unpacked_path != path, path.parent == FOLDER
     facts = {
         "format": "bundled" if is_bundled else f"{format.NAME}{', packed' if is_packed else ''}",
         "language": source_language(source) or "unknown",
@@ -100,8 +97,8 @@ def _describe_weights(source: str, path: Path) -> dict[str, Any]:
     if is_bundled:  # The rows of the model card's table that the weights do not imply.
         card = (path / "README.md").read_text(encoding="utf8")
         rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", card, re.MULTILINE))
-        facts.update({name.lower(): rows[name] for name in ("Licence", "Training", "Perplexity")})
-    return facts
+        facts |= {name.lower(): rows[name] for name in ("Licence", "Training", "Perplexity")}
+    return {source: facts}
 
 
 def _describe_processor(kernel: Kernel = "auto") -> dict[str, str]:
@@ -123,27 +120,15 @@ def _describe_file(path: Path) -> dict[str, Any]:
 
 
 def _describe_bilm(bilm: BiLM) -> dict[str, Any]:
-    lstm, n_words = bilm.config.lstm, bilm.config.n_tokens_vocab
-    n_parameters = sum(parameter.numel() for parameter in bilm.parameters())
-    facts: dict[str, Any] = {"input": f"words, a vocabulary of {n_words}"}
-    if (char_cnn := bilm.config.char_cnn) is not None:
-        length = char_cnn.max_characters_per_token
-        facts = {"input": f"characters, at most {length} per token"}
-        if char_cnn.characters is not None:  # A model of ELMoForManyLangs.
-            facts["characters"] = f"{len(char_cnn.characters):,} of Unicode, with special ones"
-        if char_cnn.word_dim:
-            facts["words"] = f"{n_words:,}, embeddings of width {char_cnn.word_dim}"
-        facts |= {
-            "filters": " ".join(f"{width}x{number}" for width, number in char_cnn.filters),
-            "activation": char_cnn.activation,
-            "highway layers": char_cnn.n_highway,
-        }
+    """RETURNS (dict): The settings of the options, and what they and the weights imply."""
+    options, n_parameters = bilm.config.to_options(), sum(p.numel() for p in bilm.parameters())
+    settings = {**options.get("char_cnn", {}), **options["lstm"]}
+    characters = settings.pop("characters", None)  # Of a model of ELMoForManyLangs.
     return {
-        **facts,
-        "LSTM layers": f"{lstm.n_layers} per direction, {lstm.dim} cells",
-        "projection": lstm.projection_dim if lstm.has_projection else "none",
-        "clipping": f"cell {lstm.cell_clip}, projection {lstm.proj_clip}",
-        "skip connections": lstm.use_skip_connections,
+        "input": "characters" if bilm.config.char_cnn else "words",
+        **({"characters": f"{len(characters):,} of Unicode"} if characters else {}),
+        **({"words": len(bilm.vocabulary)} if bilm.vocabulary else {}),
+        **settings,
         "vectors": f"{bilm.config.n_activations} layers of width {bilm.config.output_dim}",
         "parameters": n_parameters,
         "bytes in memory": 4 * n_parameters,

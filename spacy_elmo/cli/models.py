@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 import srsly
 import typer
 from wasabi import msg
 
-from ..catalogue import TABLE, PublishedModel, find_download, find_model, read_table
+from ..catalogue import TABLE, Model, find_download, find_model, read_table
 from ..weights import bundled_names
 from .util import exit_on_error
 
 _COLUMNS = ("name", "lang", "family", "shape", "size", "licence", "state")
-_HIDDEN = ("collection", "readable", "listed")
 
 
 def models_cli(
@@ -36,40 +35,28 @@ def models_cli(
     """
     with exit_on_error():
         models = read_table(table)
-        if name is not None:
-            found = [find_model(name, models)]
-        else:
-            found = [x for x in models.values() if show_all or (x.readable and x.listed)]
-        chosen = [_describe(x) for x in found if lang in (None, x.lang)]
+        found = [find_model(name, models)] if name is not None else list(models.values())
+        if name is None and not show_all:
+            found = [x for x in found if x.get("readable", True) and x.get("listed", True)]
+        chosen = [{**x, "state": _state(x)} for x in found if lang in (None, x.get("lang"))]
         if not chosen:
             raise ValueError(f"no model of {lang!r}: `python -m spacy elmo models` lists all")
     if as_json:
         print(srsly.json_dumps(chosen, indent=2))
     elif name is not None:
-        files = chosen[0].pop("files")
-        msg.table([(key, value) for key, value in chosen[0].items() if value], aligns=("r", "l"))
-        for file, addresses in files.items():
-            msg.text(file, addresses)
+        facts = {**chosen[0], **{x: " ".join(urls) for x, urls in chosen[0]["files"].items()}}
+        msg.table([(key, x) for key, x in facts.items() if x and key != "files"], aligns=("r", "l"))
     else:
         rows = [[x.get(key, "") for key in _COLUMNS] for x in chosen]
         msg.table(rows, header=_COLUMNS, divider=True)
 
 
-def _describe(model: PublishedModel) -> dict[str, Any]:
-    """RETURNS (dict): What is known about a model, and whether it is on this machine."""
-    known = {key: x for key, x in vars(model).items() if x is not None and key not in _HIDDEN}
-    files = {}
-    for name, file in model.files.items():
-        digests = [f"{key} {value}" for key, value in file.digests.items()]
-        files[name] = " ".join([*file.urls, *digests])
-    return {**known, "files": files, "state": _state(model)}
-
-
-def _state(model: PublishedModel) -> str:
-    if model.name in bundled_names():
+def _state(model: Model) -> str:
+    """RETURNS (str): Where a model is on this machine, or whether it can be downloaded."""
+    if model["name"] in bundled_names():
         return "in the package"
-    if (path := find_download(model.name)) is not None:
+    if (path := find_download(model["name"])) is not None:
         return str(path)
-    if not model.readable:
+    if not model.get("readable", True):
         return "not readable"
-    return "" if model.files or model.hub else "no address"
+    return "" if model["files"] or model.get("hub") else "no address"

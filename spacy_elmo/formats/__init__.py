@@ -5,15 +5,14 @@ A format is a module of this folder and a name in `_MODULES`: detection, errors 
 come first, folders last. A module has
 
 NAME (str): What `spacy elmo info` prints and `spacy elmo export --format` takes.
-DESCRIPTION (str): What the format is, for help texts.
+DESCRIPTION (str): What the format is, for messages and help texts.
 SUFFIXES (tuple[str, ...]): The suffixes of a file of weights in a folder. Empty for folders.
 detect(path, start) -> bool: Whether a path is of this format, from its first 512 bytes; for a
-    folder these are empty. Also a file that is cut off after 8 bytes is of the format: `read` says
-    what is wrong with it. Options are not.
+    folder these are empty. Also a file that is cut off after 8 bytes is of the format.
 read(path, options) -> BiLM: Reads a path that was detected, on the CPU. `options` is the path of an
     options file, if the user has named one; see `options.read_files_beside`. Options in a file take
-    precedence over those in the weights. Sets `trained_mix`, if the weights come with one. Raises a
-    ValueError that names the file, with the words "not a complete" if it is cut off.
+    precedence over those in the weights. Sets `trained_mix`, if the weights come with one. Raises
+    any error: `load` adds the name of the file and of the format.
 write(bilm, folder, *, half=False): Writes a folder, as a whole: `options.json`, `weights` + one of
     SUFFIXES, and `vocab.txt` for word input (`write_options` writes two of them). With `half`, the
     weights were rounded to float16 (`round_to_half`), which the format may use. What it has no
@@ -35,8 +34,7 @@ import torch
 from ..bilm.model import BiLM
 from .archives import unpacked
 from .int8 import fits_int8, round_to_int8
-from .nlpl import read_origin
-from .options import OPTIONS, VOCABULARY, read_options, read_vocabulary, write_options
+from .options import OPTIONS, VOCABULARY, read_options, read_origin, read_vocabulary, write_options
 from .other_formats import describe_other
 from .parameters import fits_half, round_to_half
 
@@ -57,13 +55,7 @@ __all__ = [
     "write_options",
 ]
 
-_MODULES = (
-    "safetensors_format",
-    "hdf5",
-    "manylangs",
-    "bilm_tf",
-    "allennlp",
-)
+_MODULES = ("safetensors_format", "hdf5", "manylangs", "bilm_tf", "allennlp")
 FORMATS: tuple[ModuleType, ...] = tuple(import_module(f".{x}", __package__) for x in _MODULES)
 
 
@@ -82,13 +74,15 @@ def load(path: Union[str, Path], options: Optional[Path] = None) -> BiLM:
         format, source = find_format(unpacked_path)
         try:
             bilm = format.read(source, options)
-        except MemoryError as error:
-            raise ValueError(f"not enough memory for the weights in {source}: {error}") from error
-        if (origin := read_origin(source)) is not None and origin.is_lemmatized:
-            warnings.warn(
-                "these weights were trained on lemmas: give them lemmas instead of words",
-                stacklevel=2,
-            )
+        except Exception as error:  # For a damaged file, libraries raise any.
+            reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            reason = reason or type(error).__name__
+            raise ValueError(
+                f"{source} cannot be read as {format.DESCRIPTION}, or is not complete: {reason}"
+            ) from error
+        if read_origin(source).get("is_lemmatized"):
+            message = "these weights were trained on lemmas: give them lemmas instead of words"
+            warnings.warn(message, stacklevel=2)
     return bilm
 
 
@@ -113,18 +107,19 @@ def find_format(path: Path) -> tuple[ModuleType, Path]:
 def _find_in_folder(folder: Path) -> tuple[ModuleType, Path]:
     suffixes = sorted({suffix for format in FORMATS for suffix in format.SUFFIXES})
     names = sorted(path.name for path in folder.iterdir())
-    if not any(OPTIONS in name for name in names) and (other := describe_other(folder)):
-        raise ValueError(f"{folder} is {other}")
     files = [folder / x for x in names if x.endswith(tuple(suffixes)) and (folder / x).is_file()]
     files = [file for file in files if file.stem == "weights"] or files
-    if len(files) == 1:
+    other = None if any(OPTIONS in name for name in names) else describe_other(folder)
+    if len(files) == 1 and not other:
         return find_format(files[0])
-    for format in FORMATS if not files else ():
+    for format in FORMATS if not files and not other else ():
         if format.detect(folder, b""):
             return format, folder
     several = ", ".join(format.NAME for format in FORMATS if not format.SUFFIXES)
     raise ValueError(
-        f"{folder} must hold one file of weights ({', '.join(suffixes)}), or all files of another "
-        f"format ({several}; docs/families.md says which), found "
+        f"{folder} is {other}"
+        if other
+        else f"{folder} must hold one file of weights ({', '.join(suffixes)}), or all files of "
+        f"another format ({several}; docs/families.md says which), found "
         f"{', '.join(file.name for file in files) or 'none'} among {', '.join(names[:8])}"
     )

@@ -8,16 +8,14 @@ the input, not the transformed input.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from ..bilm.config import BiLMConfig
 from ..bilm.lstm_layer import FORGET_BIAS
-from ..bilm.model import BiLM
-from .parameters import check_tensors, declared, to_float32
+from .parameters import to_float32
 
 # For each parameter of a biLM, the names of its tensors in the state, and what makes it of them.
 StateMap = dict[str, tuple[list[str], Callable[..., Tensor]]]
@@ -54,30 +52,13 @@ def state_map(
     return layers, others
 
 
-def read_state(
-    path: Path,
-    model: BiLM,
-    tensors: Mapping[str, Tensor],
-    names: StateMap,
-    shapes: Mapping[str, Sequence[int]] = {},
-    options: str = "",
-) -> dict[str, Tensor]:
-    """Convert the tensors of a file.
-
-    shapes (Mapping): Shapes of tensors that are not those of their parameters.
-    options (str): Where the options are from, for messages.
-    RETURNS (dict): The parameters.
-    RAISES (ValueError): If a name, a shape, a type or a value is another one.
-    """
-    expected: dict[str, Sequence[int]] = {}
-    for name, (inputs, _) in names.items():
-        rows, *columns = model.get_parameter(name).shape
-        rows *= 2 if ".highways." in name else 1
-        expected.update(dict.fromkeys(inputs, (rows, *(n // len(inputs) for n in columns))))
-    source = f"{path} (options: {options})" if options else path
-    check_tensors(source, {**expected, **shapes}, declared(tensors))
-    state = {name: to_float32(path, name, tensor) for name, tensor in tensors.items()}
-    return {name: make(*(state[x] for x in inputs)) for name, (inputs, make) in names.items()}
+def read_state(tensors: Mapping[str, Tensor], names: StateMap) -> dict[str, Tensor]:
+    """RETURNS (dict): The parameters, and under their own names the tensors that are of none.
+    RAISES (Exception): If a tensor is missing or of another kind."""
+    state = {name: to_float32(name, tensor) for name, tensor in tensors.items()}
+    values = {name: make(*(state[x] for x in inputs)) for name, (inputs, make) in names.items()}
+    others = state.keys() - {x for inputs, _ in names.values() for x in inputs}
+    return values | {name: state[name] for name in others}
 
 
 def _gate_weight(*sides: Tensor) -> Tensor:

@@ -6,22 +6,20 @@ that contents far larger than the archive are refused here.
 
 from __future__ import annotations
 
-import bz2
 import contextlib
 import gzip
 import re
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, cast
 
 # Trained weights are hardly compressible. Vocabularies are, and very small archives.
 _MAX_COMPRESSION = 16
 _FREE_BYTES = 1 << 20
 _FILE_BYTES = 4096  # What each file takes beside its contents.
-_OPENERS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open}
 # The others can inflate a small piece to gigabytes at once.
 _ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # Files that macOS adds.
@@ -32,7 +30,7 @@ _MACOS = re.compile(r"(.*/)?(__MACOSX/|\._|\.DS_Store)", re.DOTALL)
 def unpacked(path: Path) -> Iterator[Path]:
     """Unpack an archive for the time of the body.
 
-    path (Path): A zip archive, or a tar archive, which may be compressed with gzip or bzip2.
+    path (Path): A zip archive, or a tar archive, which may be compressed with gzip.
     YIELDS (Path): The folder with its files; without the folders that hold only one other folder.
         The path itself if it is no archive.
     RAISES (ValueError): If the archive is damaged or refused. Messages of the body name the archive
@@ -46,11 +44,11 @@ def unpacked(path: Path) -> Iterator[Path]:
         folder.mkdir()
         try:
             _unpack(path, folder)
+            while len(entries := list(folder.iterdir())) == 1 and entries[0].is_dir():
+                folder = entries[0]
         except Exception as error:  # For a damaged archive, the libraries raise any.
             reason = str(error).replace(temporary, path.name) or type(error).__name__
             raise ValueError(f"{path} cannot be unpacked: {reason}") from error
-        while len(entries := list(folder.iterdir())) == 1 and entries[0].is_dir():
-            folder = entries[0]
         try:
             yield folder
         except ValueError as error:
@@ -71,16 +69,6 @@ def is_archive(path: Path) -> bool:
     return False
 
 
-def read_member(path: Path, name: str) -> bytes:
-    """Read a small file of a zip archive, without unpacking the others.
-
-    RAISES (Exception): Any, if this is no zip archive, or if it has no such file.
-    """
-    with zipfile.ZipFile(path) as archive:
-        assert archive.getinfo(name).compress_type in _ZIP_METHODS
-        return archive.open(name).read(_FREE_BYTES)
-
-
 def _unpack(path: Path, folder: Path) -> None:
     limit = _MAX_COMPRESSION * path.stat().st_size + _FREE_BYTES
     with path.open("rb") as file:
@@ -88,9 +76,9 @@ def _unpack(path: Path, folder: Path) -> None:
     if is_zip:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
-            _check_size(sum(x.file_size + _FILE_BYTES for x in members), limit)
-            if any(x.compress_type not in _ZIP_METHODS for x in members):
-                raise ValueError("its compression method is not read")
+            readable = all(x.compress_type in _ZIP_METHODS for x in members)
+            n_bytes = sum(x.file_size + _FILE_BYTES for x in members)
+            _check_size(n_bytes if readable else limit + 1, limit)
             archive.extractall(folder, [x for x in members if not _MACOS.match(x.filename)])
         return
     plain = folder.with_suffix(".tar")
@@ -110,10 +98,13 @@ def _unpack(path: Path, folder: Path) -> None:
 
 def _open(path: Path) -> IO[bytes]:
     with path.open("rb") as file:
-        opener = _OPENERS.get(file.read(2), Path.open)
-    return opener(path, "rb")
+        is_packed = file.read(2) == b"\x1f\x8b"
+    return cast("IO[bytes]", gzip.open(path)) if is_packed else path.open("rb")
 
 
 def _check_size(n_bytes: int, limit: int) -> None:
     if n_bytes > limit:
-        raise ValueError(f"it has {n_bytes:,} bytes or more, as no model of its size does: refused")
+        raise ValueError(
+            f"it holds more than {limit:,} bytes, as no model of its size does, or is packed by "
+            "another method than deflate: refused"
+        )

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ..bilm.model import BiLM
 from .hdf5 import GROUPS, build
-from .options import VOCABULARY, read_given_files, read_vocabulary
-from .parameters import check_tensors, to_float32
+from .options import VOCABULARY, read_files_beside, read_vocabulary
+from .parameters import to_float32
 from .tensor_bundle import StoredTensor, read_index, read_tensor
 
 NAME = "bilm-tf"
@@ -26,8 +26,6 @@ SUFFIXES = ()
 _SCOPE = "lm/"
 _CELLS = ("RNN_{0}/rnn/multi_rnn_cell/cell_{1}/lstm_cell", "RNN_{0}/rnn/lstm_cell")
 _PARTS = ("kernel", "bias", "projection/kernel")
-# The names of TensorFlow before version 1.2.
-_RENAMED = {"weights": "kernel", "biases": "bias"}
 _FILE = re.compile(r"(.+)\.(index|meta|data-\d{5}-of-\d{5})", re.DOTALL)
 # The file that says which checkpoint of a folder is the newest.
 _STATE = "checkpoint"
@@ -45,14 +43,13 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
     """Read a checkpoint.
 
     path (Path): A folder, the file `checkpoint` in it, or any file of a checkpoint.
-    RAISES (ValueError): If a file is missing or damaged, or contradicts the options.
+    RAISES (ValueError): If a file is damaged, or contradicts the options.
     """
     path = find_index(path)
-    config, vocabulary = read_given_files(path, options)
+    config, vocabulary = read_files_beside(path, options)
     tensors = {k: v for k, v in _read_variables(path).items() if k.startswith(GROUPS)}
-    stored = {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
-    values = ((name, read_tensor(name, tensor)) for name, tensor in tensors.items())
-    return build(path, config, vocabulary, stored, values, _CELLS, _PARTS)
+    values = ((name, read_tensor(tensor)) for name, tensor in tensors.items())
+    return build(config, vocabulary, tensors.keys(), values, _CELLS, _PARTS)
 
 
 @torch.inference_mode(False)  # Else the weights could never be trained.
@@ -63,24 +60,21 @@ def read_output_layer(path: Path) -> tuple[list[str], Tensor, Tensor, bool]:
     RAISES (ValueError): If there is none, or a file is missing, damaged or of another model.
     """
     path = find_index(path)
-    tensors = _read_variables(path)
-    tied = "softmax/W" not in tensors
-    names = ["embedding" if tied else "softmax/W", "softmax/b"]
-    if not tensors.keys() >= set(names):
-        raise ValueError(f"{path} has no output layer (the variables {' and '.join(names)})")
     vocabulary = path.with_name(VOCABULARY)
     words = read_vocabulary(vocabulary)
-    shapes = [tensors[name].shape for name in names]
-    if [shape[:1] for shape in shapes] != [(len(words),)] * 2 or list(map(len, shapes)) != [2, 1]:
-        raise ValueError(
-            f"{vocabulary} has {len(words):,} words, but the output layer in {path} has the shape "
-            f"{shapes[0]}: put the vocabulary of the training there"
+    try:
+        tensors = _read_variables(path)
+        tied = "softmax/W" not in tensors
+        weight, bias = (
+            to_float32(name, torch.from_numpy(read_tensor(tensors[name])))
+            for name in ("embedding" if tied else "softmax/W", "softmax/b")
         )
-    stored = {name: (tensors[name].shape, tensors[name].dtype) for name in names}
-    check_tensors(path, {name: shape for name, (shape, _) in stored.items()}, stored)
-    weight, bias = (
-        to_float32(path, name, torch.from_numpy(read_tensor(name, tensors[name]))) for name in names
-    )
+        if [*weight.shape[:-1], *bias.shape] != [len(words)] * 2:
+            raise ValueError(f"its words are other ones, its shape is {tuple(weight.shape)}")
+    except Exception as error:  # For a damaged file, any.
+        raise ValueError(
+            f"{path} has no output layer for the {len(words):,} words of {vocabulary}: {error}"
+        ) from error
     return words, weight, bias, tied
 
 
@@ -95,11 +89,9 @@ def find_index(path: Path) -> Path:
     if state == path and (file_name := _FILE.fullmatch(path.name)):
         return path.with_name(f"{file_name[1]}.index")
     indices = {file.name: file for file in state.parent.glob("*.index")}
-    if state.is_file():
-        with state.open("rb") as file:
-            match = _NEWEST.search(file.read(1 << 16))
-        # The last part of the path: the others may be of another machine.
-        newest = re.split(r"[/\\]", match[1].decode("utf8", "replace"))[-1] if match else ""
+    match = _NEWEST.search(state.read_bytes()) if state.is_file() else None
+    if match:  # The last part of the path: the others may be of another machine.
+        newest = re.split(r"[/\\]", match[1].decode("utf8", "replace"))[-1]
         indices = {name: x for name, x in indices.items() if name == f"{newest}.index"} or indices
     if len(indices) != 1:
         raise ValueError(
@@ -113,13 +105,12 @@ def _read_variables(path: Path) -> dict[str, StoredTensor]:
     """RETURNS (dict): The variables of the language model by name, without the scope.
     RAISES (ValueError): If they are not those of a biLM."""
     tensors = read_index(path)
-    variables = {}
-    for name, tensor in tensors.items():
-        module, _, last = name.rpartition("/")
+    variables = {
+        name.removeprefix(_SCOPE): tensor
+        for name, tensor in tensors.items()
         # An optimizer's are named like the variable, with a level more.
-        if name.startswith(_SCOPE) and module not in tensors:
-            full_name = f"{module}/{_RENAMED.get(last, last)}"
-            variables[full_name.removeprefix(_SCOPE)] = tensor
+        if name.startswith(_SCOPE) and name.rpartition("/")[0] not in tensors
+    }
     if not any(name.startswith("RNN_1/") for name in variables):
         raise ValueError(
             f"{path} is no checkpoint of a biLM of bilm-tf, which has variables {_SCOPE}RNN_1/...: "

@@ -9,9 +9,7 @@ limit to what a chunk inflates to: all this is refused. Links are not followed.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Optional
 
@@ -23,8 +21,8 @@ from ..bilm.config import N_CHARACTERS, BiLMConfig
 from ..bilm.model import BiLM
 from ..files import atomic_folder
 from ..parallel import no_fork
-from .options import read_given_files, write_options
-from .parameters import check_tensors, empty_model, stored_tensor, to_float32
+from .options import read_files_beside, write_options
+from .parameters import empty_model, fill, stored_tensor, to_float32, with_projections
 
 NAME = "hdf5"
 DESCRIPTION = "the format of AllenNLP and bilm-tf"
@@ -98,108 +96,70 @@ def detect(path: Path, start: bytes) -> bool:
 def read(path: Path, options: Optional[Path] = None) -> BiLM:
     """Read an HDF5 file of weights.
 
-    RAISES (ValueError): If the file is damaged or contradicts the options. The message names the
-        dataset, the expected and the actual shape.
+    RAISES (ValueError): If the file contradicts the options, or data are refused.
     """
-    config, vocabulary = read_given_files(path, options)
-    _check_layout(config, path)
-    with _open_datasets(path) as datasets:
-        stored = {name: (item.shape, item.dtype.name) for name, item in datasets.items()}
-        return build(path, config, vocabulary, stored, _read_values(path, datasets))
-
-
-@contextlib.contextmanager
-def _name_file(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, RuntimeError, LookupError, TypeError, ValueError) as error:  # Those of h5py.
-        raise ValueError(f"{path} is not a complete HDF5 file: {error}") from error
-
-
-@contextlib.contextmanager
-def _open_datasets(path: Path) -> Iterator[dict[str, h5py.Dataset]]:
-    """YIELDS (dict): The datasets of the biLM by name. Nothing but declarations is read."""
+    config, vocabulary = read_files_beside(path, options)
     datasets: dict[str, h5py.Dataset] = {}
 
     def visit(name: str, item: object) -> None:
         if isinstance(item, h5py.Dataset) and name.startswith(GROUPS):
             datasets[name] = item
-            item.dtype  # noqa: B018  An error for a type that NumPy does not have.
 
-    with _name_file(path):
-        file = h5py.File(path, "r")
-    with file:
-        with _name_file(path):
-            file.visititems(visit)
-        yield datasets
+    with h5py.File(path, "r") as file:
+        file.visititems(visit)
+        values = _read_values(datasets, path.stat().st_size)
+        return build(config, vocabulary, datasets.keys(), values)
 
 
 def _read_values(
-    path: Path, datasets: Mapping[str, h5py.Dataset]
+    datasets: Mapping[str, h5py.Dataset], size: int
 ) -> Iterator[tuple[str, numpy.ndarray]]:
     """YIELDS (tuple): Names and values, in the byte order of this machine."""
-    n_declared, size = 0, path.stat().st_size
+    n_declared = 0
     for name, item in datasets.items():
-        with _name_file(path):
-            is_elsewhere = item.is_virtual or item.external
-            has_filters = item.id.get_create_plist().get_nfilters() > 0
-            n_missing = item.nbytes - item.id.get_storage_size()
-            n_declared += item.nbytes
+        is_elsewhere = item.is_virtual or item.external
+        has_filters = item.id.get_create_plist().get_nfilters() > 0
+        n_missing = item.nbytes - item.id.get_storage_size()
+        n_declared += item.nbytes
         if is_elsewhere or has_filters or n_missing > 0 or n_declared > size:
             raise ValueError(
-                f"{path}: the data of {name} are in other files, compressed or otherwise filtered, "
-                "or not complete: refused. Where you trust the file, store them as they are "
-                "(h5repack -f NONE)"
+                f"the data of {name} are in other files, compressed or otherwise filtered, or not "
+                "complete: refused. Where you trust the file, store them as they are (h5repack -f "
+                "NONE)"
             )
     for name, item in datasets.items():
-        with _name_file(path):
-            yield name, numpy.asarray(item[()], dtype=item.dtype.newbyteorder("="))
+        yield name, numpy.asarray(item[()], dtype=item.dtype.newbyteorder("="))
 
 
 def build(
-    source: object,
     config: BiLMConfig,
     vocabulary: Optional[Sequence[str]],
-    stored: Mapping[str, tuple[Optional[Sequence[int]], str]],
+    stored: Collection[str],
     values: Iterable[tuple[str, numpy.ndarray]],
     cells: tuple[str, str] = _CELLS,
     parts: Sequence[str] = _PARTS,
 ) -> BiLM:
     """Make a model of tensors in bilm-tf's layout.
 
-    source (object): What they are from, for messages.
-    stored (Mapping): For each tensor of the file, its shape and type; see `check_tensors`.
-    values (Iterable): The tensors by name. Not read before `stored` is checked.
+    stored (Collection[str]): The names of all tensors.
+    values (Iterable): The tensors by name.
     cells (tuple[str, str]): See `name_map`; and the same if there is a single layer.
     parts (Sequence[str]): See `name_map`.
-    RAISES (ValueError): If they contradict the options, or are not finite.
+    RAISES (Exception): If they contradict the options, or are not finite.
     """
     is_single = config.lstm.n_layers == 1 and f"{cells[1].format(0)}/{parts[0]}" in stored
     cell = cells[is_single]
-    # The options do not say whether projections end the character encoder and the LSTM layers.
-    # bilm-tf leaves them out where widths agree, AllenNLP never does: follow the file.
-    if config.char_cnn and not config.has_char_projection and "CNN_proj/W_proj" in stored:
-        config = replace(config, char_cnn=replace(config.char_cnn, projection=True))
-    if not config.lstm.has_projection and f"{cell.format(0, 0)}/{parts[2]}" in stored:
-        config = replace(config, lstm=replace(config.lstm, projection=True))
+    # bilm-tf leaves out projections where widths agree, AllenNLP never does: follow the file.
+    has_lstm_projection = f"{cell.format(0, 0)}/{parts[2]}" in stored
+    config = with_projections(config, "CNN_proj/W_proj" in stored, has_lstm_projection)
     names = name_map(config, cell, parts)
-    model = empty_model(config, vocabulary, source)
-    parameters = dict(model.named_parameters())
-    expected, declared = {}, dict(stored)
-    for tensor, (name, layout) in names.items():
-        # An array of this shape that takes no memory.
-        empty = numpy.broadcast_to(numpy.False_, parameters[name].shape)
-        expected[tensor] = layout[1](empty).shape
-        shape, dtype = stored.get(tensor, (None, ""))
-        if layout is MASKED and shape and shape[0] == N_CHARACTERS:
-            declared[tensor] = (N_CHARACTERS - 1, *shape[1:]), dtype
-    check_tensors(source, expected, declared)
     weights = {}
     for tensor, array in values:
-        name, (to_model, _) = names[tensor]
+        name, (to_model, _) = names.get(tensor, (tensor, SAME))
         array = numpy.ascontiguousarray(to_model(array))
-        weights[name] = to_float32(source, tensor, torch.from_numpy(array))
-    model.load_state_dict(weights, assign=True)
+        weights[name] = to_float32(tensor, torch.from_numpy(array))
+    model = empty_model(config, vocabulary)
+    fill(model, weights)
     return model
 
 
@@ -210,7 +170,11 @@ def write(model: BiLM, folder: Path, *, half: bool = False) -> None:
     half (bool): Write float16. The default is float32, which all other ELMo software reads.
     RAISES (ValueError): If the model has settings that the format does not know.
     """
-    _check_layout(model.config, folder)
+    if model.config.char_cnn is not None and model.config.char_cnn.characters is not None:
+        raise ValueError(
+            "the published layout (HDF5) cannot hold the Unicode characters and word embeddings of "
+            "ELMoForManyLangs: use the safetensors format (--format safetensors)"
+        )
     dtype = torch.float16 if half else torch.float32
     tensors = {name: stored_tensor(name, x, dtype) for name, x in model.named_parameters()}
     with atomic_folder(folder) as new:
@@ -218,14 +182,3 @@ def write(model: BiLM, folder: Path, *, half: bool = False) -> None:
             for dataset, (name, (_, to_file)) in name_map(model.config).items():
                 file[dataset] = to_file(tensors[name].numpy())
         write_options(model.config, model.vocabulary, new)
-
-
-def _check_layout(config: BiLMConfig, path: Path) -> None:
-    """RAISES (ValueError): If the biLM has more than the published layout."""
-    if config.char_cnn is not None and config.char_cnn.characters is not None:
-        words = " and word embeddings beside them" if config.char_cnn.word_dim else ""
-        raise ValueError(
-            f"{path}: the published layout (HDF5) has byte characters only. It cannot hold the "
-            f"Unicode characters{words} of this biLM, which is of the kind of ELMoForManyLangs: "
-            "use the safetensors format (spacy elmo export --format safetensors)"
-        )

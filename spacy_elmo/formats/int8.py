@@ -31,40 +31,32 @@ def encode(model: BiLM) -> dict[str, Tensor]:
     return tensors
 
 
-def scale_shapes(model: BiLM, tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:
-    """RETURNS (dict): For each weight that is stored in 8 bits, the shape of its scales."""
-    return {
-        name: (len(widths), len(model.get_parameter(name)))
-        for name, widths in _widths(model).items()
-        if name in tensors and tensors[name].dtype == torch.int8
-    }
+def decode(model: BiLM, tensors: Mapping[str, Tensor], keep_int8: bool) -> dict[str, Tensor]:
+    """Read the weights of a file.
 
-
-def decode(
-    source: object, model: BiLM, tensors: Mapping[str, Tensor], keep_int8: bool
-) -> dict[str, Tensor]:
-    """Read stored weights, whose shapes are right.
-
-    keep_int8 (bool): Leave those of the LSTMs in 8 bits, in the model.
+    keep_int8 (bool): Leave 8-bit weights of the LSTMs in 8 bits, in the model.
     RETURNS (dict): The other weights, float32.
-    RAISES (ValueError): If a scale is impossible.
+    RAISES (ValueError): If a weight is impossible.
     """
-    values, widths = {}, _widths(model)
-    for name in scale_shapes(model, tensors):
-        scales = to_float32(source, name + SCALES, tensors[name + SCALES])
-        if not ((scales > 0) & (scales < _MAX_SCALE)).all():
+    values, widths = dict(tensors), _widths(model)
+    for name in [x for x in widths if x in tensors and tensors[x].dtype == torch.int8]:
+        numbers, scales = values.pop(name), to_float32(name + SCALES, values.pop(name + SCALES))
+        rows = len(model.get_parameter(name))
+        is_right = numbers.shape == model.get_parameter(name).shape
+        is_right &= scales.shape == (len(widths[name]), rows)
+        if not (is_right and ((scales > 0) & (scales < _MAX_SCALE)).all()):
             raise ValueError(
-                f"{source}: {name}{SCALES} must hold numbers between 0 and {_MAX_SCALE:g}, found "
-                f"{scales.min():g} to {scales.max():g}"
+                f"{name} and {name}{SCALES} do not fit the options, or not all scales are between "
+                f"0 and {_MAX_SCALE:g}"
             )
-        weight = Int8Weight(tensors[name], scales, widths[name])
+        weight = Int8Weight(numbers, scales, widths[name])
         owner, _, key = name.rpartition(".")
         layer = model.get_submodule(owner)
         if keep_int8 and isinstance(layer, LSTMLayer):
             layer.int8[key] = weight
         else:
             values[name] = weight.dequantize()
-    return values
+    return {name: to_float32(name, value) for name, value in values.items()}
 
 
 def fits_int8(model: BiLM) -> bool:

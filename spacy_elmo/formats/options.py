@@ -1,7 +1,9 @@
-"""The files beside weights: `options.json`, and `vocab.txt` if the biLM reads words."""
+"""The files beside weights: `options.json`, `vocab.txt` if the biLM reads words, and the
+`meta.json` of the NLPL repository (vectors.nlpl.eu)."""
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import zlib
@@ -13,6 +15,7 @@ from ..bilm.config import BiLMConfig
 
 OPTIONS = "options.json"
 VOCABULARY = "vocab.txt"
+_META = "meta.json"
 # bilm-tf skips this line of a vocabulary.
 _NO_WORD = "!!!MAXTERMID"
 # Sorted words compress to a third.
@@ -21,38 +24,19 @@ _MAX_COMPRESSION = 64
 
 def read_files_beside(
     weights: Path, options: Optional[Path] = None
-) -> tuple[Optional[BiLMConfig], Optional[list[str]]]:
+) -> tuple[BiLMConfig, Optional[list[str]]]:
     """Read the options of weights and, if they include word embeddings, their vocabulary.
 
-    weights (Path): The file of weights.
     options (Optional[Path]): The options file. By default it is `options.json`, or named like the
         weights, as published files are: `*_weights.hdf5`, `*_options.json`.
-    RETURNS (tuple): The options and the vocabulary, each None if there is none.
     RAISES (ValueError): If a file is missing or damaged.
     """
-    published = weights.with_name(weights.name.replace("_weights", "_options"))
-    for path in (published.with_suffix(".json"), weights.with_name(OPTIONS)):
-        if options is None and path != weights and path.is_file():
-            options = path
-    if options is None:
-        return None, None
+    published = weights.name.replace("_weights", "_options")
+    beside = weights.with_name(published).with_suffix(".json")
+    options = options or (beside if beside.is_file() else weights.with_name(OPTIONS))
     config = read_options(options)
-    if config.n_tokens_vocab is None:
-        return config, None
-    vocabulary = weights.with_name(VOCABULARY)
-    return config, read_vocabulary(vocabulary, exact=config.char_cnn is not None)
-
-
-def read_given_files(
-    weights: Path, options: Optional[Path] = None
-) -> tuple[BiLMConfig, Optional[list[str]]]:
-    """Like `read_files_beside`. RAISES (ValueError): Also if there are no options."""
-    config, vocabulary = read_files_beside(weights, options)
-    if config is None:
-        raise ValueError(
-            f"no options for {weights}: put {OPTIONS} (or the published *_options.json) beside it"
-        )
-    return config, vocabulary
+    has_words = config.n_tokens_vocab is not None
+    return config, read_vocabulary(weights.with_name(VOCABULARY)) if has_words else None
 
 
 def read_options(path: Path) -> BiLMConfig:
@@ -69,36 +53,27 @@ def read_json(path: Path) -> Any:
     """RAISES (ValueError): If an options file is missing or is not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise ValueError(f"no such options file: {path}") from error
-    except (ValueError, RecursionError) as error:  # ValueError: also for a number of 5,000 digits.
-        raise ValueError(
-            f"{path} is not a JSON file: {error}. Were options and weights swapped?"
-        ) from error
+    except (OSError, ValueError, RecursionError) as error:
+        swapped = "" if isinstance(error, OSError) else ". Were options and weights swapped?"
+        raise ValueError(f"{path} is not a JSON file: {error}{swapped}") from error
 
 
-def read_vocabulary(path: Path, *, exact: bool = False) -> list[str]:
+def read_vocabulary(path: Path) -> list[str]:
     """Read the words of a bilm-tf vocabulary, one per line, as bilm-tf does: without the whitespace
     around them, and without the line `!!!MAXTERMID`.
 
     path (Path): The file. If there is none, one compressed with gzip, PATH.gz, is read.
-    exact (bool): Take every line as it is.
     RAISES (ValueError): If the file is missing, damaged or not UTF-8.
     """
     packed = path.with_name(f"{path.name}.gz")
-    if not path.is_file() and not packed.is_file():
-        raise ValueError(f"a biLM with word input needs its vocabulary: no such file: {path}")
-    path = path if path.is_file() else packed
+    path = packed if packed.is_file() and not path.is_file() else path
     try:
         data = path.read_bytes() if path != packed else _decompress(packed)
-        text = data.decode("utf-8" if exact else "utf-8-sig")
+        # Not splitlines(): a word may hold any character except a line feed.
+        lines = data.decode("utf-8-sig").removesuffix("\n").split("\n")
     except (OSError, EOFError, zlib.error, ValueError) as error:
-        raise ValueError(f"{path} cannot be read as UTF-8 text: {error}") from error
-    # Not splitlines(): a word may hold any character except a line feed. A word of whitespace alone
-    # stays as it is.
-    lines = text.removesuffix("\n").split("\n")
-    if exact:
-        return lines
+        raise ValueError(f"the vocabulary {path} cannot be read: {error}") from error
+    # A word of whitespace alone stays as it is.
     words = (line.strip() or line for line in lines)
     return [word for word in words if word != _NO_WORD]
 
@@ -119,3 +94,24 @@ def write_options(config: BiLMConfig, vocabulary: Optional[Sequence[str]], folde
     if vocabulary is not None:
         with (folder / VOCABULARY).open("w", encoding="utf8", newline="\n") as file:
             file.writelines(f"{word}\n" for word in vocabulary)
+
+
+def read_origin(path: Path) -> dict[str, Any]:
+    """Read what the NLPL repository says of weights.
+
+    path (Path): A file of weights, or a folder with them.
+    RETURNS (dict): "language" (the ISO 639-3 code, None if there are several), "is_lemmatized",
+        "url" and "author". Empty if there is no such file, or if it is damaged.
+    """
+    folder = path if path.is_dir() else path.parent
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+        meta = json.loads((folder / _META).read_bytes())
+        corpora = meta["corpus"] if isinstance(meta["corpus"], list) else [meta["corpus"]]
+        languages = {corpus["language"].lower() for corpus in corpora}
+        return {
+            "language": languages.pop() if len(languages) == 1 else None,
+            "is_lemmatized": any(str(x.get("lemmatized")).lower() == "true" for x in corpora),
+            "url": str(meta.get("handle", "")),
+            "author": ", ".join(str(x["name"]) for x in meta.get("creators", ())),
+        }
+    return {}

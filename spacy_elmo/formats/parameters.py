@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Optional
 
 import torch
@@ -11,9 +12,6 @@ from torch.overrides import TorchFunctionMode
 
 from ..bilm.config import BiLMConfig
 from ..bilm.model import BiLM
-
-# Types that are read, as float32. Others (integers, 8 or 80 bits) are not of weights.
-_DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 class _NoInitialization(TorchFunctionMode):
@@ -28,64 +26,45 @@ class _NoInitialization(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def empty_model(config: BiLMConfig, vocabulary: Optional[Sequence[str]], source: object) -> BiLM:
-    """Make a model whose parameters have shapes but no memory.
+def empty_model(config: BiLMConfig, vocabulary: Optional[Sequence[str]]) -> BiLM:
+    """RETURNS (BiLM): A model whose parameters have shapes but no memory."""
+    with torch.device("meta"), _NoInitialization():
+        return BiLM(config, vocabulary)
 
-    source (object): What the weights are from, for the message.
-    RAISES (ValueError): If configuration and vocabulary are not of a model.
+
+def with_projections(config: BiLMConfig, encoder: bool = True, lstm: bool = True) -> BiLMConfig:
+    """RETURNS (BiLMConfig): The options with the projections that a file has at the end of the
+    character encoder and of the LSTM layers, even where they change no width."""
+    if encoder and config.char_cnn is not None and not config.has_char_projection:
+        config = replace(config, char_cnn=replace(config.char_cnn, projection=True))
+    if lstm and not config.lstm.has_projection:
+        config = replace(config, lstm=replace(config.lstm, projection=True))
+    return config
+
+
+def fill(model: BiLM, values: Mapping[str, Tensor], absent: Collection[str] = ()) -> None:
+    """Give a model its parameters.
+
+    absent (Collection[str]): Names of parameters that it has already.
+    RAISES (ValueError): If a name or a shape is another one.
     """
-    try:
-        with torch.device("meta"), _NoInitialization():
-            return BiLM(config, vocabulary)
-    except ValueError as error:
-        raise ValueError(f"{source}: {error}") from error
-
-
-def declared(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Sequence[int], str]]:
-    """RETURNS (dict): For each tensor, what `check_tensors` compares: its shape and type."""
-    return {x: (t.shape, str(t.dtype).removeprefix("torch.")) for x, t in tensors.items()}
-
-
-def check_tensors(
-    source: object,
-    expected: Mapping[str, Sequence[int]],
-    stored: Mapping[str, tuple[Optional[Sequence[int]], str]],
-    int8: Collection[str] = (),
-) -> None:
-    """Check what a file declares. Values are not needed.
-
-    source (object): What the tensors are from, for the messages.
-    expected (Mapping): For each name, the shape that the options imply.
-    stored (Mapping): For each name in the file, the shape (None for a dataset without values) and
-        the type, as NumPy and PyTorch name it.
-    int8 (Collection[str]): Names of tensors in 8 bits.
-    RAISES (ValueError): If a name, a shape or a type is another one.
-    """
-    if expected.keys() != stored.keys():
-        missing, extra = sorted(expected.keys() - stored), sorted(stored.keys() - expected)
+    expected = {x: p.shape for x, p in model.named_parameters() if x not in absent}
+    found = {name: value.shape for name, value in values.items()}
+    differ = [x for x in sorted(expected | found) if expected.get(x) != found.get(x)]
+    for name in differ:
+        asked, held = (tuple(x[name]) if name in x else "nothing" for x in (expected, found))
         raise ValueError(
-            f"{source}: the options ask for {_shorten(missing)}, which the weights do not hold"
-            if missing
-            else f"{source}: the options do not know of {_shorten(extra)} in the weights"
+            f"the options and the weights differ in {len(differ)} tensors. Of {name}, the options "
+            f"make {asked}, and the weights hold {held}"
         )
-    for name, expected_shape in expected.items():
-        shape, dtype = stored[name]
-        shape = None if shape is None else tuple(shape)
-        if shape != tuple(expected_shape):
-            raise ValueError(
-                f"{source}: the options make {name} {tuple(expected_shape)}, but the weights hold "
-                f"{shape}"
-            )
-        if dtype not in _DTYPES and name not in int8:
-            raise ValueError(
-                f"{source}: {name} does not hold weights, but {dtype}: expected "
-                f"{', '.join(_DTYPES)}"
-            )
+    model.load_state_dict(values, strict=False, assign=True)
 
 
-def to_float32(source: object, name: str, tensor: Tensor) -> Tensor:
-    """RAISES (ValueError): If a value is not finite in float32."""
-    return check_finite(f"{source}: {name}", tensor.to(torch.float32))
+def to_float32(name: str, tensor: Tensor) -> Tensor:
+    """RAISES (ValueError): If it does not hold weights, or a value is not finite in float32."""
+    if not tensor.is_floating_point():
+        raise ValueError(f"{name} does not hold weights, but {tensor.dtype}")
+    return check_finite(name, tensor.to(torch.float32))
 
 
 def stored_tensor(name: str, weight: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -108,8 +87,7 @@ def fits_half(model: BiLM) -> bool:
 
 @torch.no_grad()
 def round_to_half(model: BiLM) -> None:
-    """Round all weights to float16, in place. They remain float32 tensors, which the safetensors
-    format stores as float16.
+    """Round all weights to float16, in place. They remain float32 tensors.
 
     RAISES (ValueError): If a weight is not finite in float16.
     """
@@ -123,8 +101,3 @@ def check_finite(name: str, tensor: Tensor) -> Tensor:
         dtype = str(tensor.dtype).removeprefix("torch.")
         raise ValueError(f"{name} holds values that are not finite in {dtype}")
     return tensor
-
-
-def _shorten(names: list[str]) -> str:
-    shown = ", ".join(names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"

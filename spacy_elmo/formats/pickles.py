@@ -23,28 +23,22 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         name, or declares more data than it has.
     """
     try:
-        return _read(path)
+        size, n_bytes = path.stat().st_size, 0
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                n_bytes = sum(member.file_size for member in archive.infolist())
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            # PyTorch's own files are not compressed. It allows a bytearray, of any size.
+            is_safe = n_bytes <= size and data.find(b"bytearray") < 0
+        values = torch.load(path, map_location="cpu", weights_only=True) if is_safe else {}
+        tensors = {str(name): value.detach() for name, value in values.items()}
+        # A tensor may be larger than its storage, and many may share one.
+        if not is_safe or sum(tensor.nbytes for tensor in tensors.values()) > 4 * size:
+            raise ValueError("it declares more bytes than it has")
+        return tensors
     except Exception as error:  # For a damaged pickle, any.
         reason = str(error) or type(error).__name__
         if isinstance(error, pickle.UnpicklingError):  # Its text advises to execute the pickle.
             reason = "its pickle is damaged, or does more than to declare tensors. Convert it to "
             reason += "safetensors where you trust it"
         raise ValueError(f"{path} is not read as tensors of PyTorch: {reason}") from error
-
-
-def _read(path: Path) -> dict[str, Tensor]:
-    size, n_unpacked = path.stat().st_size, 0
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            n_unpacked = sum(member.file_size for member in archive.infolist())
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        # PyTorch's own files are not compressed. It allows a bytearray, of any size.
-        if n_unpacked > size or data.find(b"bytearray") >= 0:
-            raise ValueError("it is compressed, or makes a bytearray: refused")
-    values = torch.load(path, map_location="cpu", weights_only=True, mmap=False)
-    if not all(isinstance(x, str) and isinstance(values[x], Tensor) for x in values):
-        raise ValueError("it holds something else than tensors by name")
-    # A tensor may be larger than its storage, and many may share one.
-    if (n_declared := sum(value.nbytes for value in values.values())) > 4 * size:
-        raise ValueError(f"{size:,} bytes are too few for the {n_declared:,} bytes it declares")
-    return {name: value.detach() for name, value in values.items()}
