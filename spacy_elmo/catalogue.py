@@ -5,20 +5,13 @@ Nothing here uses the network; `download.py` does. The folder has
 weights/NAME: The files as they were published, and `.source.json`, see `read_manifest`.
 pipelines/NAME: The pipeline that they were converted to.
 
-A model is a row of the table, without what is not known:
+A model is a row of the table, a dict that lacks what is not known. Some of its keys:
 
-| key                       | value                                                             |
-|---------------------------|-------------------------------------------------------------------|
-| name, family, lang, cite, |                                                                   |
-| licence, size, parameters |                                                                   |
-| shape                     | the number of LSTM layers, their cells, the width of a direction  |
-| trained_on, tokens        | the text, and whether it was "tokens" or "lemmas"                 |
-| files                     | the addresses of each file by its name, the preferred one first   |
-| hub, revision             | a repository of Hugging Face that has the files instead           |
-| id                        | the number in the NLPL repository                                 |
-| readable, listed          | false if there is no reader, or if it is for tests only           |
-| collection, base          | facts that several have in common; where the addresses begin      |
-| notes                     | what to know before one uses it                                   |
+shape (str): The number of LSTM layers, their cells, and the width of a direction.
+files (dict): The addresses of each file by its name, the preferred one first.
+hub, revision (str): A repository of Hugging Face that has the files instead.
+id (int): The number in the NLPL repository.
+readable, listed (bool): False if there is no reader, or if it is for tests only.
 """
 
 from __future__ import annotations

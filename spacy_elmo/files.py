@@ -105,8 +105,7 @@ def locked_output(path: Path) -> Iterator[None]:
 
     RAISES (ValueError): If another run is writing it.
     """
-    path = path.resolve()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path, _ = _prepare(path)
     message = f"another run is writing {path}: wait for it, or choose another path"
     with exclusive_lock(path.with_name(f".{path.name}.lock"), message):
         clear_temporary(path.parent, path.name)

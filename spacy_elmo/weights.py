@@ -165,9 +165,7 @@ def _find_package(source: Union[str, Path]) -> Optional[Path]:
         return None
     spec = importlib.util.find_spec(source)
     root = Path((spec and spec.origin) or source).parent
-    meta = _read_meta(root)
-    is_pipeline_package = {"lang", "name", "version"} <= meta.keys()
-    return root / "{lang}_{name}-{version}".format(**meta) if is_pipeline_package else None
+    return next((x.parent for x in root.glob(f"{source}-*/config.cfg")), None)
 
 
 def _read_meta(folder: Path) -> dict:

@@ -53,13 +53,10 @@ def warn_of_errors(reader: Reader) -> None:
 
 def torch_device(gpu_id: int) -> str:
     """RETURNS (str): "cuda:N", or "cpu" for -1. RAISES (ValueError): If there is no such GPU."""
-    if gpu_id < 0:
-        return "cpu"
-    if gpu_id >= torch.cuda.device_count():
-        raise ValueError(
-            f"--gpu-id {gpu_id}: PyTorch finds {torch.cuda.device_count()} GPU(s); -1 is the CPU"
-        )
-    return f"cuda:{gpu_id}"
+    n_gpus = torch.cuda.device_count()
+    if gpu_id >= n_gpus:
+        raise ValueError(f"--gpu-id {gpu_id}: PyTorch finds {n_gpus} GPU(s); -1 is the CPU")
+    return "cpu" if gpu_id < 0 else f"cuda:{gpu_id}"
 
 
 def require_gpu(gpu_id: int) -> None:
@@ -67,15 +64,14 @@ def require_gpu(gpu_id: int) -> None:
 
     RAISES (ValueError): If there is no such GPU, or no CuPy.
     """
-    if torch_device(gpu_id) == "cpu":
-        return
-    try:
-        spacy.require_gpu(gpu_id)
-    except ValueError as error:
-        raise ValueError(
-            f"--gpu-id {gpu_id}: {error}. CuPy comes with the extra for your version of CUDA: "
-            'pip install "spacy-elmo[cuda12x]" (or cuda11x, cuda13x, cuda-autodetect)'
-        ) from error
+    if torch_device(gpu_id) != "cpu":
+        try:
+            spacy.require_gpu(gpu_id)
+        except ValueError as error:
+            raise ValueError(
+                f"--gpu-id {gpu_id}: {error}. CuPy comes with the extra for your version of CUDA: "
+                'pip install "spacy-elmo[cuda12x]" (or cuda11x, cuda13x, cuda-autodetect)'
+            ) from error
 
 
 def blank_pipeline(lang: str) -> Language:
@@ -95,21 +91,16 @@ def check_overwrite(path: Path, force: bool, files: Sequence[str] = ()) -> None:
     """
     if not path.exists():
         return
-    if path.is_dir() != bool(files):
-        kind, wanted = ("folder", "file") if path.is_dir() else ("file", "folder")
-        raise ValueError(f"{path} is a {kind}, not a {wanted} to write: was the output left out?")
     if not force:
         raise ValueError(f"{path} exists already: choose another path, or give --force")
-    if not files:
-        return
     inside = (file for file in path.rglob("*") if file.is_symlink() or not file.is_dir())
     names = sorted(file.relative_to(path).as_posix() for file in inside)
     others = [name for name in names if not any(fnmatchcase(name, pattern) for pattern in files)]
-    if others or (names and files[0] not in names):
-        why = f"{', '.join(others[:3])} in it" if files[0] in names else f"no {files[0]} in it"
+    if path.is_dir() != bool(files) or others or (names and files[0] not in names):
+        what = f"{', '.join(others[:3])}" if others else f"no {files[0]}" if files else "no folder"
         raise ValueError(
-            f"{path} was not written by this command alone ({why}), and so is not overwritten: "
-            "choose another path, or move it away"
+            f"{path} was not written by this command alone ({what} in it), and so is not "
+            "overwritten: choose another path, or move it away"
         )
 
 

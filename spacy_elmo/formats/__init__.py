@@ -23,6 +23,7 @@ read_output_layer(path) -> tuple: Reads the softmax of the language model: its w
 
 from __future__ import annotations
 
+import re
 import warnings
 from importlib import import_module
 from pathlib import Path
@@ -34,8 +35,7 @@ import torch
 from ..bilm.model import BiLM
 from .archives import unpacked
 from .int8 import fits_int8, round_to_int8
-from .options import OPTIONS, VOCABULARY, read_options, read_origin, read_vocabulary, write_options
-from .other_formats import describe_other
+from .options import OPTIONS, VOCABULARY, read_origin, read_vocabulary
 from .parameters import fits_half, round_to_half
 
 __all__ = [
@@ -47,16 +47,25 @@ __all__ = [
     "fits_int8",
     "load",
     "read_origin",
-    "read_options",
     "read_vocabulary",
     "round_to_half",
     "round_to_int8",
     "unpacked",
-    "write_options",
 ]
 
 _MODULES = ("safetensors_format", "hdf5", "manylangs", "bilm_tf", "allennlp")
 FORMATS: tuple[ModuleType, ...] = tuple(import_module(f".{x}", __package__) for x in _MODULES)
+# Files of other programs, by their starts; and names of files in folders of other programs.
+_OTHER_FILES = {
+    rb"\Z": "empty",
+    rb"\s*\{": "options or other JSON, not weights: were the two files swapped?",
+    rb"\x80|PK.{,512}/data\.pkl": (
+        "a pickle (a PyTorch checkpoint?), which may execute code when read: refused. Convert it "
+        "to safetensors where you trust it; of ELMoForManyLangs and AllenNLP, give the whole folder"
+    ),
+    rb"PK|.{257}ustar|\x1f\x8b|BZh|\xfd7zXZ": "packed: unpack it, or give the archive alone",
+}
+_OTHER_FOLDERS = {"saved_model.pb", "model.safetensors", "pytorch_model.bin", "config.cfg"}
 
 
 @torch.inference_mode(False)  # Else the weights could never be trained.
@@ -100,26 +109,25 @@ def find_format(path: Path) -> tuple[ModuleType, Path]:
         if start and format.detect(path, start):
             return format, path
     names = ", ".join(format.NAME for format in FORMATS)
+    kinds = (what for pattern, what in _OTHER_FILES.items() if re.match(pattern, start, re.DOTALL))
     other = f"not a complete file of weights in a known format ({names})"
-    raise ValueError(f"{path} is {describe_other(path) or other}")
+    raise ValueError(f"{path} is {next(kinds, other)}")
 
 
 def _find_in_folder(folder: Path) -> tuple[ModuleType, Path]:
-    suffixes = sorted({suffix for format in FORMATS for suffix in format.SUFFIXES})
+    suffixes = tuple(suffix for format in FORMATS for suffix in format.SUFFIXES)
     names = sorted(path.name for path in folder.iterdir())
-    files = [folder / x for x in names if x.endswith(tuple(suffixes)) and (folder / x).is_file()]
+    files = [folder / x for x in names if x.endswith(suffixes) and (folder / x).is_file()]
     files = [file for file in files if file.stem == "weights"] or files
-    other = None if any(OPTIONS in name for name in names) else describe_other(folder)
-    if len(files) == 1 and not other:
+    is_other = not any(OPTIONS in name for name in names) and not _OTHER_FOLDERS.isdisjoint(names)
+    if len(files) == 1 and not is_other:
         return find_format(files[0])
-    for format in FORMATS if not files and not other else ():
+    for format in FORMATS if not files and not is_other else ():
         if format.detect(folder, b""):
             return format, folder
     several = ", ".join(format.NAME for format in FORMATS if not format.SUFFIXES)
     raise ValueError(
-        f"{folder} is {other}"
-        if other
-        else f"{folder} must hold one file of weights ({', '.join(suffixes)}), or all files of "
-        f"another format ({several}; docs/families.md says which), found "
-        f"{', '.join(file.name for file in files) or 'none'} among {', '.join(names[:8])}"
+        f"{folder} must hold one file of weights ({', '.join(suffixes)}), or all files of another "
+        f"format ({several}; docs/families.md says which), and not a model of TensorFlow Hub, spaCy"
+        f" or Hugging Face: found {', '.join(names[:8]) or 'nothing'}"
     )

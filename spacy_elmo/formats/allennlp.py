@@ -20,10 +20,9 @@ from torch import Tensor
 from ..bilm.config import BiLMConfig
 from ..bilm.mixes import TrainedMix
 from ..bilm.model import BiLM
-from .allennlp_modules import read_state, state_map
 from .options import OPTIONS, read_options
 from .parameters import check_finite, empty_model, fill, with_projections
-from .pickles import read_tensors
+from .state_dicts import read_state, read_tensors, state_map
 
 NAME = "allennlp"
 DESCRIPTION = "a model that AllenNLP trained, with ELMo in it"
@@ -65,13 +64,10 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
     prefix, bilm = _find_bilm(tensors)
     # Where archives of AllenNLP 0.x hold files that the config named; ours precedes.
     beside = [file.with_name(OPTIONS), *sorted(file.parent.glob("fta/*options_file"))]
-    given, notes = options or next((x for x in beside if x.is_file()), None), []
+    given = options or next((x for x in beside if x.is_file()), None)
     config = read_options(given) if given else BiLMConfig.from_options(_PUBLISHED)
     if given is None:
-        notes.append(
-            "its options are not known. Taken: those of AllenNLP's large biLMs. If it is another, "
-            f"put {OPTIONS} beside it"
-        )
+        _warn(f"options not known. Taken: AllenNLP's large biLM. For others, put {OPTIONS} beside")
     if config.char_cnn is None or config.char_cnn.characters is not None:
         raise ValueError(f"{file} reads characters as bytes, which {given} does not")
     config = with_projections(config)  # AllenNLP always has them.
@@ -82,25 +78,21 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
     values[table][0] = 0.0  # Masks whole tokens.
     model = empty_model(config, None)
     fill(model, values)
-    mixes = _read_mixes(tensors, prefix, config.n_activations)
+    if mixes := _read_mixes(tensors, prefix, config.n_activations):
+        model.trained_mix = mixes[0]
     if any(mix != mixes[0] for mix in mixes):
         texts = "; ".join(f"weights {mix.weights}, gamma {mix.gamma}" for mix in mixes)
-        notes.append(
-            f"it has {len(mixes)} trained mixes of its layers, and the first is taken. For "
-            f"another, set the FrozenMix of the component: {texts}"
-        )
-    model.trained_mix = mixes[0] if mixes else None
+        _warn(f"the first of {len(mixes)} trained mixes is taken. To set a FrozenMix: {texts}")
     task = file.with_name(_CONFIG)
     text = task.read_bytes() if mixes and task.is_file() else b""
     is_normalised = re.search(rb'"do_layer_norm"\s*:\s*true', text)
     if is_normalised or any(re.search(r"(^|\.)aligning_\w+\.weight$", name) for name in tensors):
-        notes.append(
-            "the task changed the vectors of this ELMo (do_layer_norm, or aligning_* to other "
-            "languages). They are given as they were before"
-        )
-    for note in notes:
-        warnings.warn(f"{file.name}: {note}", stacklevel=2)
+        _warn("the task changed its vectors (do_layer_norm or aligning_*). They are those before")
     return model
+
+
+def _warn(text: str) -> None:
+    warnings.warn(f"this ELMo of AllenNLP: {text}", stacklevel=3)
 
 
 def _find_bilm(tensors: Mapping[str, Tensor]) -> tuple[str, dict[str, Tensor]]:

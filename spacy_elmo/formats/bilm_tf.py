@@ -24,8 +24,14 @@ DESCRIPTION = "a TensorFlow checkpoint of bilm-tf"
 SUFFIXES = ()
 # What the names of all variables start with.
 _SCOPE = "lm/"
-_CELLS = ("RNN_{0}/rnn/multi_rnn_cell/cell_{1}/lstm_cell", "RNN_{0}/rnn/lstm_cell")
-_PARTS = ("kernel", "bias", "projection/kernel")
+# What LSTMs are called, and what it becomes in HDF5; a single layer lacks a level.
+_RENAMED = {
+    "/rnn/lstm_cell/": "/rnn/multi_rnn_cell/cell_0/lstm_cell/",
+    "/rnn/multi_rnn_cell/cell_": "/RNN/MultiRNNCell/Cell",
+    "/lstm_cell/projection/kernel": "/LSTMCell/W_P_0",
+    "/lstm_cell/kernel": "/LSTMCell/W_0",
+    "/lstm_cell/bias": "/LSTMCell/B",
+}
 _FILE = re.compile(r"(.+)\.(index|meta|data-\d{5}-of-\d{5})", re.DOTALL)
 # The file that says which checkpoint of a folder is the newest.
 _STATE = "checkpoint"
@@ -48,8 +54,7 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
     path = find_index(path)
     config, vocabulary = read_files_beside(path, options)
     tensors = {k: v for k, v in _read_variables(path).items() if k.startswith(GROUPS)}
-    values = ((name, read_tensor(tensor)) for name, tensor in tensors.items())
-    return build(config, vocabulary, tensors.keys(), values, _CELLS, _PARTS)
+    return build(config, vocabulary, tensors, read_tensor)
 
 
 @torch.inference_mode(False)  # Else the weights could never be trained.
@@ -102,15 +107,15 @@ def find_index(path: Path) -> Path:
 
 
 def _read_variables(path: Path) -> dict[str, StoredTensor]:
-    """RETURNS (dict): The variables of the language model by name, without the scope.
+    """RETURNS (dict): The variables of the language model, by their names in HDF5.
     RAISES (ValueError): If they are not those of a biLM."""
-    tensors = read_index(path)
-    variables = {
-        name.removeprefix(_SCOPE): tensor
-        for name, tensor in tensors.items()
+    tensors, variables = read_index(path), {}
+    for name, tensor in tensors.items():
         # An optimizer's are named like the variable, with a level more.
-        if name.startswith(_SCOPE) and name.rpartition("/")[0] not in tensors
-    }
+        if name.startswith(_SCOPE) and name.rpartition("/")[0] not in tensors:
+            for ours, other in _RENAMED.items():
+                name = name.replace(ours, other)
+            variables[name.removeprefix(_SCOPE)] = tensor
     if not any(name.startswith("RNN_1/") for name in variables):
         raise ValueError(
             f"{path} is no checkpoint of a biLM of bilm-tf, which has variables {_SCOPE}RNN_1/...: "

@@ -9,9 +9,9 @@ limit to what a chunk inflates to: all this is refused. Links are not followed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Optional
+from typing import Optional, TypeVar
 
 import h5py
 import numpy
@@ -30,9 +30,9 @@ SUFFIXES = (".hdf5", ".h5")
 WEIGHTS = "weights.hdf5"
 # Other groups, such as the softmax of a training dump, are ignored.
 GROUPS = ("char_embed", "embedding", "CNN", "RNN_")
-# bilm-tf's dump_weights.py writes the second for a single layer, and cannot read it itself.
-_CELLS = ("RNN_{0}/RNN/MultiRNNCell/Cell{1}/LSTMCell", "RNN_{0}/RNN/LSTMCell")
-_PARTS = ("W_0", "B", "W_P_0")
+_CELL = "RNN_{}/RNN/MultiRNNCell/Cell{}/LSTMCell"
+# bilm-tf's dump_weights.py leaves out a level for a single layer, and cannot read that itself.
+_SINGLE = "/RNN/LSTMCell/", "/RNN/MultiRNNCell/Cell0/LSTMCell/"
 
 
 def _add_masking_row(table: numpy.ndarray) -> numpy.ndarray:
@@ -51,15 +51,11 @@ TRANSPOSED: Layout = (numpy.transpose, numpy.transpose)
 CONVOLUTION: Layout = (lambda x: x[0].transpose(2, 1, 0), lambda x: x.transpose(2, 1, 0)[None])
 MASKED: Layout = (_add_masking_row, lambda x: x[1:])
 NameMap = dict[str, tuple[str, Layout]]
+Stored = TypeVar("Stored")
 
 
-def name_map(config: BiLMConfig, cell: str = _CELLS[0], parts: Sequence[str] = _PARTS) -> NameMap:
-    """Name the tensors of bilm-tf.
-
-    cell (str): What the names of an LSTM layer's tensors start with, for a direction and a layer.
-    parts (Sequence[str]): How they go on: weights of the gates, biases, the projection.
-    RETURNS (dict): For each tensor of the file, the model's parameter and the layout.
-    """
+def name_map(config: BiLMConfig) -> NameMap:
+    """RETURNS (dict): For each tensor of the file, the model's parameter and the layout."""
     names: NameMap = {}
     if config.char_cnn is None:
         names["embedding"] = "token_encoder.embedding.weight", SAME
@@ -79,12 +75,11 @@ def name_map(config: BiLMConfig, cell: str = _CELLS[0], parts: Sequence[str] = _
             names["CNN_proj/b_proj"] = "token_encoder.projection.bias", SAME
     for number, direction in enumerate(("forward_layers", "backward_layers")):
         for i in range(config.lstm.n_layers):
-            layer = f"lstm.{direction}.{i}"
-            weight, bias, projection = (f"{cell.format(number, i)}/{x}" for x in parts)
-            names[weight] = f"{layer}.gate_weight", TRANSPOSED
-            names[bias] = f"{layer}.gate_bias", SAME
+            layer, cell = f"lstm.{direction}.{i}", _CELL.format(number, i)
+            names[f"{cell}/W_0"] = f"{layer}.gate_weight", TRANSPOSED
+            names[f"{cell}/B"] = f"{layer}.gate_bias", SAME
             if config.lstm.has_projection:
-                names[projection] = f"{layer}.projection_weight", TRANSPOSED
+                names[f"{cell}/W_P_0"] = f"{layer}.projection_weight", TRANSPOSED
     return names
 
 
@@ -103,60 +98,49 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
 
     def visit(name: str, item: object) -> None:
         if isinstance(item, h5py.Dataset) and name.startswith(GROUPS):
-            datasets[name] = item
+            datasets[name.replace(*_SINGLE)] = item
 
     with h5py.File(path, "r") as file:
         file.visititems(visit)
-        values = _read_values(datasets, path.stat().st_size)
-        return build(config, vocabulary, datasets.keys(), values)
+        _check_storage(datasets, path.stat().st_size)
+        return build(config, vocabulary, datasets, _read_values)
 
 
-def _read_values(
-    datasets: Mapping[str, h5py.Dataset], size: int
-) -> Iterator[tuple[str, numpy.ndarray]]:
-    """YIELDS (tuple): Names and values, in the byte order of this machine."""
+def _check_storage(datasets: Mapping[str, h5py.Dataset], size: int) -> None:
+    """RAISES (ValueError): If data are not in the file, as they are."""
     n_declared = 0
     for name, item in datasets.items():
+        n_declared += item.nbytes
         is_elsewhere = item.is_virtual or item.external
         has_filters = item.id.get_create_plist().get_nfilters() > 0
-        n_missing = item.nbytes - item.id.get_storage_size()
-        n_declared += item.nbytes
-        if is_elsewhere or has_filters or n_missing > 0 or n_declared > size:
+        is_partial = item.nbytes > item.id.get_storage_size() or n_declared > size
+        if is_elsewhere or has_filters or is_partial:
             raise ValueError(
                 f"the data of {name} are in other files, compressed or otherwise filtered, or not "
                 "complete: refused. Where you trust the file, store them as they are (h5repack -f "
                 "NONE)"
             )
-    for name, item in datasets.items():
-        yield name, numpy.asarray(item[()], dtype=item.dtype.newbyteorder("="))
+
+
+def _read_values(item: h5py.Dataset) -> numpy.ndarray:
+    return numpy.asarray(item[()], dtype=item.dtype.newbyteorder("="))
 
 
 def build(
     config: BiLMConfig,
     vocabulary: Optional[Sequence[str]],
-    stored: Collection[str],
-    values: Iterable[tuple[str, numpy.ndarray]],
-    cells: tuple[str, str] = _CELLS,
-    parts: Sequence[str] = _PARTS,
+    tensors: Mapping[str, Stored],
+    read_values: Callable[[Stored], numpy.ndarray],
 ) -> BiLM:
-    """Make a model of tensors in bilm-tf's layout.
-
-    stored (Collection[str]): The names of all tensors.
-    values (Iterable): The tensors by name.
-    cells (tuple[str, str]): See `name_map`; and the same if there is a single layer.
-    parts (Sequence[str]): See `name_map`.
-    RAISES (Exception): If they contradict the options, or are not finite.
-    """
-    is_single = config.lstm.n_layers == 1 and f"{cells[1].format(0)}/{parts[0]}" in stored
-    cell = cells[is_single]
+    """RETURNS (BiLM): A model of tensors in bilm-tf's layout, which are read one by one.
+    RAISES (Exception): If they contradict the options, or are not finite."""
     # bilm-tf leaves out projections where widths agree, AllenNLP never does: follow the file.
-    has_lstm_projection = f"{cell.format(0, 0)}/{parts[2]}" in stored
-    config = with_projections(config, "CNN_proj/W_proj" in stored, has_lstm_projection)
-    names = name_map(config, cell, parts)
-    weights = {}
-    for tensor, array in values:
+    has_lstm_projection = f"{_CELL.format(0, 0)}/W_P_0" in tensors
+    config = with_projections(config, "CNN_proj/W_proj" in tensors, has_lstm_projection)
+    names, weights = name_map(config), {}
+    for tensor, stored in tensors.items():
         name, (to_model, _) = names.get(tensor, (tensor, SAME))
-        array = numpy.ascontiguousarray(to_model(array))
+        array = numpy.ascontiguousarray(to_model(read_values(stored)))
         weights[name] = to_float32(tensor, torch.from_numpy(array))
     model = empty_model(config, vocabulary)
     fill(model, weights)

@@ -6,7 +6,7 @@
 | the architecture   | JSON; often missing: that of the published models is built in     |
 | char.dic, word.dic | per line an entry, a tab and the row of its embedding             |
 | token_embedder.pkl | the state dict of `ConvTokenEmbedder`                             |
-| encoder.pkl        | the state dict of `ElmobiLm`: see `allennlp_modules`              |
+| encoder.pkl        | the state dict of `ElmobiLm`: see `state_dicts`              |
 
 Begin and end of a word are swapped there (`elmoformanylangs/elmo.py`): the entry `<eow>` comes
 first. The reader gives each its right name.
@@ -24,17 +24,15 @@ import torch
 
 from ..bilm.config import BiLMConfig
 from ..bilm.model import BiLM
-from .allennlp_modules import read_state, state_map
 from .options import read_json
 from .parameters import empty_model, fill
-from .pickles import read_tensors
+from .state_dicts import read_state, read_tensors, state_map
 
 NAME = "manylangs"
 DESCRIPTION = "a model of ELMoForManyLangs"
 SUFFIXES = ()
 
 _CONFIG, _ENCODER, _EMBEDDER = "config.json", "encoder.pkl", "token_embedder.pkl"
-_CHARACTERS, _WORDS = "char.dic", "word.dic"
 _TABLE, _CONVOLUTION = "{}_emb_layer.embedding.weight", "convolutions.{}"
 # An entry of white space is stripped when a line is read: the original puts this in its place.
 _WHITESPACE = "\u3000"
@@ -61,20 +59,20 @@ def detect(path: Path, start: bytes) -> bool:
 
 
 def read(path: Path, options: Optional[Path] = None) -> BiLM:
-    """Read a folder.
+    """Read a folder. The options are the architecture, by default the file that config.json names.
 
-    options (Optional[Path]): The architecture. By default it is the file that config.json names.
-    RAISES (ValueError): If a file is missing, damaged or contradicts another.
+    RAISES (Exception): If a file is missing, damaged or contradicts another.
     """
     folder, *others = _model_folders(path)
     if others:
         names = ", ".join(one.name for one in (folder, *others))
-        raise ValueError(f"{path} holds several models ({names}): give one of these folders")
+        raise ValueError(f"it holds several models ({names}): give one of these folders")
     architecture = _read_architecture(folder, options)
-    dictionaries = {"char": _read_dictionary(folder / _CHARACTERS)}
+    dictionaries = {"char": _read_dictionary(folder / "char.dic")}
     if architecture["token_embedder"]["word_dim"]:
-        dictionaries["word"] = _read_dictionary(folder / _WORDS)
-    config = _make_config(architecture, {name: list(x[0]) for name, x in dictionaries.items()})
+        dictionaries["word"] = _read_dictionary(folder / "word.dic")
+    entries = {name: list(rows) for name, (rows, _) in dictionaries.items()}
+    config = _make_config(architecture, entries)
     layers, encoder = state_map(config, _CONVOLUTION)
     # One file after the other: each is in memory twice while it is converted.
     values = read_state(read_tensors(folder / _ENCODER), layers)
@@ -87,7 +85,7 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
         select = partial(torch.index_select, dim=0, index=index)
         encoder[f"token_encoder.{name}_embedding.weight"] = [table], select
     values |= read_state(tensors, encoder)
-    model = empty_model(config, list(dictionaries["word"][0]) if "word" in dictionaries else None)
+    model = empty_model(config, entries.get("word"))
     fill(model, values)
     return model
 
@@ -119,7 +117,7 @@ def _read_architecture(folder: Path, options: Optional[Path]) -> Mapping[str, An
 
 
 def _make_config(architecture: Mapping[str, Any], entries: Mapping[str, list[str]]) -> BiLMConfig:
-    """RAISES (ValueError): If a setting is missing, wrong, or of a network that is not an ELMo."""
+    """RAISES (Exception): If a setting is missing, wrong, or of a network that is not an ELMo."""
     encoder, embedder = architecture["encoder"], architecture["token_embedder"]
     kinds = encoder["name"], embedder["name"]
     if kinds != ("elmo", "cnn") or embedder["char_dim"] == 0:
@@ -127,21 +125,16 @@ def _make_config(architecture: Mapping[str, Any], entries: Mapping[str, list[str
             "only models with an encoder of the name 'elmo' and a token_embedder of the name 'cnn' "
             f"with characters are read, found {kinds!r:.80}, char_dim {embedder['char_dim']}"
         )
-    lstm = ("dim", "projection_dim", "n_layers", "cell_clip", "proj_clip")
-    char_cnn = ("activation", "filters", "n_highway", "max_characters_per_token", "word_dim")
+    names = ("dim", "projection_dim", "n_layers", "cell_clip", "proj_clip")
+    lstm = {name: encoder[name] for name in names} | {"use_skip_connections": True}
+    names = ("activation", "filters", "n_highway", "max_characters_per_token", "word_dim")
+    char_cnn = {name: embedder[name] for name in names}
+    char_cnn["embedding"] = {"dim": embedder["char_dim"]}
+    char_cnn["characters"] = [_SWAPPED.get(x, x) for x in entries["char"]]
     return BiLMConfig.from_options(
         {
-            "lstm": {
-                **{name: encoder[name] for name in lstm},
-                "use_skip_connections": True,
-                "projection": True,
-            },
-            "char_cnn": {
-                **{name: embedder[name] for name in char_cnn},
-                "embedding": {"dim": embedder["char_dim"]},
-                "characters": [_SWAPPED.get(x, x) for x in entries["char"]],
-                "projection": True,
-            },
+            "lstm": lstm | {"projection": True},
+            "char_cnn": char_cnn | {"projection": True},
             "n_tokens_vocab": len(entries["word"]) if "word" in entries else None,
         }
     )

@@ -19,9 +19,7 @@ _MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
 _FOOTER = 48
 # Bytes; the index of a biLM has some thousand.
 _MAX_INDEX = 1 << 20
-# Bytes of a name, of which only what differs from the name before is stored; and dimensions.
-_MAX_NAME = 255
-_MAX_DIMENSIONS = 32
+_MAX_NAME, _MAX_DIMENSIONS = 255, 32
 # By the number of the type. Others are named by their number.
 _DTYPES = {1: "float32", 2: "float64", 19: "float16"}
 
@@ -38,11 +36,8 @@ class StoredTensor(NamedTuple):
 
 
 def read_index(path: Path) -> dict[str, StoredTensor]:
-    """Read which tensors a checkpoint has, and compare their sizes with the files of data.
-
-    RETURNS (dict): The tensors by name.
-    RAISES (Exception): If a file is missing, damaged or of a kind that is not read.
-    """
+    """RETURNS (dict): The tensors by name, whose sizes were compared with the files of data.
+    RAISES (Exception): If a file is missing, damaged or of a kind that is not read."""
     data = path.read_bytes()
     if len(data) > _MAX_INDEX or not data.endswith(_MAGIC):
         raise ValueError(f"{path} is not the index of a checkpoint, or not complete")
@@ -98,8 +93,8 @@ def _read_block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, by
         start, position = position + n_more, position + n_more + n_value
         if is_compressed or n_shared + n_more > _MAX_NAME:
             raise ValueError(
-                "the index is damaged, or compressed, which is not read: load it with TensorFlow "
-                "and save it again, or convert it to HDF5 with bilm-tf's bin/dump_weights.py"
+                "the index is damaged, or compressed: save it again with TensorFlow, or convert it "
+                "to HDF5 with bilm-tf's bin/dump_weights.py"
             )
         key = key[:n_shared] + block[start - n_more : start]
         yield key, block[start:position]
@@ -113,10 +108,7 @@ def _read_entry(name: str, value: bytes, path: Path, n_shards: int) -> StoredTen
     dtype = _DTYPES.get(kind, f"TensorFlow's type {kind}")
     n_bytes = math.prod(shape) * numpy.dtype(dtype).itemsize if kind in _DTYPES else size
     if 7 in entry or size != n_bytes:
-        raise ValueError(
-            f"{name}, {dtype} of the shape {shape} and {size:,} bytes, is damaged or partitioned, "
-            "which is not read: load it with TensorFlow and save it in one piece"
-        )
+        raise ValueError(f"{name} is damaged or partitioned: save it in one piece with TensorFlow")
     prefix = path.name.removesuffix(".index")
     data = path.with_name(f"{prefix}.data-{shard:05}-of-{n_shards:05}")
     return StoredTensor(data, offset, size, dtype, shape)
