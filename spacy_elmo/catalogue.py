@@ -96,10 +96,7 @@ def check_name(name: str) -> str:
     """RETURNS (str): The name. RAISES (ValueError): If no folder may have it."""
     if _NAME.fullmatch(name):
         return name
-    raise ValueError(
-        f"{name!r} cannot be the name of a model or of its file: use letters, digits, '.', '-', "
-        "'_' and '@', and begin with a letter or a digit"
-    )
+    raise ValueError(f"{name!r} cannot be the name of a model: use letters, digits and . - _ @")
 
 
 def weights_folder(name: str) -> Path:
@@ -113,9 +110,8 @@ def pipeline_folder(name: str) -> Path:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """RETURNS (dict): What a folder of published files says about them: "source" (see
-    `model_source`), "lang", and "files", with "url" and "sha256" by name. Empty if it says
-    nothing."""
+    """RETURNS (dict): What a folder of published files says about them: "source", "lang", and
+    "files", with "url" and "sha256" by name. Empty if it says nothing."""
     try:
         return dict(json.loads((folder / MANIFEST).read_text(encoding="utf8")))
     except (OSError, ValueError, TypeError):

@@ -22,8 +22,7 @@ from torch import Tensor
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary file, which replaces `path`, or the target of this link, if the body
-    succeeds."""
+    """Yield a temporary file that replaces `path`, or the target of a link, if it succeeds."""
     path, temporary = _prepare(path)
     try:
         temporary.touch(exist_ok=False)
@@ -37,8 +36,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder, which replaces `path`, or the target of this link, if the body
-    succeeds."""
+    """Yield a temporary folder that replaces `path`, or the target of a link, if it succeeds."""
     path, temporary = _prepare(path)
     try:
         new = temporary / "new"
@@ -63,12 +61,8 @@ def remove_folder(path: Path) -> None:
 
 
 def clear_temporary(folder: Path, name: Optional[str] = None) -> None:
-    """Remove the temporary files and folders of killed processes, and restore what they had moved
-    away. No other process may be writing there.
-
-    folder (Path): The folder that holds them.
-    name (Optional[str]): The name of the file or folder that they were to replace; None for all.
-    """
+    """Remove the temporary files and folders of killed processes in a folder, all or those that
+    were to replace `name`, and restore what they had moved away. Nobody may be writing there."""
     pattern = "*" if name is None else glob.escape(name)
     for path in folder.glob(f".{pattern}.{'[0-9a-f]' * 12}.tmp"):
         _discard(path, folder / path.name[1 : -len(".0123456789ab.tmp")])
@@ -102,9 +96,7 @@ def sha256(path: Path) -> str:
 @contextlib.contextmanager
 def locked_output(path: Path) -> Iterator[None]:
     """Lock a file or folder to write, and remove the temporary files of killed runs beside it.
-
-    RAISES (ValueError): If another run is writing it.
-    """
+    RAISES (ValueError): If another run is writing it."""
     path, _ = _prepare(path)
     message = f"another run is writing {path}: wait for it, or choose another path"
     with exclusive_lock(path.with_name(f".{path.name}.lock"), message):
@@ -117,10 +109,9 @@ def exclusive_lock(path: Path, message: str) -> Iterator[list[int]]:
     """Create a file and lock it. At the end the file is removed. A killed process leaves the file,
     but not the lock.
 
-    message (str): The error if another process has locked the file.
     YIELDS (list[int]): The descriptor. A child process that inherits it keeps the lock if this one
         is killed. Empty, with a warning, if the file system has no locks.
-    RAISES (ValueError): If another process has locked it.
+    RAISES (ValueError): This message, if another process has locked it.
     """
     held: list[int] = []
     lock = FileLock(path, thread_local=False, on_acquired=held.append)
@@ -156,9 +147,7 @@ def save_tensors(
 
 def sync(path: Path) -> None:
     """Wait until the contents of a file, or the names in a folder, are on the disk.
-
-    RAISES (OSError): If they cannot be written. Some systems report a full disk only here.
-    """
+    RAISES (OSError): If they cannot be written. Some systems report a full disk only here."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

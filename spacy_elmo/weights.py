@@ -43,11 +43,10 @@ def find_source(source: Union[str, Path]) -> Path:
         return path.absolute()
     if named is None:
         raise ValueError(
-            f"no pipeline and no weights {str(source)!r} on this machine: give a name that comes "
-            f"with spacy-elmo ({', '.join(bundled_names())}), that of an installed pipeline "
-            "package, or a path. Published weights have to be downloaded first, with `python -m "
-            f"spacy elmo download {shlex.quote(str(source))}`: `python -m spacy elmo models` lists "
-            "them"
+            f"no pipeline and no weights {str(source)!r} on this machine: give a path, or the name "
+            f"of a pipeline package or of bundled weights ({', '.join(bundled_names())}). "
+            "Published weights (see `python -m spacy elmo models`) have to be downloaded first, "
+            f"with `python -m spacy elmo download {shlex.quote(str(source))}`"
         )
     if is_pipeline(path) or (path / OPTIONS).is_file():
         warnings.warn(
@@ -91,9 +90,9 @@ def source_language(source: Union[str, Path, None]) -> Optional[str]:
 
 
 def load_bilm(source: Union[str, Path], component: Optional[str] = None) -> BiLM:
-    """Read a biLM from weights or from a pipeline, whose other components are not loaded.
+    """Read a biLM from weights or from a pipeline, whose other components are not loaded. If it has
+    several elmo components, one has to be named.
 
-    component (Optional[str]): The name of the elmo component, if the pipeline has several.
     RAISES (ValueError): If the source does not exist or cannot be read.
     """
     path = find_source(source)
@@ -135,17 +134,15 @@ def load_pipeline(source: Union[str, Path]) -> Language:
 def choose_component(
     names: list[str], pipeline: list[str], name: Optional[str], advice: str
 ) -> str:
-    """RETURNS (str): The name of the elmo component that the user has named, or of the only one.
-
-    names, pipeline (list[str]): The elmo components, and all components.
-    advice (str): What to do if there are several.
-    RAISES (ValueError): If there is no such component, or several and no name.
-    """
-    if name is None and len(names) > 1:
-        raise ValueError(f"there are several elmo components {names}: {advice}")
-    if not names or name not in (None, *names):
+    """RETURNS (str): The name of the elmo component that the user has named, or of the only one of
+    these names.
+    RAISES (ValueError): If there is none of all components of the pipeline, or several, with this
+        advice."""
+    if not names or name not in (None, *names) or (name is None and len(names) > 1):
+        several = f"there are several elmo components {names}: {advice}"
         wanted = "" if name is None else f" {name!r}"
-        raise ValueError(f"there is no elmo component{wanted}, only {names or pipeline}")
+        none = f"there is no elmo component{wanted}, only {names or pipeline}"
+        raise ValueError(several if name is None and names else none)
     return name or names[0]
 
 

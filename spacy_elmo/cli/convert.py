@@ -23,14 +23,8 @@ from .util import blank_pipeline, exit_on_error, lock_folder
 _FORMATS = ", ".join(format.NAME for format in FORMATS)
 # The files of a pipeline that this command writes.
 PIPELINE_FILES = (
-    "meta.json",
-    "config.cfg",
-    "tokenizer",
-    "tokenizer/*",
-    *(f"vocab/{x}" for x in ("key2row", "lookups.bin", "strings.json", "vectors", "vectors.cfg")),
-    "sentencizer.json",
-    "elmo/cfg",
-    "elmo/model",
+    *("meta.json", "config.cfg", "tokenizer*", "vocab/*"),
+    *("sentencizer.json", "elmo/cfg", "elmo/model"),
 )
 
 
@@ -65,15 +59,8 @@ def convert_cli(
         with lock_pipeline(out, force):
             if not weights.exists():  # A name. The published files of a model, not its pipeline.
                 weights = find_published(str(weights)) or find_source(str(weights))
-            convert(
-                weights,
-                out,
-                options=given[0] if given else None,
-                lang=lang,
-                half=half,
-                sentencizer=sentencizer,
-                name=out.absolute().name.replace("-", "_"),
-            )
+            options, name = (given[0] if given else None), out.absolute().name.replace("-", "_")
+            convert(weights, out, options, lang, half, sentencizer, name=name)
     msg.good(f"Wrote the pipeline {out}", f'Use it with spacy.load("{out}")')
 
 
@@ -89,18 +76,14 @@ def lock_pipeline(out: Path, force: bool, files: Iterable[str] = ()) -> Iterator
 def convert(
     weights: Path,
     out: Path,
-    *,
-    options: Optional[Path] = None,
+    options: Optional[Path],
     lang: Optional[str],
     half: bool,
     sentencizer: bool,
     **meta: Any,
 ) -> None:
-    """Write a pipeline of weights. See `convert_cli`.
-
-    meta (Any): Facts for the pipeline's meta.json.
-    RAISES (ValueError): If the weights cannot be read, or if there is no such language.
-    """
+    """Write a pipeline of weights, with facts for its meta.json.
+    RAISES (ValueError): If the weights cannot be read, or if there is no such language."""
     with unpacked(weights) as unpacked_weights:
         bilm = load(unpacked_weights, options)
         if half:

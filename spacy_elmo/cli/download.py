@@ -76,15 +76,13 @@ def download_cli(
 
 def _choose(source: str, table: Path, name: Optional[str], lang: Optional[str]) -> Model:
     """RETURNS (dict): What the user names, under the user's name.
-    RAISES (ValueError): If there is no such model, if its address is not known, or if the name is
-        another model's."""
+    RAISES (ValueError): If there is no such model, or if the name is another model's."""
     models = read_table(table)
     model = find_model(source, models)
     chosen = {**model, "name": name or model["name"], "lang": lang or model.get("lang")}
-    if chosen["name"] in {*models, *bundled_names()} and models.get(chosen["name"]) is not model:
+    is_other = models.get(chosen["name"]) is not model
+    if chosen["name"] in {*models, *bundled_names()} and is_other:
         raise ValueError(f"{chosen['name']!r} is another model: choose another name with --name")
-    if not (model["files"] or model.get("hub") or model["name"] in bundled_names()):
-        raise ValueError(f"the address of {source} is not known. {model.get('notes', '')}")
     return chosen
 
 
@@ -94,6 +92,8 @@ def _get(model: Model, folder: Path, force: bool, quiet: bool) -> None:
     manifest = read_manifest(folder)
     if manifest.get("source") == model_source(model) and not force:
         return
+    if not model_source(model):
+        raise ValueError(f"the address of {model['name']} is not known. {model.get('notes', '')}")
     with lock_folder(folder, force, (MANIFEST, *manifest.get("files", ()))):
         download_model(model, folder, quiet=quiet)
 
@@ -111,4 +111,4 @@ def _make_pipeline(
         _get(model, folder, force, quiet)
         path = find_published(name) or folder
         meta = {"name": name.replace("-", "_"), "license": model.get("licence", "")}
-        convert(path, out, lang=lang, half=half, sentencizer=sentencizer, **meta)
+        convert(path, out, None, lang, half, sentencizer, **meta)

@@ -61,9 +61,7 @@ def torch_device(gpu_id: int) -> str:
 
 def require_gpu(gpu_id: int) -> None:
     """Make spaCy compute on a GPU; -1 leaves it on the CPU.
-
-    RAISES (ValueError): If there is no such GPU, or no CuPy.
-    """
+    RAISES (ValueError): If there is no such GPU, or no CuPy."""
     if torch_device(gpu_id) != "cpu":
         try:
             spacy.require_gpu(gpu_id)
@@ -123,5 +121,5 @@ def get_component(nlp: Language, name: Optional[str]) -> Elmo:
     """RETURNS (Elmo): The elmo component of this name, or the only one if the name is None.
     RAISES (ValueError): If there is no such component, or several and no name."""
     components = list_components(nlp)
-    advice = "choose one with --name"
-    return components[choose_component(list(components), nlp.component_names, name, advice)]
+    names = list(components), nlp.component_names
+    return components[choose_component(*names, name, "choose one with --name")]

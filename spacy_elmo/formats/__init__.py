@@ -101,17 +101,18 @@ def find_format(path: Path) -> tuple[ModuleType, Path]:
     RAISES (ValueError): If no format is recognised, or if there are several files of weights."""
     if path.is_dir():
         return _find_in_folder(path)
-    if not path.is_file():
-        raise ValueError(f"no such file or folder: {path}")
-    with path.open("rb") as file:
-        start = file.read(512)
+    start = None
+    if path.is_file():  # To open a named pipe would wait.
+        with path.open("rb") as file:
+            start = file.read(512)
     for format in FORMATS:
         if start and format.detect(path, start):
             return format, path
+    kinds = [what for x, what in _OTHER_FILES.items() if re.match(x, start or b"", re.DOTALL)]
     names = ", ".join(format.NAME for format in FORMATS)
-    kinds = (what for pattern, what in _OTHER_FILES.items() if re.match(pattern, start, re.DOTALL))
+    kinds = ["no file or folder"] if start is None else kinds
     other = f"not a complete file of weights in a known format ({names})"
-    raise ValueError(f"{path} is {next(kinds, other)}")
+    raise ValueError(f"{path} is {kinds[0] if kinds else other}")
 
 
 def _find_in_folder(folder: Path) -> tuple[ModuleType, Path]:

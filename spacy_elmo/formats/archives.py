@@ -75,25 +75,22 @@ def _unpack(path: Path, folder: Path) -> None:
         is_zip = file.read(2) == b"PK"  # A tar archive with a zip archive in it may end like one.
     if is_zip:
         with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-            readable = all(x.compress_type in _ZIP_METHODS for x in members)
-            n_bytes = sum(x.file_size + _FILE_BYTES for x in members)
-            _check_size(n_bytes if readable else limit + 1, limit)
-            archive.extractall(folder, [x for x in members if not _MACOS.match(x.filename)])
+            files = archive.infolist()
+            is_inflated = any(x.compress_type not in _ZIP_METHODS for x in files)
+            _check_sizes([limit * is_inflated, *(x.file_size for x in files)], limit)
+            archive.extractall(folder, [x for x in files if not _MACOS.match(x.filename)])
         return
-    plain = folder.with_suffix(".tar")
     # tarfile reads a header of any size into memory: first the size of all is bounded.
+    plain = folder.with_suffix(".tar")
     with _open(path) as source, plain.open("wb") as target:
         while piece := source.read(1 << 16):
             target.write(piece)
-            _check_size(target.tell(), limit)
+            _check_sizes([target.tell()], limit)
     with tarfile.open(plain, "r:") as tar:
-        n_bytes = 0
-        for member in tar:
-            n_bytes += member.size + _FILE_BYTES
-            _check_size(n_bytes, limit)
-            if not _MACOS.match(member.name):
-                tar.extract(member, folder, filter="data")
+        members = tar.getmembers()
+        _check_sizes([x.size for x in members], limit)
+        members = [x for x in members if not _MACOS.match(x.name)]
+        tar.extractall(folder, members, filter="data")
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -102,9 +99,6 @@ def _open(path: Path) -> IO[bytes]:
     return cast("IO[bytes]", gzip.open(path)) if is_packed else path.open("rb")
 
 
-def _check_size(n_bytes: int, limit: int) -> None:
-    if n_bytes > limit:
-        raise ValueError(
-            f"it holds more than {limit:,} bytes, as no model of its size does, or is packed by "
-            "another method than deflate: refused"
-        )
+def _check_sizes(sizes: list[int], limit: int) -> None:
+    if sum(sizes) + _FILE_BYTES * len(sizes) > limit:
+        raise ValueError(f"it holds more than {limit:,} bytes, as no model of its size does")

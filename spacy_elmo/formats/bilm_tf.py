@@ -46,11 +46,8 @@ def detect(path: Path, start: bytes) -> bool:
 
 
 def read(path: Path, options: Optional[Path] = None) -> BiLM:
-    """Read a checkpoint.
-
-    path (Path): A folder, the file `checkpoint` in it, or any file of a checkpoint.
-    RAISES (ValueError): If a file is damaged, or contradicts the options.
-    """
+    """Read a checkpoint: a folder, the file `checkpoint` in it, or any file of a checkpoint.
+    RAISES (Exception): If a file is damaged, or contradicts the options."""
     path = find_index(path)
     config, vocabulary = read_files_beside(path, options)
     tensors = {k: v for k, v in _read_variables(path).items() if k.startswith(GROUPS)}
@@ -59,23 +56,21 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
 
 @torch.inference_mode(False)  # Else the weights could never be trained.
 def read_output_layer(path: Path) -> tuple[list[str], Tensor, Tensor, bool]:
-    """Read the output layer of a checkpoint. Its words are in `vocab.txt` beside it.
-
-    RETURNS (tuple): See `formats`.
-    RAISES (ValueError): If there is none, or a file is missing, damaged or of another model.
-    """
+    """RETURNS (tuple): The output layer of a checkpoint, whose words are in `vocab.txt` beside it.
+    See `formats`.
+    RAISES (ValueError): If there is none, or a file is missing, damaged or of another model."""
     path = find_index(path)
     vocabulary = path.with_name(VOCABULARY)
     words = read_vocabulary(vocabulary)
     try:
         tensors = _read_variables(path)
         tied = "softmax/W" not in tensors
+        names = "embedding" if tied else "softmax/W", "softmax/b"
         weight, bias = (
-            to_float32(name, torch.from_numpy(read_tensor(tensors[name])))
-            for name in ("embedding" if tied else "softmax/W", "softmax/b")
+            to_float32(name, torch.from_numpy(read_tensor(tensors[name]))) for name in names
         )
-        if [*weight.shape[:-1], *bias.shape] != [len(words)] * 2:
-            raise ValueError(f"its words are other ones, its shape is {tuple(weight.shape)}")
+        # An error if there are other words.
+        weight, bias = weight.reshape(len(words), -1), bias.reshape(len(words))
     except Exception as error:  # For a damaged file, any.
         raise ValueError(
             f"{path} has no output layer for the {len(words):,} words of {vocabulary}: {error}"
@@ -84,12 +79,9 @@ def read_output_layer(path: Path) -> tuple[list[str], Tensor, Tensor, bool]:
 
 
 def find_index(path: Path) -> Path:
-    """Find the checkpoint that a path means: in a folder, the one that its file `checkpoint` names,
-    or the only one.
-
-    RETURNS (Path): The index of the checkpoint. It is in the folder of the path.
-    RAISES (ValueError): If there is none, or one of several has to be chosen.
-    """
+    """RETURNS (Path): The index of the checkpoint that a path means: in a folder, the one that its
+    file `checkpoint` names, or the only one.
+    RAISES (ValueError): If there is none, or one of several has to be chosen."""
     state = path / _STATE if path.is_dir() else path
     if state == path and (file_name := _FILE.fullmatch(path.name)):
         return path.with_name(f"{file_name[1]}.index")

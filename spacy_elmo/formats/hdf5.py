@@ -90,9 +90,7 @@ def detect(path: Path, start: bytes) -> bool:
 
 def read(path: Path, options: Optional[Path] = None) -> BiLM:
     """Read an HDF5 file of weights.
-
-    RAISES (ValueError): If the file contradicts the options, or data are refused.
-    """
+    RAISES (Exception): If the file contradicts the options, or data are refused."""
     config, vocabulary = read_files_beside(path, options)
     datasets: dict[str, h5py.Dataset] = {}
 
@@ -149,11 +147,8 @@ def build(
 
 @no_fork()
 def write(model: BiLM, folder: Path, *, half: bool = False) -> None:
-    """Write a folder. An existing one is replaced when the new one is complete.
-
-    half (bool): Write float16. The default is float32, which all other ELMo software reads.
-    RAISES (ValueError): If the model has settings that the format does not know.
-    """
+    """Write a folder; with `half`, float16. All other ELMo software reads float32.
+    RAISES (ValueError): If the model has settings that the format does not know."""
     if model.config.char_cnn is not None and model.config.char_cnn.characters is not None:
         raise ValueError(
             "the published layout (HDF5) cannot hold the Unicode characters and word embeddings of "

@@ -24,7 +24,7 @@ import torch
 
 from ..bilm.config import BiLMConfig
 from ..bilm.model import BiLM
-from .options import read_json
+from .options import read_options
 from .parameters import empty_model, fill
 from .state_dicts import read_state, read_tensors, state_map
 
@@ -103,7 +103,7 @@ def _read_architecture(folder: Path, options: Optional[Path]) -> Mapping[str, An
     """RETURNS (Mapping): The contents of the architecture's file."""
     if options is None:
         # Often a path of the machine of the training. No file outside of the folder is read.
-        named = str(read_json(folder / _CONFIG)["config_path"])
+        named = str(read_options(folder / _CONFIG, dict)["config_path"])
         options = folder / PureWindowsPath(named).name
         # This function returns False for impossible names, too.
         if not isfile(options):
@@ -113,7 +113,7 @@ def _read_architecture(folder: Path, options: Optional[Path]) -> Mapping[str, An
                 f"{folder} lacks its architecture, {named!r:.80}: copy the JSON file with the "
                 "sections encoder and token_embedder there, or give it as the options"
             )
-    return read_json(options)
+    return read_options(options, dict)
 
 
 def _make_config(architecture: Mapping[str, Any], entries: Mapping[str, list[str]]) -> BiLMConfig:

@@ -7,7 +7,7 @@ import contextlib
 import gzip
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
@@ -25,10 +25,10 @@ _MAX_COMPRESSION = 64
 def read_files_beside(
     weights: Path, options: Optional[Path] = None
 ) -> tuple[BiLMConfig, Optional[list[str]]]:
-    """Read the options of weights and, if they include word embeddings, their vocabulary.
+    """Read the options of weights and, if they include word embeddings, their vocabulary. The
+    options file is `options.json`, or named like the weights, as published files are:
+    `*_weights.hdf5`, `*_options.json`.
 
-    options (Optional[Path]): The options file. By default it is `options.json`, or named like the
-        weights, as published files are: `*_weights.hdf5`, `*_options.json`.
     RAISES (ValueError): If a file is missing or damaged.
     """
     published = weights.name.replace("_weights", "_options")
@@ -39,23 +39,15 @@ def read_files_beside(
     return config, read_vocabulary(weights.with_name(VOCABULARY)) if has_words else None
 
 
-def read_options(path: Path) -> BiLMConfig:
-    """RETURNS (BiLMConfig): The contents of an `options.json`.
+def read_options(path: Path, parse: Callable[[Any], Any] = BiLMConfig.from_options) -> Any:
+    """RETURNS (Any): The contents of an `options.json`, or of another JSON file.
     RAISES (ValueError): If the file is missing, is not JSON or has impossible values."""
-    options = read_json(path)
     try:
-        return BiLMConfig.from_options(options)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-
-
-def read_json(path: Path) -> Any:
-    """RAISES (ValueError): If an options file is missing or is not JSON."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
-        swapped = "" if isinstance(error, OSError) else ". Were options and weights swapped?"
-        raise ValueError(f"{path} is not a JSON file: {error}{swapped}") from error
+        return parse(json.loads(path.read_text(encoding="utf-8-sig")))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        is_json = not isinstance(error, (json.JSONDecodeError, UnicodeDecodeError))
+        swapped = "" if is_json else "is not a JSON file. Were options and weights swapped? "
+        raise ValueError(f"{path}: {swapped}{error}") from error
 
 
 def read_vocabulary(path: Path) -> list[str]:
@@ -97,12 +89,8 @@ def write_options(config: BiLMConfig, vocabulary: Optional[Sequence[str]], folde
 
 
 def read_origin(path: Path) -> dict[str, Any]:
-    """Read what the NLPL repository says of weights.
-
-    path (Path): A file of weights, or a folder with them.
-    RETURNS (dict): "language" (the ISO 639-3 code, None if there are several), "is_lemmatized",
-        "url" and "author". Empty if there is no such file, or if it is damaged.
-    """
+    """RETURNS (dict): What the NLPL repository says of weights: "language" (the ISO 639-3 code,
+    None if there are several), "is_lemmatized", "url" and "author". Empty if it says nothing."""
     folder = path if path.is_dir() else path.parent
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
         meta = json.loads((folder / _META).read_bytes())

@@ -81,16 +81,13 @@ def as_half_if_exact(tensor: Tensor) -> Tensor:
 
 def fits_half(model: BiLM) -> bool:
     """RETURNS (bool): Whether all weights are exact in float16."""
-    tensors = (as_half_if_exact(parameter.detach()) for parameter in model.parameters())
-    return all(tensor.dtype == torch.float16 for tensor in tensors)
+    return all(torch.equal(x.half().float(), x) for x in model.parameters())
 
 
 @torch.no_grad()
 def round_to_half(model: BiLM) -> None:
     """Round all weights to float16, in place. They remain float32 tensors.
-
-    RAISES (ValueError): If a weight is not finite in float16.
-    """
+    RAISES (ValueError): If a weight is not finite in float16."""
     for name, parameter in model.named_parameters():
         parameter.copy_(check_finite(f"cannot round to float16: {name}", parameter.half()))
 

@@ -42,11 +42,8 @@ def detect(path: Path, start: bytes) -> bool:
 
 
 def read(path: Path, options: Optional[Path] = None) -> BiLM:
-    """Read a safetensors file.
-
-    options (Optional[Path]): An options file that takes precedence over its metadata.
-    RAISES (Exception): If the file is damaged, or contradicts the options.
-    """
+    """Read a safetensors file. An options file, if named, takes precedence over its metadata.
+    RAISES (Exception): If the file is damaged, or contradicts the options."""
     with safe_open(path, "pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         model = _build(tensors, file.metadata(), options)
@@ -57,10 +54,7 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
 
 
 def write(model: BiLM, folder: Path, *, half: bool = False) -> None:
-    """Write a folder. An existing one is replaced when the new one is complete.
-
-    half (bool): Not used. Tensors are int8 or float16 whenever that is exact.
-    """
+    """Write a folder. Tensors are int8 or float16 whenever that is exact, also without `half`."""
     with atomic_folder(folder) as new:
         save_tensors(_stored(model), new / WEIGHTS, _metadata(model))
         write_options(model.config, model.vocabulary, new)
@@ -74,8 +68,7 @@ def to_bytes(model: BiLM) -> bytes:
 def from_bytes(data: bytes, *, keep_int8: bool = False) -> BiLM:
     """The inverse of `to_bytes`.
 
-    keep_int8 (bool): Leave weights of the LSTMs that are stored as int8 in 8 bits. See
-        `BiLM.is_int8`.
+    keep_int8 (bool): Leave 8-bit weights of the LSTMs in 8 bits. See `BiLM.is_int8`.
     RAISES (ValueError): If the bytes are damaged.
     """
     try:
@@ -102,9 +95,7 @@ def _build(
     fill(model, values, tensors.keys() - values)  # Without those that stay in 8 bits.
     if (mix := contents.get("mix")) is not None:
         numbers = torch.tensor([*mix["weights"], mix["gamma"]], dtype=torch.float64)
-        if len(check_finite("mix", numbers)) != config.n_activations + 1:
-            raise ValueError("the mix is not one of the layers")
-        *weights, gamma = numbers.tolist()
+        *weights, gamma = check_finite("mix", numbers).reshape(config.n_activations + 1).tolist()
         model.trained_mix = TrainedMix(weights, gamma)
     return model
 

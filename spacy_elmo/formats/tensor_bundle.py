@@ -115,8 +115,7 @@ def _read_entry(name: str, value: bytes, path: Path, n_shards: int) -> StoredTen
 
 
 def _read_message(data: bytes) -> Iterator[tuple[int, Any]]:
-    """YIELDS (tuple): The number and the value of each field of a protocol buffer: bytes, or an int
-    of variable length."""
+    """YIELDS (tuple): Number and value of each field of a protocol buffer: bytes, or an int."""
     position = 0
     while position < len(data):
         tag, position = _varint(data, position)
@@ -131,8 +130,7 @@ def _read_message(data: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """RETURNS (tuple): A number in groups of seven bits, the lowest first, and the position after
-    it."""
+    """RETURNS (tuple): A number in groups of seven bits, the lowest first, and where it ends."""
     number = 0
     for i, byte in enumerate(data[position : position + 10]):
         number |= (byte & 127) << 7 * i

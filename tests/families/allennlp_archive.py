@@ -2,10 +2,9 @@
 
 An architecture is a dict of `char_dim`, `filters`, `n_highway`, `projection_dim`, `dim`,
 `n_layers`, `prefix` (what comes before the names of ELMo's tensors), `mixes` (their number),
-`cached_words` (number of rows of a table of cached words; None for no table), and the settings
-that no tensor tells: `activation`, `cell_clip`, `proj_clip`, `max_characters_per_token`. Where
-these are not the usual ones, `local_options` is true: the archive holds an options.json.
-Weights have the names that follow the prefix, and `scalar_mix_{j}.…` for the mixes.
+and the settings that no tensor tells: `activation`, `cell_clip`, `proj_clip`,
+`max_characters_per_token`. `checkpoint` has the same biLM as `bilm_tf` describes it. Weights have
+the names that follow the prefix, and `scalar_mix_{j}.…` for the mixes.
 """
 
 from __future__ import annotations
@@ -25,29 +24,17 @@ from .torch_files import state_dict_bytes
 
 PREFIXES = (
     "text_field_embedder.token_embedder_elmo._elmo._elmo_lstm.",
-    "_text_field_embedder.token_embedder_elmo._elmo._elmo_lstm.",
     "_elmo._elmo_lstm.",
-    "model._text_field_embedder.token_embedder_elmo._elmo._elmo_lstm.",
 )
-# What the tensors do not tell; all published options say so.
-USUAL = {"activation": "relu", "cell_clip": 3, "proj_clip": 3, "max_characters_per_token": 50}
-OPTIONS_KEY = "model.text_field_embedder.token_embedders.elmo.options_file"
-WEIGHTS_KEY = "model.text_field_embedder.token_embedders.elmo.weight_file"
+OPTIONS = "fta/model.text_field_embedder.token_embedders.elmo.options_file"
 
 
 def random_architecture(rng: numpy.random.Generator) -> Architecture:
-    """Any sizes; half with other settings than the usual ones, and so with local options."""
-    local_options = bool(rng.random() < 0.5)
+    """Any sizes and settings."""
     filters = network.random_filters(rng, 7)
     # There is always a projection.
     p = int(rng.integers(2, 9))
     p += p == sum(outputs for _, outputs in filters)
-    unusual = {
-        "activation": pick(rng, "relu", "tanh"),
-        "cell_clip": pick(rng, 3, 0.5, 0.2, None),
-        "proj_clip": pick(rng, 3, 0.6, 0.3, None),
-        "max_characters_per_token": 50,
-    }
     return {
         "char_dim": int(rng.integers(1, 6)),
         "filters": filters,
@@ -57,23 +44,20 @@ def random_architecture(rng: numpy.random.Generator) -> Architecture:
         "prefix": pick(rng, *PREFIXES),
         "mixes": int(rng.integers(1, 4)),
         "n_highway": pick(rng, 0, 1, 2, 3),
-        "cached_words": pick(rng, None, None, 5),
         "use_skip_connections": True,
         "words": ["<S>", "</S>", "<UNK>"],
-        "omit_defaults": False,
         "share_embedding_softmax": False,
-        "local_options": local_options,
-        **(unusual if local_options else USUAL),
+        "activation": pick(rng, "relu", "tanh"),
+        "cell_clip": pick(rng, 3, 0.2, None),
+        "proj_clip": pick(rng, 3, 0.3, None),
+        "max_characters_per_token": 50,
     }
 
 
 def random_weights(architecture: Architecture, rng: numpy.random.Generator) -> Weights:
     """The biLM's tensors and the mixes."""
-    weights = from_checkpoint(architecture, bilm_tf.random_weights(architecture, rng))
-    if architecture["cached_words"] is not None:
-        shape = architecture["cached_words"], architecture["projection_dim"]
-        weights["_word_embedding.weight"] = uniform(rng, shape, 1)
-    return weights | random_mixes(architecture, rng)
+    architecture["checkpoint"] = bilm_tf.random_weights(architecture, rng)
+    return from_checkpoint(architecture) | random_mixes(architecture, rng)
 
 
 def random_mixes(architecture: Architecture, rng: numpy.random.Generator) -> Weights:
@@ -95,11 +79,9 @@ def from_published(
 ) -> tuple[Architecture, Weights]:
     """A task's model with two trained mixes around published weights in the HDF5 layout."""
     architecture, datasets = one_layer_hdf5.read_published(folder, name)
-    architecture |= {"prefix": PREFIXES[0], "mixes": 2, "cached_words": None}
-    architecture |= {"local_options": False}
-    checkpoint = one_layer_hdf5.to_checkpoint(architecture, datasets)
-    weights = from_checkpoint(architecture, checkpoint)
-    return architecture, weights | random_mixes(architecture, rng)
+    architecture |= {"prefix": PREFIXES[0], "mixes": 2}
+    architecture["checkpoint"] = one_layer_hdf5.to_checkpoint(architecture, datasets)
+    return architecture, from_checkpoint(architecture) | random_mixes(architecture, rng)
 
 
 # Writing
@@ -132,43 +114,20 @@ def files(
 ) -> dict[str, bytes]:
     """The files of an archive by their names.
 
-    legacy (bool): An archive of AllenNLP 0.x; newer ones have a meta.json.
     do_layer_norm (bool): What the config says of the mixes.
     """
-    address = "https://allennlp.s3.amazonaws.com/models/elmo/elmo_{}"
-    originals = {OPTIONS_KEY: address.format("options.json")}
-    originals |= {WEIGHTS_KEY: address.format("weights.hdf5")}
-    local: dict[str, bytes] = {}
-    if architecture["local_options"]:
-        originals = {OPTIONS_KEY: "/home/trainer/elmo/options.json"}
-        originals |= {WEIGHTS_KEY: "/home/trainer/elmo/weights.hdf5"}
-        local[OPTIONS_KEY] = json.dumps(options(architecture)).encode()
-    elmo = {
-        "type": "elmo_token_embedder",
-        "options_file": originals[OPTIONS_KEY],
-        "weight_file": originals[WEIGHTS_KEY],
-        "do_layer_norm": do_layer_norm,
-        "dropout": 0.5,
-    }
+    elmo = {"type": "elmo_token_embedder", "do_layer_norm": do_layer_norm}
     config = {"model": {"text_field_embedder": {"token_embedders": {"elmo": elmo}}}}
-    members = {
+    return {
         "config.json": json.dumps(config, indent=4).encode(),
         "weights.th": state_dict_bytes(state_dict(architecture, weights), legacy=legacy),
-        "vocabulary/.lock": b"",
         "vocabulary/labels.txt": b"N\nV\n",
-        "vocabulary/non_padded_namespaces.txt": b"*tags\n*labels\n",
+        OPTIONS: json.dumps(options(architecture)).encode(),
     }
-    if local:
-        originals = {key: originals[key] for key in local}
-        members["files_to_archive.json"] = json.dumps(originals).encode()
-        members |= {f"fta/{key}": content for key, content in local.items()}
-    if not legacy:
-        members["meta.json"] = json.dumps({"version": "2.8.0"}).encode()
-    return members
 
 
 def write(path: Path, architecture: Architecture, weights: Weights, **settings: bool) -> Path:
-    """An archive, with a member for the folder `vocabulary` as AllenNLP adds it.
+    """An archive.
 
     settings: Those of `files`.
     RETURNS (Path): `path`.
@@ -188,12 +147,13 @@ def write_folder(
     return path
 
 
-def tar_bytes(members: dict[str, bytes], mode: str = "w:gz") -> bytes:
+def tar_bytes(
+    members: dict[str, bytes], mode: str = "w:gz", first: tarfile.TarInfo | None = None
+) -> bytes:
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode=mode) as archive:  # type: ignore[call-overload]
-        folder = tarfile.TarInfo("vocabulary")
-        folder.type, folder.mode = tarfile.DIRTYPE, 0o755
-        archive.addfile(folder)
+        if first is not None:
+            archive.addfile(first)
         for name, content in members.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
@@ -204,9 +164,9 @@ def tar_bytes(members: dict[str, bytes], mode: str = "w:gz") -> bytes:
 # Reference
 
 
-def from_checkpoint(architecture: Architecture, checkpoint: Weights) -> Weights:
+def from_checkpoint(architecture: Architecture) -> Weights:
     """AllenNLP's tensors of a biLM that `bilm_tf` describes, without mixes (section D.2)."""
-    stem = "_token_embedder."
+    stem, checkpoint = "_token_embedder.", architecture["checkpoint"]
     p, d = architecture["projection_dim"], architecture["dim"]
     embeddings = checkpoint["lm/char_embed"]
     zeros = numpy.zeros_like(embeddings[:1])
@@ -248,40 +208,11 @@ def swap_blocks(rows: ndarray, d: int) -> ndarray:
     return numpy.concatenate([blocks[0], blocks[2], blocks[1], blocks[3]])
 
 
-def to_checkpoint(architecture: Architecture, weights: Weights) -> Weights:
-    """The reverse of `from_checkpoint`."""
-    stem = "_token_embedder."
-    d, f = architecture["dim"], network.total_filters(architecture)
-    checkpoint = {"lm/char_embed": weights[stem + "_char_embedding_weights"][1:]}
-    for i in range(len(architecture["filters"])):
-        kernel = weights[f"{stem}char_conv_{i}.weight"].transpose(2, 1, 0)[None]
-        checkpoint[f"lm/CNN/W_cnn_{i}"] = kernel
-        checkpoint[f"lm/CNN/b_cnn_{i}"] = weights[f"{stem}char_conv_{i}.bias"]
-    for k in range(architecture["n_highway"]):
-        weight = weights[f"{stem}_highways._layers.{k}.weight"]
-        bias = weights[f"{stem}_highways._layers.{k}.bias"]
-        parts = (weight[:f].T, bias[:f], -weight[f:].T, -bias[f:])
-        checkpoint |= {f"lm/CNN_high_{k}/{part}": x for part, x in zip(HIGHWAY_PARTS, parts)}
-    checkpoint["lm/CNN_proj/W_proj"] = weights[stem + "_projection.weight"].T
-    checkpoint["lm/CNN_proj/b_proj"] = weights[stem + "_projection.bias"]
-    for number, direction in enumerate(manylangs.DIRECTIONS):
-        for layer in range(architecture["n_layers"]):
-            scope = bilm_tf.cell_scope(architecture, number, layer)
-            stem = f"_elmo_lstm.{direction}_layer_{layer}."
-            sides = [weights[f"{stem}{side}_linearity.weight"] for side in ("input", "state")]
-            bias = weights[stem + "state_linearity.bias"].copy()
-            bias[d : 2 * d] -= 1
-            checkpoint[scope + "kernel"] = swap_blocks(numpy.concatenate(sides, axis=1), d).T
-            checkpoint[scope + "bias"] = swap_blocks(bias, d)
-            checkpoint[scope + "projection/kernel"] = weights[stem + "state_projection.weight"].T
-    return checkpoint
-
-
 def reference(
     architecture: Architecture, weights: Weights, sentences: Sequence[Sequence[str]]
 ) -> list[ndarray]:
     """All layers of every sentence from zero states, shape (L + 1, tokens, 2P) each."""
-    return bilm_tf.reference(architecture, to_checkpoint(architecture, weights), sentences)
+    return bilm_tf.reference(architecture, architecture["checkpoint"], sentences)
 
 
 def mix_weights(

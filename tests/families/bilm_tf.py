@@ -2,9 +2,8 @@
 
 An architecture is a dict of `char_dim`, `filters`, `n_highway`, `activation`,
 `max_characters_per_token`, `projection_dim`, `dim`, `n_layers`, `cell_clip`, `proj_clip`,
-`use_skip_connections`, `words` (the vocabulary), `share_embedding_softmax` and `omit_defaults`
-(settings that may be absent are). `filters` is empty for word input. Weights have the names of the
-checkpoint's variables.
+`use_skip_connections`, `words` (the vocabulary) and `share_embedding_softmax`. `filters` is empty
+for word input. Weights have the names of the checkpoint's variables.
 """
 
 from __future__ import annotations
@@ -55,7 +54,6 @@ def random_architecture(
         "proj_clip": pick(rng, 3, 0.6, 0.3, None),
         "use_skip_connections": bool(rng.random() < 0.75),
         "words": random_words(rng),
-        "omit_defaults": bool(rng.random() < 0.5),
         "share_embedding_softmax": bool(not characters and rng.random() < 0.5),
     }
 
@@ -116,26 +114,15 @@ def random_sentences(architecture: Architecture, rng: numpy.random.Generator) ->
 
 def options(architecture: Architecture, n_characters: int = N_CHARACTERS) -> dict:
     """options.json as training writes it."""
-    lstm = {
-        "use_skip_connections": architecture["use_skip_connections"],
-        "projection_dim": architecture["projection_dim"],
-        "dim": architecture["dim"],
-        "n_layers": architecture["n_layers"],
-        "cell_clip": architecture["cell_clip"],
-        "proj_clip": architecture["proj_clip"],
-    }
-    char_cnn = {
-        "activation": architecture["activation"],
-        "embedding": {"dim": architecture["char_dim"]},
-        "filters": architecture["filters"],
-        "max_characters_per_token": architecture["max_characters_per_token"],
-        "n_characters": n_characters,
-        "n_highway": architecture["n_highway"],
-    }
+    names = ["use_skip_connections", "projection_dim", "dim", "n_layers", "cell_clip", "proj_clip"]
+    lstm = {name: architecture[name] for name in names}
+    names = ["activation", "filters", "max_characters_per_token", "n_highway"]
+    char_cnn = {name: architecture[name] for name in names}
+    char_cnn |= {"embedding": {"dim": architecture["char_dim"]}, "n_characters": n_characters}
+    # Settings with these values may be absent.
     absent = {"n_layers": 1, "cell_clip": None, "proj_clip": None}
-    if architecture["omit_defaults"]:
-        lstm = {k: v for k, v in lstm.items() if k not in absent or v != absent[k]}
-        char_cnn = {k: v for k, v in char_cnn.items() if (k, v) != ("n_highway", 0)}
+    lstm = {k: v for k, v in lstm.items() if k not in absent or v != absent[k]}
+    char_cnn = {k: v for k, v in char_cnn.items() if (k, v) != ("n_highway", 0)}
     options = {"bidirectional": True, "lstm": lstm}
     if architecture["filters"]:
         options["char_cnn"] = char_cnn
@@ -153,13 +140,8 @@ def vocabulary_text(architecture: Architecture) -> str:
     return "\n".join([*words[:3], "!!!MAXTERMID", *words[3:]]) + "\n"
 
 
-def variables(weights: Weights, *, old_names: bool = False) -> dict[str, ndarray]:
-    """All that a checkpoint holds: the weights, the slots of their optimiser, two counters.
-
-    old_names (bool): Names of TensorFlow before 1.2.
-    """
-    if old_names:
-        weights = {rename_old(name): array for name, array in weights.items()}
+def variables(weights: Weights) -> dict[str, ndarray]:
+    """All that a checkpoint holds: the weights, the slots of their optimiser, two counters."""
     slots = {f"{name}/Adagrad": numpy.ones_like(array) for name, array in weights.items()}
     counters = {
         "global_step": numpy.array(935588, dtype="float32"),
@@ -168,46 +150,31 @@ def variables(weights: Weights, *, old_names: bool = False) -> dict[str, ndarray
     return {**weights, **slots, **counters}
 
 
-def rename_old(name: str) -> str:
-    """The name in TensorFlow before 1.2 of an LSTM's variable."""
-    if "/RNN_" in name:
-        name = name.replace("/kernel", "/weights").replace("/bias", "/biases")
-    return name
-
-
 def write(
     path: Path,
     architecture: Architecture,
     weights: Weights,
     *,
     prefix: str = "model.ckpt-935588",
-    checkpoint: str | None = "relative",
+    checkpoint: bool = True,
     num_shards: int = 1,
     block_size: int = 262144,
-    old_names: bool = False,
     vocabulary: bool = True,
 ) -> Path:
     """A training folder: checkpoint, index, data, options.json, graph, vocabulary.
 
-    checkpoint (str | None): What the file of this name says of the prefix: "relative", "absolute"
-        (the path on a machine that is gone), or None for no such file.
+    checkpoint (bool): Write the file that names the newest one.
     block_size (int): Small sizes make an index of several blocks.
     RETURNS (Path): The prefix.
     """
     path.mkdir(parents=True, exist_ok=True)
-    stored = variables(weights, old_names=old_names)
+    stored = variables(weights)
     tensor_bundle.write(path / prefix, stored, num_shards=num_shards, block_size=block_size)
     (path / f"{prefix}.meta").write_bytes(b"\x0a\x0bnot a graph")
     (path / "options.json").write_text(json.dumps(options(architecture)))
-    if checkpoint is not None:
-        newest = prefix if checkpoint == "relative" else f"/home/trainer/save/{prefix}"
-        older = newest.rpartition("-")[0] + "-930000"
-        lines = [
-            f'model_checkpoint_path: "{newest}"',
-            f'all_model_checkpoint_paths: "{older}"',
-            f'all_model_checkpoint_paths: "{newest}"',
-        ]
-        (path / "checkpoint").write_text("\n".join(lines) + "\n")
+    if checkpoint:
+        lines = f'model_checkpoint_path: "{prefix}"\nall_model_checkpoint_paths: "{prefix}"\n'
+        (path / "checkpoint").write_text(lines)
     if vocabulary:
         (path / "vocab.txt").write_text(vocabulary_text(architecture), encoding="utf8")
     return path / prefix
@@ -281,10 +248,10 @@ def cell(architecture: Architecture, weights: Weights, scope: str) -> network.Ce
 
 
 def reader(
-    architecture: Architecture, weights: Weights, dtype: type = numpy.float64
+    architecture: Architecture, weights: Weights
 ) -> Callable[[Sequence[str]], tuple[list[ndarray], list[ndarray]]]:
     """A function from a sentence to all layers of both directions, boundaries included."""
-    weights = network.cast(weights, dtype)
+    weights = network.cast(weights, numpy.float64)
     encode = network.cached(lambda token: encode_token(architecture, weights, token))
     cells = [
         [
@@ -298,13 +265,10 @@ def reader(
 
 
 def reference(
-    architecture: Architecture,
-    weights: Weights,
-    sentences: Sequence[Sequence[str]],
-    dtype: type = numpy.float64,
+    architecture: Architecture, weights: Weights, sentences: Sequence[Sequence[str]]
 ) -> list[ndarray]:
     """All layers of every sentence from zero states, shape (L + 1, tokens, 2P) each."""
-    read = reader(architecture, weights, dtype)
+    read = reader(architecture, weights)
     return [network.side_by_side(*read(sentence)) for sentence in sentences]
 
 

@@ -1,4 +1,4 @@
-"""ELMoForManyLangs: folders and zips, and the network that they hold (section A).
+"""ELMoForManyLangs: folders, and the network that they hold (section A).
 
 An architecture is a dict of `word_dim`, `char_dim`, `filters`, `n_highway`, `activation`,
 `max_characters_per_token`, `projection_dim`, `dim`, `n_layers`, `cell_clip`, `proj_clip`, `words`
@@ -9,8 +9,7 @@ are empty where the dimension is 0. Weights have the names of the two state dict
 from __future__ import annotations
 
 import json
-import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy
@@ -132,7 +131,7 @@ def random_weights(architecture: Architecture, rng: numpy.random.Generator) -> W
 
 
 def random_sentences(architecture: Architecture, rng: numpy.random.Generator) -> list[list[str]]:
-    special = ("<bos>", "<eos>", "<bow>", "<pad>", "\u3000", "New York", "\u00a0", "(")
+    special = ("<bos>", "<eos>", "<bow>", "<pad>", "<S>", "\u3000", "New York", "\u00a0", "(")
     return texts.random_sentences(rng, architecture["max_characters_per_token"] - 2, special)
 
 
@@ -152,24 +151,18 @@ def write(
 ) -> Path:
     """A model as its trainer and the publishers of its archives left it.
 
-    path (Path): The folder or the zip.
-    form (str): "folder", "nested folder" (of older downloads: the files lie in `xx.model/` below
-        `path`), "zip" or "nested zip".
+    form (str): "folder", or "nested folder" (of older downloads: the files lie in `xx.model/` below
+        `path`).
     architecture_file (str): Where it lies: "basename" (`config_path` is an absolute path that does
         not exist, the file lies in the folder), "relative" (`config_path` is relative to the
         folder), or "missing".
     basename (str): Name of the architecture file.
     legacy, cuda (bool): How the state dicts are saved: `torch_files.state_dict_bytes`.
-    RETURNS (Path): The folder of the files, or the zip.
+    RETURNS (Path): The folder of the files.
     """
     members = files(architecture, weights, architecture_file, basename, legacy, cuda)
     if form.startswith("nested"):
         members = {f"xx.model/{name}": content for name, content in members.items()}
-    if form.endswith("zip"):
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, content in members.items():
-                archive.writestr(name, content)
-        return path
     for name, content in members.items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(content)
@@ -295,38 +288,21 @@ def cell(architecture: Architecture, weights: Weights, stem: str) -> network.Cel
 
 
 def reference(
-    architecture: Architecture,
-    weights: Weights,
-    sentences: Sequence[Sequence[str]],
-    dtype: type = numpy.float64,
+    architecture: Architecture, weights: Weights, sentences: Sequence[Sequence[str]]
 ) -> list[ndarray]:
     """All layers of every sentence from zero states, shape (L + 1, tokens, 2P) each."""
-    weights = network.cast(weights, dtype)
+    weights = network.cast(weights, numpy.float64)
     encode = network.cached(lambda token: encode_token(architecture, weights, token))
-    return run(architecture, weights, encode, "", ("<bos>", "<eos>"), sentences)
-
-
-def run(
-    architecture: Architecture,
-    weights: Weights,
-    encode: Callable[[str], ndarray],
-    prefix: str,
-    boundaries: tuple[str, str],
-    sentences: Sequence[Sequence[str]],
-) -> list[ndarray]:
-    """The layers of `reference`, from the encodings of tokens.
-
-    prefix (str): Of the names of the LSTMs' tensors.
-    boundaries (tuple): The tokens before and after every sentence.
-    """
     cells = [
         [
-            cell(architecture, weights, f"{prefix}{direction}_layer_{layer}.")
+            cell(architecture, weights, f"{direction}_layer_{layer}.")
             for layer in range(architecture["n_layers"])
         ]
         for direction in DIRECTIONS
     ]
     return [
-        network.side_by_side(*network.bidirectional(encode, boundaries, cells, True, sentence))
+        network.side_by_side(
+            *network.bidirectional(encode, ("<bos>", "<eos>"), cells, True, sentence)
+        )
         for sentence in sentences
     ]

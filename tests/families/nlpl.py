@@ -77,7 +77,7 @@ def files(architecture: Architecture, weights: Weights) -> dict[str, bytes]:
             one_layer_hdf5.write_hdf5(folder / "model.hdf5", tensors)
         else:
             bilm_tf.write(
-                folder, model, weights, prefix="model.ckpt", checkpoint=None, vocabulary=False
+                folder, model, weights, prefix="model.ckpt", checkpoint=False, vocabulary=False
             )
         (folder / "options.json").write_text(json.dumps(bilm_tf.options(model)))
         members |= {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -67,9 +67,8 @@ def write(
     *,
     name: str = "weights.hdf5",
     n_characters: int = 262,
-    vocabulary: bool = False,
 ) -> Path:
-    """A folder of options.json and the weights; with vocab.txt, if `vocabulary`.
+    """A folder of options.json and the weights.
 
     RETURNS (Path): The file of weights.
     """
@@ -77,8 +76,6 @@ def write(
     settings = options(architecture, n_characters)
     (path / "options.json").write_text(json.dumps(settings))
     write_hdf5(path / name, weights)
-    if vocabulary:
-        (path / "vocab.txt").write_text(bilm_tf.vocabulary_text(architecture), encoding="utf8")
     return path / name
 
 
@@ -95,7 +92,7 @@ def read_published(folder: Path, name: str) -> tuple[Architecture, Weights]:
     names = ("filters", "n_highway", "activation", "max_characters_per_token")
     architecture = settings["lstm"] | {key: char_cnn[key] for key in names}
     architecture |= {"char_dim": char_cnn["embedding"]["dim"], "words": []}
-    architecture |= {"omit_defaults": False, "share_embedding_softmax": False}
+    architecture |= {"share_embedding_softmax": False}
     return architecture, read_hdf5(folder / name)
 
 
@@ -113,11 +110,7 @@ def read_hdf5(path: Path) -> Weights:
 
 
 def reference(
-    architecture: Architecture,
-    weights: Weights,
-    sentences: Sequence[Sequence[str]],
-    dtype: type = numpy.float64,
+    architecture: Architecture, weights: Weights, sentences: Sequence[Sequence[str]]
 ) -> list[ndarray]:
     """All layers of every sentence from zero states, shape (L + 1, tokens, 2P) each."""
-    checkpoint = to_checkpoint(architecture, weights)
-    return bilm_tf.reference(architecture, checkpoint, sentences, dtype)
+    return bilm_tf.reference(architecture, to_checkpoint(architecture, weights), sentences)

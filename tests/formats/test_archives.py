@@ -18,14 +18,14 @@ from spacy_elmo import EmbedTokens
 from spacy_elmo.formats import load, safetensors_format
 from spacy_elmo.inference import current_session
 from spacy_elmo.pretraining.head import find_head
-from spacy_elmo.weights import load_bilm, source_language
+from spacy_elmo.weights import load_bilm
 
 from ..cli.conftest import fail, succeed
 from ..conftest import elmo_pipeline, max_difference, shared_path
 from ..families import allennlp_archive, malicious, nlpl, unreadable
 from ..families.torch_files import state_dict_bytes
+from .test_formats import assert_refused
 
-SEEDS = range(5)
 TEXT = ["the", "bank"]
 
 
@@ -53,6 +53,10 @@ def quiet_load(path, options=None):
         return load(path, options)
 
 
+def vectors(path, sentences):
+    return current_session(quiet_load(path)).embed(sentences)
+
+
 def assert_equal(result, expected):
     assert len(result) == len(expected)
     for layers, reference in zip(result, expected):
@@ -60,32 +64,30 @@ def assert_equal(result, expected):
 
 
 def refused(path, *words):
-    """Reading raises a ValueError that names the file. RETURNS (str): The message."""
+    """Reading raises a ValueError that names the file, and not a temporary one."""
     with pytest.raises(ValueError) as error:
         quiet_load(path)
     message = str(error.value)
     assert str(path.parent) in message and "spacy-elmo-" not in message
     for word in words:
         assert word in message
-    return message
 
 
 # --------------------------------------------------------------------------------------- AllenNLP
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", range(4))
 def test_models_of_allennlp(seed, tmp_path):
     architecture, weights, sentences = random_model(allennlp_archive, seed)
     expected = allennlp_archive.reference(architecture, weights, sentences)
     mixed = allennlp_archive.reference_mix(architecture, weights, sentences)
-    form = allennlp_archive.write if seed % 4 else allennlp_archive.write_folder
+    form = allennlp_archive.write if seed else allennlp_archive.write_folder
     path = form(tmp_path / "model", architecture, weights, legacy=seed % 2 == 0)
     bilm = quiet_load(path)
-    assert_equal(current_session(bilm).embed(sentences), expected)
+    result = current_session(bilm).embed(sentences)
+    assert_equal(result, expected)
     scales = numpy.multiply(bilm.trained_mix.weights, bilm.trained_mix.gamma)
-    assert_equal(
-        [numpy.tensordot(scales, x, 1) for x in current_session(bilm).embed(sentences)], mixed
-    )
+    assert_equal([numpy.tensordot(scales, x, 1) for x in result], mixed)
     safetensors_format.write(bilm, tmp_path / "saved")
     again = load(tmp_path / "saved")
     assert again.trained_mix == bilm.trained_mix
@@ -98,20 +100,17 @@ def test_the_published_fixture_as_a_model_of_allennlp(tmp_path):
     architecture, weights = allennlp_archive.from_published(folder, "lm_weights.hdf5", rng)
     path = allennlp_archive.write(tmp_path / "model.tar.gz", architecture, weights)
     sentences = json.loads((folder / "sentences.json").read_text())
-    expected = current_session(load(folder / "lm_weights.hdf5", folder / "options.json")).embed(
-        sentences
-    )
-    bilm = quiet_load(path)
-    assert_equal(current_session(bilm).embed(sentences), expected)
+    expected = load(folder / "lm_weights.hdf5", folder / "options.json")
+    assert_equal(vectors(path, sentences), current_session(expected).embed(sentences))
+    mix = quiet_load(path).trained_mix
     shares, gamma = allennlp_archive.mix_weights(architecture, weights)
-    assert max_difference(bilm.trained_mix.weights, shares) <= 1e-6
-    assert abs(bilm.trained_mix.gamma - gamma) <= 1e-6
+    assert max_difference([*mix.weights, mix.gamma], [*shares, gamma]) <= 1e-6
 
 
 @pytest.fixture
 def model(tmp_path):
     """An archive with one mix, and what its task saw of a sentence."""
-    architecture, weights, _ = random_model(allennlp_archive, 0, mixes=1, local_options=True)
+    architecture, weights, _ = random_model(allennlp_archive, 0, mixes=1)
     path = allennlp_archive.write(tmp_path / "model.tar.gz", architecture, weights)
     return path, allennlp_archive.reference_mix(architecture, weights, [TEXT])[0]
 
@@ -122,25 +121,17 @@ def test_the_trained_mix_is_that_of_the_component(model, tmp_path):
     nlp.to_disk(tmp_path / "unused")  # Before it was used.
     assert max_difference(nlp(" ".join(TEXT))._.elmo_tokens, mixed) <= 1e-5
     nlp.to_disk(tmp_path / "saved")
+    succeed("convert", path, tmp_path / "converted")
     path.unlink()
-    for name in ("unused", "saved"):
-        again = spacy.load(tmp_path / name)
+    pipelines = [spacy.load(tmp_path / name) for name in ("unused", "saved", "converted")]
+    for again in (*pipelines, nlp.from_bytes(nlp.to_bytes())):
         assert max_difference(again(" ".join(TEXT))._.elmo_tokens, mixed) <= 1e-5
-    again = nlp.from_bytes(nlp.to_bytes())
-    assert max_difference(again(" ".join(TEXT))._.elmo_tokens, mixed) <= 1e-5
-
-
-def test_convert_writes_the_trained_mix_to_the_config(model, tmp_path):
-    path, mixed = model
-    succeed("convert", path, tmp_path / "out")
-    nlp = spacy.load(tmp_path / "out")
-    assert nlp.config["components"]["elmo"]["mix"]["weights"] is not None
-    assert max_difference(nlp(" ".join(TEXT))._.elmo_tokens, mixed) <= 1e-5
-    assert nlp.meta["sources"][0]["name"] == "model.tar.gz"
+    assert pipelines[2].config["components"]["elmo"]["mix"]["weights"] is not None
+    assert pipelines[2].meta["sources"][0]["name"] == "model.tar.gz"
 
 
 def test_several_equal_biLMs_are_one_and_others_are_refused(tmp_path):
-    architecture, weights, sentences = random_model(allennlp_archive, 0, local_options=True)
+    architecture, weights, sentences = random_model(allennlp_archive, 0)
     members = allennlp_archive.files(architecture, weights)
     state = allennlp_archive.state_dict(architecture, weights)
     prefix = architecture["prefix"]
@@ -149,39 +140,41 @@ def test_several_equal_biLMs_are_one_and_others_are_refused(tmp_path):
     members["weights.th"] = state_dict_bytes(state | copies)
     path.write_bytes(allennlp_archive.tar_bytes(members))
     expected = allennlp_archive.reference(architecture, weights, sentences)
-    assert_equal(current_session(quiet_load(path)).embed(sentences), expected)
+    assert_equal(vectors(path, sentences), expected)
     name = f"again.{prefix}_token_embedder._projection.bias"
     members["weights.th"] = state_dict_bytes(state | copies | {name: copies[name] + 1})
     path.write_bytes(allennlp_archive.tar_bytes(members))
     refused(path, "several biLMs that differ", f"again.{prefix}", "HDF5")
 
 
-def test_what_the_model_does_not_tell_is_said(tmp_path):
-    architecture, weights, _ = random_model(allennlp_archive, 0, mixes=1, local_options=False)
-    architecture |= allennlp_archive.USUAL
-    path = tmp_path / "model.tar.gz"
-    allennlp_archive.write(path, architecture, weights, do_layer_norm=True)
+def test_options_of_allennlp(tmp_path):
+    """Given ones precede those beside the weights, and these precede those in the archive."""
+    architecture, weights, _ = random_model(allennlp_archive, 0, mixes=2)
+    path = allennlp_archive.write(tmp_path / "x.tar.gz", architecture, weights, do_layer_norm=True)
     with pytest.warns(UserWarning) as warned:
         load(path)
     messages = " ".join(str(one.message) for one in warned)
-    assert "cell_clip and proj_clip 3" in messages and "do_layer_norm" in messages
-    # Given options precede.
+    assert "do_layer_norm" in messages and "the first of 2 trained mixes" in messages
     options = allennlp_archive.options(architecture | {"cell_clip": 0.5})
     (tmp_path / "options.json").write_text(json.dumps(options))
     assert quiet_load(path, tmp_path / "options.json").config.lstm.cell_clip == 0.5
-    # Also beside the weights.
     folder = allennlp_archive.write_folder(tmp_path / "run", architecture, weights)
     (folder / "options.json").write_text(json.dumps(options))
     for weights_path in (folder, folder / "best.th"):
         assert quiet_load(weights_path).config.lstm.cell_clip == 0.5
     (folder / "options.json").write_text(json.dumps({"lstm": options["lstm"], "n_tokens_vocab": 3}))
     refused(folder, "reads characters as bytes", "options.json")
+    # Without any, only AllenNLP's own biLM is read.
+    (folder / "options.json").unlink()
+    (folder / allennlp_archive.OPTIONS).unlink()
+    with pytest.warns(UserWarning, match="options not known.*put options.json beside"):
+        assert_refused(folder, str(folder), "char_conv")
 
 
 # ------------------------------------------------------------------------------------------- NLPL
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", range(4))
 def test_archives_of_nlpl(seed, tmp_path):
     architecture, weights, sentences = random_model(nlpl, seed)
     expected = nlpl.reference(architecture, weights, sentences)
@@ -191,29 +184,21 @@ def test_archives_of_nlpl(seed, tmp_path):
         bilm = load(path)
     assert architecture["lemmatized"] == any("lemmas" in str(one.message) for one in warned)
     assert_equal(current_session(bilm).embed(sentences), expected)
-    assert source_language(path) == "nb"
 
 
-def test_convert_keeps_the_origin_that_nlpl_states(tmp_path):
-    architecture, weights, _ = random_model(nlpl, 0, lemmatized=False)
-    path = nlpl.write(tmp_path / "211.zip", architecture, weights)
-    succeed("convert", path, tmp_path / "out")
-    nlp = spacy.load(tmp_path / "out")
-    assert nlp.lang == "nb"
-    [source] = nlp.meta["sources"]
-    assert source["author"] == "Some One" and source["url"].endswith("/211.zip")
-
-
-def test_the_output_layer_of_a_packed_checkpoint(tmp_path):
+def test_the_origin_and_the_output_layer_of_a_packed_checkpoint(tmp_path):
     changes = {"contents": "checkpoint", "vocabulary": "vocab.txt.gz", "lemmatized": False}
-    seed = next(x for x in SEEDS if random_model(nlpl, x)[0]["contents"] == "checkpoint")
+    seed = next(x for x in range(9) if random_model(nlpl, x)[0]["contents"] == "checkpoint")
     architecture, weights, _ = random_model(nlpl, seed, **changes)
     path = nlpl.write(tmp_path / "212.zip", architecture, weights)
     head = find_head(path)
-    assert head is not None
     assert max_difference(head.tensors["bias"], weights["lm/softmax/b"]) == 0
     succeed("convert", path, tmp_path / "out")
     assert find_head(tmp_path / "out").words == head.words
+    nlp = spacy.load(tmp_path / "out")
+    [source] = nlp.meta["sources"]
+    assert nlp.lang == "nb" and source["author"] == "Some One"
+    assert source["url"].endswith("/211.zip")
     (tmp_path / "texts.txt").write_text("the bank\n")
     for model in (path, tmp_path / "out"):
         assert "average" in succeed("perplexity", model, tmp_path / "texts.txt", "--json")
@@ -221,7 +206,7 @@ def test_the_output_layer_of_a_packed_checkpoint(tmp_path):
 
 def test_every_place_takes_an_archive(model, tmp_path):
     path, _ = model
-    expected = current_session(quiet_load(path)).embed([TEXT])[0]
+    [expected] = vectors(path, [TEXT])
     assert max_difference(current_session(load_bilm(path)).embed([TEXT])[0], expected) == 0
     assert max_difference(EmbedTokens(path).embed_sentence(TEXT), expected) <= 1e-6
     report = json.loads(succeed("info", path, "--json"))[str(path)]
@@ -229,76 +214,50 @@ def test_every_place_takes_an_archive(model, tmp_path):
     assert report["bytes on disk"] == path.stat().st_size
     (tmp_path / "texts.txt").write_text("the bank\n")
     succeed("embed", tmp_path / "texts.txt", tmp_path / "vectors.hdf5", "--model", path)
-    succeed("neighbors", path, tmp_path / "texts.txt", "--query", "the [bank]")
     assert "output layer" in fail("perplexity", path, tmp_path / "texts.txt")
 
 
-@pytest.mark.parametrize(
-    "suffix, outer", [("zip", "."), ("tar", ".."), ("gztar", "."), ("bztar", "..")]
-)
+@pytest.mark.parametrize("suffix, outer", [("zip", "."), ("tar", ".."), ("gztar", ".")])
 def test_a_packed_folder(suffix, outer, hdf5_folder, tmp_path, bilm):
     source = tmp_path / "source" / "en"
     shutil.copytree(hdf5_folder, source)
     root = source if outer == "." else source.parent
     path = Path(shutil.make_archive(str(tmp_path / "packed"), suffix, root))
-    assert (
-        max_difference(
-            current_session(load(path)).embed([TEXT])[0], current_session(bilm).embed([TEXT])[0]
-        )
-        == 0
-    )
+    [expected] = current_session(bilm).embed([TEXT])
+    assert max_difference(vectors(path, [TEXT])[0], expected) == 0
 
 
-@pytest.mark.parametrize("folder", ["", "en/"])
-def test_an_archive_that_macos_made(folder, hdf5_folder, tmp_path, bilm):
+def test_an_archive_that_macos_made(hdf5_folder, tmp_path, bilm):
     path = tmp_path / "packed.zip"
     with zipfile.ZipFile(path, "w") as archive:
         for file in hdf5_folder.iterdir():
-            archive.write(file, folder + file.name)
-            archive.writestr(f"__MACOSX/{folder}._{file.name}", b"\0\5\x16\7")
-            archive.writestr(f"{folder}._{file.name}", b"\0\5\x16\7")  # Those of its tar.
-        archive.writestr(folder + ".DS_Store", b"\0\0\0\1Bud1")
-    assert (
-        max_difference(
-            current_session(load(path)).embed([TEXT])[0], current_session(bilm).embed([TEXT])[0]
-        )
-        == 0
-    )
+            archive.write(file, f"en/{file.name}")
+            archive.writestr(f"__MACOSX/en/._{file.name}", b"\0\5\x16\7")
+        archive.writestr("en/.DS_Store", b"\0\0\0\1Bud1")
+    [expected] = current_session(bilm).embed([TEXT])
+    assert max_difference(vectors(path, [TEXT])[0], expected) == 0
 
 
 # ---------------------------------------------------------------------------------------- refused
 
 
-@pytest.mark.parametrize("container", malicious.CONTAINERS)
-@pytest.mark.parametrize("kind", malicious.PICKLES)
-def test_pickles_that_execute_code(kind, container, tmp_path):
-    marker = tmp_path / "executed"
-    for writer in (malicious.pickled_allennlp, malicious.pickled_manylangs):
-        path = writer(tmp_path / writer.__name__, kind, container, marker)
-        refused(path, "is not read as tensors")
-    assert not marker.exists()
+@pytest.mark.parametrize("write", [malicious.pickled_allennlp, malicious.pickled_manylangs])
+def test_pickles_that_execute_code(write, tmp_path):
+    refused(write(tmp_path / "model", tmp_path / "executed"), "is not read as tensors")
+    assert not (tmp_path / "executed").exists()
 
 
-@pytest.mark.parametrize("kind", [*malicious.ZIP_SLIPS, *malicious.TARS])
-def test_archives_that_leave_their_folder(kind, tmp_path):
+@pytest.mark.parametrize("write", [malicious.zip_slip, malicious.tar])
+@pytest.mark.parametrize("kind", ["parent", "link"])
+def test_archives_that_leave_their_folder(write, kind, tmp_path):
     """Nothing is written outside, and nothing is read through a link."""
-    is_read_through = kind in ("linked file", "symlink", "hard link")
-    outside = tmp_path / ("outside" if is_read_through else "temporary/outside")
-    if kind in malicious.ZIP_SLIPS:
-        path = malicious.zip_slip(tmp_path / "x.zip", kind, outside)
-        before = outside.exists()
-        with contextlib.suppress(ValueError):
-            quiet_load(path)
-        assert outside.exists() == before
-    if kind in malicious.TARS:
-        path = malicious.tar(tmp_path / "model.tar.gz", kind, tmp_path / "outside")
-        if kind == "absolute":  # It is unpacked inside, as one more file.
-            quiet_load(path)
-        else:
-            refused(path)
-        assert (tmp_path / "outside").exists() == is_read_through
-    if kind == "linked file":
-        refused(path, "encoder.pkl")
+    outside = tmp_path / ("outside" if kind == "link" else "temporary/outside")
+    path = write(tmp_path / "model", kind, outside)
+    with contextlib.suppress(ValueError):
+        quiet_load(path)
+    assert outside.exists() == (kind == "link")
+    if kind == "link":
+        refused(path)
 
 
 LIMIT = """
@@ -310,7 +269,6 @@ for path in map(pathlib.Path, sys.argv[1:]):
         (read_vocabulary if path.name == "vocab.txt" else load)(path)
     except ValueError as error:
         assert str(path) in str(error), error
-        assert path.suffix or "not read as tensors" in str(error), error
     else:
         raise AssertionError(path)
 # Of this program alone: `ru_maxrss` begins with the peak of the process that started it.
@@ -319,29 +277,19 @@ print(next(line.split()[1] for line in status.splitlines() if line.startswith("V
 """
 
 
-def memory_of_loading(paths):
-    """RETURNS (int): The peak memory in KiB of a process in which each path is refused."""
-    arguments = [sys.executable, "-c", LIMIT, *map(str, paths)]
+def test_files_that_fill_the_memory(tmp_path):
+    """Each is refused, in a process that takes less than a gigabyte."""
+    paths = [malicious.zip_bomb(tmp_path / "x.zip"), malicious.tar_bomb(tmp_path / "x.tar.gz")]
+    malicious.gzip_bomb(tmp_path / "vocab.txt.gz", b"the\n")
+    for name, data in malicious.greedy_pickles().items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+        (tmp_path / name / "weights.th").write_bytes(data)
+        paths.append(tmp_path / name)
+    arguments = [sys.executable, "-c", LIMIT, *paths, tmp_path / "vocab.txt"]
     result = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    print("peak memory in KiB:", result.stdout)
-    return int(result.stdout)
-
-
-def test_bombs(tmp_path):
-    paths = [malicious.zip_bomb(tmp_path / f"{x}.zip", x) for x in malicious.ZIP_BOMBS]
-    paths += [malicious.tar_bomb(tmp_path / f"{x}.tar.gz", x) for x in ("member", "header")]
-    malicious.gzip_bomb(tmp_path / "vocab.txt.gz", b"the\n")
-    assert memory_of_loading([*paths, tmp_path / "vocab.txt"]) < 1 << 20
-
-
-def test_pickles_that_fill_the_memory(tmp_path):
-    """Each as the weights of an AllenNLP model."""
-    for name, data in malicious.greedy_pickles().items():
-        (tmp_path / "models" / name).mkdir(parents=True)
-        (tmp_path / "models" / name / "config.json").write_text("{}")
-        (tmp_path / "models" / name / "weights.th").write_bytes(data)
-    assert memory_of_loading((tmp_path / "models").iterdir()) < 1 << 20
+    assert int(result.stdout) < 1 << 20
 
 
 @pytest.mark.parametrize("kind", malicious.HDF5)
@@ -355,29 +303,17 @@ def test_hostile_hdf5(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", unreadable.UNREADABLE)
 def test_what_nobody_reads_is_named(kind, tmp_path):
-    words = {
-        "TensorFlow Hub": "SavedModel",
-        "flair": "flair",
-        "fastText": "fastText",
-        "transformer ELMo": "transformers",
-        "no ELMo": "no ELMo",
-        "one direction": "one direction",
-    }
-    path = unreadable.UNREADABLE[kind](tmp_path / "model")
-    path = path.parent if kind == "one direction" else path
-    refused(path, words[kind])
-    if path.is_dir():  # The same packed.
-        refused(Path(shutil.make_archive(str(tmp_path / "packed"), "zip", path)), words[kind])
+    refused(unreadable.UNREADABLE[kind](tmp_path / "model"), kind)
 
 
 def test_damaged_archives(model, tmp_path):
     """Whatever byte is changed, there is a model or an error that names the file."""
     sources = [model[0], tmp_path / "x.zip"]
     nlpl.write(sources[1], *random_model(nlpl, 1)[:2])
+    path = tmp_path / "damaged"
     for source in sources:
         data = source.read_bytes()
-        for position in range(0, len(data), len(data) // 15):
-            path = tmp_path / "damaged"
+        for position in range(0, len(data), len(data) // 10):
             path.write_bytes(data[:position] + bytes([data[position] ^ 255]) + data[position + 1 :])
             try:
                 quiet_load(path)

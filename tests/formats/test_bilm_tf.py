@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from spacy_elmo.formats import bilm_tf, find_format, load
-from spacy_elmo.formats import tensor_bundle as reader
 from spacy_elmo.inference import current_session
 from spacy_elmo.pretraining.corpus import Sentences
 from spacy_elmo.pretraining.head import find_head, load_language_model
@@ -15,14 +14,13 @@ from spacy_elmo.pretraining.perplexity import perplexity
 
 from ..conftest import max_difference
 from ..families import bilm_tf as family
-from ..families import malicious, one_layer_hdf5, tensor_bundle
+from ..families import malicious, one_layer_hdf5
 from .test_formats import assert_refused
 
 SETTINGS = (
-    {},
     {"checkpoint": "absolute", "num_shards": 3, "block_size": 100},
     {"checkpoint": None, "prefix": "model.ckpt"},
-    {"old_names": True, "num_shards": 2},
+    {"num_shards": 2},
 )
 
 
@@ -36,25 +34,20 @@ def write(path, seed, **settings):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_vectors_are_those_of_the_reference(seed, tmp_path):
-    architecture, weights, sentences = write(tmp_path, seed, **SETTINGS[seed % 4])
+def test_vectors_and_perplexity_are_those_of_the_reference(seed, tmp_path):
+    architecture, weights, sentences = write(tmp_path, seed, **SETTINGS[seed % 3])
     expected = family.reference(architecture, weights, sentences)
     for layers, reference in zip(current_session(load(tmp_path)).embed(sentences), expected):
         assert max_difference(layers, reference) <= 1e-5
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_perplexity_is_that_of_the_reference(seed, tmp_path):
-    architecture, weights, sentences = write(tmp_path, seed, **SETTINGS[seed % 4])
     model, head = load_language_model(load(tmp_path), tmp_path)
     assert head.words == architecture["words"]
     scores = perplexity(model, Sentences.from_tokens(sentences, head.words))
-    expected = family.reference_perplexity(architecture, weights, sentences)
+    scale = family.reference_perplexity(architecture, weights, sentences)
     for name, other in (("forward", "forward"), ("backward", "backward"), ("average", "both")):
-        assert scores[name] == pytest.approx(expected[other], rel=1e-5)
+        assert scores[name] == pytest.approx(scale[other], rel=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_vectors_of_hdf5_with_one_layer(seed, tmp_path):
     rng = numpy.random.default_rng(seed)
     architecture = one_layer_hdf5.random_architecture(rng)
@@ -73,16 +66,14 @@ def test_any_file_names_the_checkpoint(tmp_path):
         if file.name not in ("options.json", "vocab.txt"):
             assert find_format(file)[0] is bilm_tf
             assert torch.equal(current_session(load(file)).embed([["the", "bank"]])[0], expected)
-
-
-# --------------------------------------------------------------------------- several checkpoints
+    (tmp_path / "model.ckpt-935588.index").unlink()
+    assert_refused(tmp_path / "checkpoint", str(tmp_path), "found none")
 
 
 @pytest.mark.parametrize(
     "state",
     [
         'model_checkpoint_path: "model.ckpt-2"\nall_model_checkpoint_paths: "model.ckpt-10"\n',
-        'model_checkpoint_path: "/home/trainer/model.ckpt-2"',
         'model_checkpoint_path: "../../elsewhere/model.ckpt-2"',
         'model_checkpoint_path: "C:\\\\run\\\\model.ckpt-2"',
     ],
@@ -95,7 +86,7 @@ def test_the_newest_of_several(state, tmp_path):
         assert bilm_tf.find_index(path) == tmp_path / "model.ckpt-2.index"
 
 
-@pytest.mark.parametrize("state", [None, "", 'model_checkpoint_path: "../model.ckpt-2"', "\0"])
+@pytest.mark.parametrize("state", [None, 'model_checkpoint_path: "../model.ckpt-2"', "\0"])
 def test_one_of_several_is_to_be_named(state, tmp_path):
     """A name does not lead out of the folder."""
     write(tmp_path, 0, prefix="model.ckpt-2")
@@ -103,30 +94,18 @@ def test_one_of_several_is_to_be_named(state, tmp_path):
         write(tmp_path / "run", 0, prefix=f"model.ckpt-{number}", checkpoint=None)
     if state is not None:
         (tmp_path / "run" / "checkpoint").write_text(state)
-    assert_refused(
-        tmp_path / "run", str(tmp_path / "run"), "model.ckpt-1.index, model.ckpt-3.index"
-    )
+    found = "model.ckpt-1.index, model.ckpt-3.index"
+    assert_refused(tmp_path / "run", str(tmp_path / "run"), found)
     assert load(tmp_path / "run" / "model.ckpt-1.index").config == load(tmp_path).config
-
-
-def test_a_folder_without_the_checkpoint(tmp_path):
-    write(tmp_path, 0)
-    (tmp_path / "model.ckpt-935588.index").unlink()
-    assert_refused(tmp_path / "checkpoint", str(tmp_path), "found none")
-    data = tmp_path / "model.ckpt-935588.data-00000-of-00001"
-    assert_refused(data, "No such file", "model.ckpt-935588.index")
-
-
-# ------------------------------------------------------------------------------------ refused
 
 
 @pytest.mark.parametrize("kind", malicious.CHECKPOINTS)
 def test_damaged_checkpoints(kind, tmp_path):
-    """The message names a file of the checkpoint, and little memory is taken."""
-    prefix = malicious.checkpoint(tmp_path, kind)
+    """The message names the folder, and little memory is taken."""
+    malicious.checkpoint(tmp_path, kind)
     tracemalloc.start()
     try:
-        assert_refused(tmp_path, str(prefix))
+        assert_refused(tmp_path, str(tmp_path))
         assert tracemalloc.get_traced_memory()[1] < 100 << 20
     finally:
         tracemalloc.stop()
@@ -135,10 +114,9 @@ def test_damaged_checkpoints(kind, tmp_path):
 @pytest.mark.parametrize(
     "change, words",
     [
-        (None, "no such file"),
-        (lambda words: words[:-1], "words, but the output layer"),
+        (None, "vocab.txt cannot be read"),
+        (lambda words: words[:-1], "no output layer for"),
         (lambda words: [*words[:-1], "the"], "'the' twice"),
-        (lambda words: [words[1], words[0], *words[2:]], "must be <S>, </S>, <UNK>"),
     ],
 )
 def test_another_vocabulary(change, words, tmp_path):
@@ -153,33 +131,14 @@ def test_another_vocabulary(change, words, tmp_path):
     load(tmp_path)  # Characters are the input.
 
 
-# ----------------------------------------------------------------------------------- checksums
-
-
-def test_an_output_layer_of_no_weights(tmp_path):
-    architecture, weights, _ = write(tmp_path, 0)
-    weights["lm/softmax/b"] = weights["lm/softmax/b"].astype("int32")
-    family.write(tmp_path, architecture, weights)
-    with pytest.raises(ValueError, match=r"softmax/b does not hold weights, but int32"):
-        find_head(tmp_path)
-
-
-def test_checksums_of_all_lengths():
-    data = numpy.random.default_rng(0).bytes(50_000)
-    for length in (0, 1, 7, 4095, 4096, 4097, 8192, 49_999):
-        assert reader.crc32c(data[:length]) == tensor_bundle.crc32c(data[:length])
-
-
-def test_random_damage_of_an_index(tmp_path, monkeypatch):
-    """With right checksums, so that all of it is read: an error that names the file, or a model."""
+def test_random_damage_of_an_index(tmp_path):
+    """An error that names the folder, or a model."""
     prefix = family.write(tmp_path, *malicious.model(family, seed=6, n_layers=2))
     index = prefix.with_name(f"{prefix.name}.index")
     data = index.read_bytes()
-    monkeypatch.setattr(reader, "_unmask", lambda crc: 0)
-    monkeypatch.setattr(reader, "crc32c", lambda values: 0)
     rng = numpy.random.default_rng(0)
     n_loaded = 0
-    for _ in range(300):
+    for _ in range(200):
         mutant = bytearray(data)
         for position in rng.integers(len(data), size=rng.integers(1, 5)):
             mutant[position] = rng.integers(256)
@@ -190,5 +149,5 @@ def test_random_damage_of_an_index(tmp_path, monkeypatch):
             load(tmp_path)
             n_loaded += 1
         except ValueError as error:
-            assert str(prefix) in str(error)
-    assert 0 < n_loaded < 300
+            assert str(tmp_path) in str(error)
+    assert 0 < n_loaded < 200

@@ -142,23 +142,6 @@ def test_from_published_hdf5_to_hdf5(published, tmp_path):
         assert numpy.array_equal(array, second[name]), name
 
 
-def test_layout_of_the_datasets(hdf5_folder):
-    cell = "RNN_{}/RNN/MultiRNNCell/Cell{}/LSTMCell/{}"
-    lstm = {"W_0": (12, 48), "B": (48,), "W_P_0": (12, 6)}
-    expected = {
-        "char_embed": (261, 4),
-        **{f"CNN/W_cnn_{i}": (1, i + 1, 4, 4 + 2 * i) for i in range(3)},
-        **{f"CNN/b_cnn_{i}": (4 + 2 * i,) for i in range(3)},
-        **{f"CNN_high_0/W_{gate}": (18, 18) for gate in ("carry", "transform")},
-        **{f"CNN_high_0/b_{gate}": (18,) for gate in ("carry", "transform")},
-        "CNN_proj/W_proj": (18, 6),
-        "CNN_proj/b_proj": (6,),
-        **{cell.format(d, l, n): lstm[n] for d in (0, 1) for l in (0, 1) for n in lstm},
-    }
-    stored = datasets(hdf5_folder / "weights.hdf5")
-    assert {name: array.shape for name, array in stored.items()} == expected
-
-
 def rounded_bilm() -> BiLM:
     bilm = random_bilm()
     round_to_half(bilm)
@@ -201,26 +184,16 @@ def test_weights_too_large_for_float16(tmp_path):
     assert_same(load(tmp_path / "full"), bilm)
 
 
-def test_writing_replaces_a_folder(weights_folder):
-    safetensors_format.write(random_bilm(seed=1), weights_folder)
-    assert_same(load(weights_folder), random_bilm(seed=1))
-    assert sorted(path.name for path in weights_folder.iterdir()) == [
-        "options.json",
-        "weights.safetensors",
-    ]
-
-
 # ------------------------------------------------------------------------------ variants of a file
 
 
-def test_262_rows_with_a_zero_row_in_front(hdf5_folder, bilm):
-    change_dataset(hdf5_folder, "char_embed", lambda x: numpy.concatenate((x[:1] * 0, x)))
-    assert_same(bilm, load(hdf5_folder))
-
-
-def test_262_rows_with_an_unused_row_at_the_end(hdf5_folder, bilm):
-    change_dataset(hdf5_folder, "char_embed", lambda x: numpy.concatenate((x, x[:1] + 9)))
-    assert_same(bilm, load(hdf5_folder))
+def test_262_rows(hdf5_folder, bilm):
+    """With a row of zeros in front, or with one that no character uses at the end."""
+    with h5py.File(hdf5_folder / "weights.hdf5") as file:
+        table = file["char_embed"][()]
+    for rows in ((table[:1] * 0, table), (table, table[:1] + 9)):
+        change_dataset(hdf5_folder, "char_embed", lambda _, rows=rows: numpy.concatenate(rows))
+        assert_same(bilm, load(hdf5_folder))
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -259,7 +232,7 @@ def test_training_leftovers_are_ignored(hdf5_folder, bilm):
     assert_same(bilm, load(hdf5_folder))
 
 
-@pytest.mark.parametrize("dtype", ["<f4", ">f4", "<f8", ">f8"])
+@pytest.mark.parametrize("dtype", [">f4", "<f8"])
 def test_hdf5_of_other_floats(dtype, hdf5_folder, bilm):
     for name in ("CNN_proj/W_proj", "char_embed", "CNN/W_cnn_1"):
         change_dataset(hdf5_folder, name, lambda x: x.astype(dtype))
@@ -276,14 +249,8 @@ def test_safetensors_of_other_floats(dtype, weights_folder, bilm):
     assert torch.equal(safetensors_format.from_bytes(data).get_parameter(name), expected)
 
 
-def test_published_names(hdf5_folder, bilm):
-    (hdf5_folder / "weights.hdf5").rename(hdf5_folder / "elmo_2x4096_weights.hdf5")
-    (hdf5_folder / "options.json").rename(hdf5_folder / "elmo_2x4096_options.json")
-    assert_same(bilm, load(hdf5_folder / "elmo_2x4096_weights.hdf5"))
-    assert_same(bilm, load(hdf5_folder))
-
-
 def test_of_several_models_in_a_folder_each_finds_its_options(tmp_path):
+    """By published names."""
     for seed, dim in ((1, 12), (2, 14)):
         config = BiLMConfig(LSTMConfig(dim, 6), TINY.char_cnn)
         hdf5.write(random_bilm(config, seed), tmp_path / "new")
@@ -291,17 +258,6 @@ def test_of_several_models_in_a_folder_each_finds_its_options(tmp_path):
             (tmp_path / "new" / name).rename(tmp_path / f"m{dim}_{name}")
     for dim in (12, 14):
         assert load(tmp_path / f"m{dim}_weights.hdf5").config.lstm.dim == dim
-
-
-def test_options_in_another_folder(hdf5_folder, tmp_path, bilm):
-    (hdf5_folder / "options.json").rename(tmp_path / "elsewhere.json")
-    assert_same(bilm, load(hdf5_folder / "weights.hdf5", tmp_path / "elsewhere.json"))
-
-
-def test_our_own_file_needs_no_options_beside_it(any_bilm, tmp_path):
-    safetensors_format.write(any_bilm, tmp_path / "weights")
-    (tmp_path / "weights" / "weights.safetensors").rename(tmp_path / "single.safetensors")
-    assert_same(any_bilm, load(tmp_path / "single.safetensors"))
 
 
 def test_the_format_is_detected_from_the_contents(hdf5_folder, weights_folder, bilm):
@@ -338,52 +294,46 @@ def test_later_changes_of_the_file_do_not_change_the_model(name, tmp_path, bilm)
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are POSIX only")
 def test_a_named_pipe(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    assert_refused(tmp_path / "pipe", str(tmp_path / "pipe"), "no such file")
+    assert_refused(tmp_path / "pipe", f"{tmp_path / 'pipe'} is no file")
 
 
-def test_a_folder_with_several_weights(hdf5_folder):
+def test_files_that_are_missing_or_too_many(hdf5_folder):
+    (hdf5_folder / "options.json").rename(hdf5_folder / "kept.json")
+    assert_refused(hdf5_folder, str(hdf5_folder / "options.json"), "No such file")
     shutil.copy(hdf5_folder / "weights.hdf5", hdf5_folder / "b.hdf5")
     (hdf5_folder / "weights.hdf5").rename(hdf5_folder / "a.hdf5")
     assert_refused(hdf5_folder, "one file of weights", "a.hdf5, b.hdf5")
 
 
-def test_hdf5_without_options(hdf5_folder):
-    (hdf5_folder / "options.json").unlink()
-    assert_refused(hdf5_folder, "no options for", "weights.hdf5", "options.json", "_options.json")
-
-
-@pytest.mark.parametrize("metadata", ["{", "[]", "{}"])
+@pytest.mark.parametrize("metadata", [None, "{", "[]", "{}"])
 def test_damaged_metadata(weights_folder, metadata):
     path = weights_folder / "weights.safetensors"
     tensors = safetensors.torch.load_file(path)
-    safetensors.torch.save_file(tensors, path, {"spacy-elmo": metadata})
-    (weights_folder / "options.json").unlink()
-    assert_refused(weights_folder, "metadata 'spacy-elmo' are damaged")
+    contents = None if metadata is None else {"spacy-elmo": metadata}
+    safetensors.torch.save_file(tensors, path, contents)
+    assert_refused(weights_folder, str(path), "safetensors with options")
+    with pytest.raises(ValueError, match="the serialized biLM cannot be read"):
+        safetensors_format.from_bytes(path.read_bytes())
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("length", [0, 8, 100, 0.9, -1])
+@pytest.mark.parametrize("length", [0, 8, 0.9])
 def test_truncated_weights(name, length, tmp_path, bilm):
     FORMATS[name].write(bilm, tmp_path / "weights")
     path = tmp_path / "weights" / f"weights.{name}"
     data = path.read_bytes()
     path.write_bytes(data[: int(length * len(data)) if isinstance(length, float) else length])
-    assert_refused(tmp_path / "weights", str(path), "not a complete" if length else "is empty")
-
-
-def test_bytes_without_options(bilm):
-    with pytest.raises(ValueError, match="does not hold its options"):
-        safetensors_format.from_bytes(safetensors.torch.save(dict(bilm.named_parameters())))
+    assert_refused(tmp_path / "weights", str(path), "not complete" if length == 0.9 else "is")
 
 
 @pytest.mark.parametrize(
     "contents, words",
     [
-        (b"", ["not a JSON file"]),
-        (b"\xff\xfe{}", ["not a JSON file"]),
+        (b"\xff\xfe{}", ["not a JSON file", "swapped"]),
         (b"[]", ["JSON object", "list"]),
         (b'{"lstm": {"dim": -3}}', ["lstm.dim", "-3"]),
         (b'{"lstm": {"dim": 12}}', ["n_tokens_vocab", "missing"]),
+        (b'{"lstm": {"dim": 1000000000000000000}}', ["lstm.dim"]),
     ],
 )
 def test_bad_options_name_the_file_and_the_setting(contents, words, hdf5_folder):
@@ -402,95 +352,34 @@ def test_swapped_files(name, tmp_path, bilm):
     assert_refused(tmp_path / "weights", "options or other JSON, not weights", "swapped")
 
 
-# ------------------------------------------- files that refer to others, and that declare too much
-
-
-def replace_dataset(folder: Path, name: str, create):
-    """Remove a dataset and let `create(file, shape)` make another."""
-    with h5py.File(folder / "weights.hdf5", "r+") as file:
-        shape = file[name].shape
-        del file[name]
-        create(file, shape)
-
-
-def refused_in_little_memory(path: Path, *words: str):
-    """`assert_refused`, and that nothing large is allocated. NumPy reports its arrays to
-    tracemalloc, also those that are never written to."""
-    tracemalloc.start()
-    try:
-        assert_refused(path, *words)
-        assert tracemalloc.get_traced_memory()[1] < 20e6
-    finally:
-        tracemalloc.stop()
-
-
 @pytest.mark.parametrize(
-    "settings",
-    [{}, {"chunks": (256, 256)}],
-    ids=["contiguous", "chunks"],
+    "settings", [{}, {"chunks": True}, {"compression": "gzip"}, {"scaleoffset": 3}], ids=str
 )
-def test_datasets_that_are_larger_than_their_file(settings, tmp_path):
-    """As large as the options say, but never written: the file has a few kilobytes."""
-    config = BiLMConfig(LSTMConfig(2048, 2048, 1), TINY.char_cnn)
-    hdf5.write(random_bilm(replace(config, lstm=LSTMConfig(12, 12, 1))), tmp_path / "big")
-    change_options(
-        tmp_path / "big", lambda options: options["lstm"].update(dim=2048, projection_dim=2048)
-    )
-    shapes = {f"RNN_{i}/RNN/MultiRNNCell/Cell0/LSTMCell/W_0": (4096, 8192) for i in (0, 1)}
-    biases = {f"RNN_{i}/RNN/MultiRNNCell/Cell0/LSTMCell/B": (8192,) for i in (0, 1)}
-    with h5py.File(tmp_path / "big" / "weights.hdf5", "r+") as file:
-        for name, shape in {"CNN_proj/W_proj": (18, 2048), **shapes}.items():
-            del file[name]
-            chunks = {**settings, "chunks": (18, 256)} if "CNN" in name and settings else settings
-            file.create_dataset(name, shape, "f4", **chunks)
-        for name, shape in {"CNN_proj/b_proj": (2048,), **biases}.items():
-            del file[name]
-            file[name] = numpy.zeros(shape, dtype="f4")
-    assert (tmp_path / "big" / "weights.hdf5").stat().st_size < 3e5
-    refused_in_little_memory(tmp_path / "big", str(tmp_path / "big"), "not complete")
+def test_hdf5_data_that_are_not_stored_as_they_are(settings, hdf5_folder):
+    """Never written, or filtered: HDF5 inflates a chunk without a limit."""
+    with h5py.File(hdf5_folder / "weights.hdf5", "r+") as file:
+        shape = file["CNN/b_cnn_2"].shape
+        del file["CNN/b_cnn_2"]
+        data = numpy.ones(shape, dtype="f4") if len(settings) and "chunks" not in settings else None
+        file.create_dataset("CNN/b_cnn_2", shape, "f4", data, **settings)
+    assert_refused(hdf5_folder, str(hdf5_folder), "CNN/b_cnn_2", "h5repack -f NONE")
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"compression": "gzip"}, {"compression": "lzf"}, {"shuffle": True}, {"scaleoffset": 3}],
-    ids=str,
-)
-def test_hdf5_filters_are_not_read(settings, hdf5_folder):
-    """HDF5 inflates a chunk without a limit, and some filters do not check sizes."""
-
-    def create(file, shape):
-        file.create_dataset("CNN/b_cnn_2", data=numpy.ones(shape, dtype="f4"), **settings)
-
-    replace_dataset(hdf5_folder, "CNN/b_cnn_2", create)
-    assert_refused(hdf5_folder, str(hdf5_folder), "CNN/b_cnn_2", "filters", "h5repack -f NONE")
-
-
-HUGE_OPTIONS = [
-    ("lstm", "dim", 10**18),
-    ("lstm", "proj_clip", float("nan")),
-    ("char_cnn", "filters", [[1, 10**18]]),
-]
-
-
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("section, setting, value", HUGE_OPTIONS)
-def test_options_out_of_range(name, section, setting, value, tmp_path, bilm):
-    FORMATS[name].write(bilm, tmp_path / "weights")
-    change_options(tmp_path / "weights", lambda options: options[section].update({setting: value}))
-    assert_refused(tmp_path / "weights", "options.json", f"{section}.{setting}")
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_the_largest_options_contradict_the_weights(name, tmp_path, bilm):
-    """They are compared with the file before anything of their size exists."""
-    FORMATS[name].write(bilm, tmp_path / "weights")
+def test_the_largest_options_contradict_the_weights(hdf5_folder):
+    """They are compared with the file before anything of their size exists. NumPy reports its
+    arrays to tracemalloc, also those that are never written to."""
 
     def change(options):
         options["lstm"].update(dim=2**16, projection_dim=2**15)
         options["char_cnn"].update(filters=[[1, 2**16 - 16], [2, 8], [3, 8]], n_highway=1)
 
-    change_options(tmp_path / "weights", change)
-    refused_in_little_memory(tmp_path / "weights", "the options make")
+    change_options(hdf5_folder, change)
+    tracemalloc.start()
+    try:
+        assert_refused(hdf5_folder, "the options make")
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("target", [*(f"weights.{name}" for name in FORMATS), "options.json"])
@@ -498,8 +387,6 @@ def test_random_damage_gives_an_error_or_a_model(target, tmp_path, bilm):
     """Bytes that change or are cut off: a ValueError that names the folder, or a model."""
     folder = tmp_path / "weights"
     FORMATS.get(Path(target).suffix[1:], hdf5).write(bilm, folder)
-    if target == "weights.safetensors":
-        (folder / "options.json").unlink()
     data = (folder / target).read_bytes()
     rng = numpy.random.default_rng(14)
     n_loaded = 0
@@ -520,26 +407,6 @@ def test_random_damage_gives_an_error_or_a_model(target, tmp_path, bilm):
     assert n_loaded < 100
 
 
-# ----------------------------------------------------------------------- files of other programs
-
-
-def zip_of(path: Path, *names: str) -> Path:
-    with zipfile.ZipFile(path, "w") as file:
-        for name in names:
-            file.writestr(name, "x")
-    return path
-
-
-def folder_of(path: Path, *names: str) -> Path:
-    for name in names:
-        (path / name).parent.mkdir(parents=True, exist_ok=True)
-        (path / name).write_bytes(b"x")
-    return path
-
-
-CHECKPOINT = ("checkpoint", "options.json", "m.index", "m.meta", "m.data-00000-of-00001")
-
-
 def test_a_format_is_an_entry_of_the_registry(tmp_path, monkeypatch, bilm):
     """It may be a folder, also a packed one."""
 
@@ -548,33 +415,11 @@ def test_a_format_is_an_entry_of_the_registry(tmp_path, monkeypatch, bilm):
 
     toy = SimpleNamespace(NAME="toy", SUFFIXES=(), detect=detect, read=lambda path, options: bilm)
     monkeypatch.setattr(formats, "FORMATS", (*formats.FORMATS, toy))
-    assert load(zip_of(tmp_path / "144.zip", "toy.bin")) is bilm
-    assert load(folder_of(tmp_path / "en", "toy.bin")) is bilm
+    with zipfile.ZipFile(tmp_path / "144.zip", "w") as file:
+        file.writestr("toy.bin", "x")
+    assert load(tmp_path / "144.zip") is bilm
     (tmp_path / "unknown").write_bytes(b"x")
     assert_refused(tmp_path / "unknown", "toy")
-
-
-def test_weights_go_before_a_checkpoint_beside_them(hdf5_folder, bilm):
-    folder_of(hdf5_folder, *(name for name in CHECKPOINT if name != "options.json"))
-    assert_same(bilm, load(hdf5_folder))
-
-
-def test_hdf5_of_one_layer_as_bilm_tf_dumps_it(tmp_path):
-    bilm = random_bilm(BiLMConfig(LSTMConfig(12, 6, 1), TINY.char_cnn))
-    hdf5.write(bilm, tmp_path / "one")
-    path = tmp_path / "one" / "weights.hdf5"
-    with h5py.File(path, "r+") as file:
-        for i in (0, 1):
-            file.move(f"RNN_{i}/RNN/MultiRNNCell/Cell0/LSTMCell", f"RNN_{i}/RNN/LSTMCell")
-            del file[f"RNN_{i}/RNN/MultiRNNCell"]
-    assert_same(bilm, load(tmp_path / "one"))
-    change_options(tmp_path / "one", lambda options: options["lstm"].update(n_layers=2))
-    assert_refused(tmp_path / "one", str(path), "ask for RNN_0/RNN/MultiRNNCell/Cell0")
-    change_options(tmp_path / "one", lambda options: options["lstm"].update(n_layers=1, dim=13))
-    assert_refused(tmp_path / "one", str(path), "make RNN_0/RNN/LSTMCell/W_0 (12, 52)")
-
-
-# -------------------------------------------------------------------------------------- pickles
 
 
 # ----------------------------------------------------------------------------------- contradictions
@@ -583,46 +428,28 @@ def test_hdf5_of_one_layer_as_bilm_tf_dumps_it(tmp_path):
 @pytest.mark.parametrize(
     "section, name, value, words",
     [
-        ("lstm", "dim", 14, ["RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/", "56", "48"]),
-        ("lstm", "projection_dim", 5, ["(18, 5)", "(18, 6)", "CNN_proj/W_proj"]),
-        ("lstm", "n_layers", 3, ["ask for", "RNN_0/RNN/MultiRNNCell/Cell2/LSTMCell/"]),
-        ("lstm", "projection_dim", 12, ["(18, 12)", "(18, 6)", "CNN_proj/W_proj"]),
-        ("char_cnn", "n_highway", 0, ["do not know of", "CNN_high_0/W_carry"]),
-        (
-            "char_cnn",
-            "filters",
-            [[1, 4], [2, 6], [4, 8]],
-            ["CNN/W_cnn_2", "(1, 4, 4, 8)", "(1, 3, 4, 8)"],
-        ),
+        ("lstm", "dim", 14, ["lstm.backward_layers.0.gate_bias", "(56,)", "(48,)"]),
+        ("lstm", "n_layers", 3, ["lstm.backward_layers.2.gate_bias", "nothing"]),
+        ("char_cnn", "n_highway", 0, ["CNN_high_0/W_carry", "the options make nothing"]),
+        ("char_cnn", "filters", [[1, 4], [2, 6], [4, 8]], ["convolutions.2", "(8, 4, 3)"]),
     ],
 )
 def test_options_that_contradict_the_weights(section, name, value, words, hdf5_folder):
     change_options(hdf5_folder, lambda options: options[section].update({name: value}))
     assert_refused(hdf5_folder, str(hdf5_folder / "weights.hdf5"), *words)
+    with pytest.raises(ValueError, match="differ"):
+        safetensors_format.write(random_bilm(), hdf5_folder / "own")
+        load(hdf5_folder / "own", hdf5_folder / "options.json")
 
 
-@pytest.mark.parametrize("name", ["CNN/W_cnn_3", "RNN_2/W", "embedding"])
-def test_an_extra_dataset_is_named(name, hdf5_folder):
-    change_dataset(hdf5_folder, name, lambda _: numpy.ones(3))
-    assert_refused(hdf5_folder, "do not know of", name)
-
-
-NOT_FINITE = [float("nan"), -float("inf")]
-
-
-@pytest.mark.parametrize("value", NOT_FINITE)
-@pytest.mark.parametrize("name", ["char_embed", "CNN_proj/W_proj"])
-def test_hdf5_weights_that_are_not_finite(name, value, hdf5_folder):
+@pytest.mark.parametrize("value", [float("nan"), -float("inf")])
+def test_weights_that_are_not_finite(value, hdf5_folder, bilm, tmp_path):
     def spoil(array):
         array[-1, -1] = value
         return array
 
-    change_dataset(hdf5_folder, name, spoil)
-    assert_refused(hdf5_folder, str(hdf5_folder), f"{name} holds", "not finite")
-
-
-@pytest.mark.parametrize("value", NOT_FINITE)
-def test_weights_that_are_not_finite_are_not_saved(value, bilm, tmp_path):
+    change_dataset(hdf5_folder, "CNN_proj/W_proj", spoil)
+    assert_refused(hdf5_folder, str(hdf5_folder), "CNN_proj/W_proj holds", "not finite")
     name = "lstm.forward_layers.0.gate_bias"
     with torch.no_grad():
         bilm.get_parameter(name)[5] = value
@@ -630,46 +457,22 @@ def test_weights_that_are_not_finite_are_not_saved(value, bilm, tmp_path):
         with pytest.raises(ValueError, match=f"not saved: {name} holds .* not finite"):
             format.write(bilm, tmp_path / "weights")
         assert not (tmp_path / "weights").exists()
-    with pytest.raises(ValueError, match=f"not saved: {name} holds .* not finite"):
-        safetensors_format.to_bytes(bilm)
 
 
-def test_numbers_that_float32_cannot_hold(hdf5_folder, weights_folder):
-    change_dataset(hdf5_folder, "CNN/b_cnn_0", lambda x: x.astype("f8") + 1e300)
-    assert_refused(hdf5_folder, "CNN/b_cnn_0 holds", "not finite in float32")
-    name = "token_encoder.projection.bias"
-    change_tensors(weights_folder, lambda x: x.update({name: x[name].double() + 1e300}))
-    assert_refused(weights_folder, f"{name} holds", "not finite in float32")
-
-
-@pytest.mark.parametrize(
-    "dtype",
-    [torch.int8, torch.bool, torch.float8_e4m3fn],
-)
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool])
 def test_safetensors_of_no_weights(dtype, weights_folder):
-    name, word = "token_encoder.projection.bias", str(dtype).removeprefix("torch.")
+    name = "token_encoder.projection.bias"
     change_tensors(weights_folder, lambda x: x.update({name: x[name].to(dtype)}))
-    assert_refused(weights_folder, str(weights_folder), f"{name} does not hold weights, but {word}")
-    with pytest.raises(ValueError, match=f"{name} does not hold weights, but {word}"):
-        safetensors_format.from_bytes((weights_folder / "weights.safetensors").read_bytes())
-
-
-def test_options_beside_a_safetensors_file_take_precedence(weights_folder):
-    change_options(weights_folder, lambda options: options["lstm"].update(dim=14))
-    assert_refused(weights_folder, "layers.0.gate_weight (56, 12)", "(48, 12)")
+    assert_refused(weights_folder, str(weights_folder), f"{name} does not hold weights, but torch")
 
 
 # --------------------------------------------------------------------------------------- word input
 
 
-@pytest.fixture(params=FORMATS)
-def words_folder(request, tmp_path):
-    FORMATS[request.param].write(random_bilm(TINY_WORDS), tmp_path / "words")
+@pytest.fixture
+def words_folder(tmp_path):
+    hdf5.write(random_bilm(TINY_WORDS), tmp_path / "words")
     return tmp_path / "words"
-
-
-def write_vocabulary(folder, words):
-    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf8")
 
 
 def test_a_vocabulary_is_read_as_bilm_tf_reads_it(words_folder):
@@ -684,24 +487,18 @@ def test_a_vocabulary_is_read_as_bilm_tf_reads_it(words_folder):
             assert load(words_folder).vocabulary == expected == list(WORDS)
 
 
-def test_a_packed_vocabulary(words_folder):
-    packed = words_folder / "vocab.txt.gz"
-    packed.write_bytes(gzip.compress((words_folder / "vocab.txt").read_bytes()))
+def test_other_vocabularies(words_folder):
+    """Packed, damaged, missing, and of another size."""
+    path, packed = words_folder / "vocab.txt", words_folder / "vocab.txt.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
     expected = load(words_folder)
-    (words_folder / "vocab.txt").unlink()
+    path.unlink()
     assert_same(expected, load(words_folder))
     packed.write_bytes(packed.read_bytes()[:-9])
     assert_refused(words_folder, f"{packed} cannot be read")
     packed.write_bytes(gzip.compress(bytes(1 << 20)))
     assert_refused(words_folder, str(packed), "unpacks to more than")
-
-
-def test_a_missing_vocabulary(words_folder):
-    (words_folder / "vocab.txt").unlink()
-    assert_refused(words_folder, "word input", "vocabulary", str(words_folder / "vocab.txt"))
-
-
-@pytest.mark.parametrize("size", [7, 9])
-def test_a_vocabulary_of_another_size(size, words_folder):
-    write_vocabulary(words_folder, (*WORDS, "more")[:size])
-    assert_refused(words_folder, "n_tokens_vocab is 8", f"{size} words")
+    packed.unlink()
+    assert_refused(words_folder, "vocabulary", str(path))
+    path.write_text("".join(f"{word}\n" for word in WORDS[:7]), encoding="utf8")
+    assert_refused(words_folder, "n_tokens_vocab is 8", "7 words")
