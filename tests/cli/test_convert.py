@@ -134,7 +134,7 @@ def test_info_of_every_format(pipeline: Path, hdf5_folder: Path, weights_folder:
         assert facts["bytes in memory"] == 4 * facts["parameters"]
     report = succeed("info", pipeline)
     for text in (
-        "1x4 2x6 3x8",
+        "[[1, 4], [2, 6], [3, 8]]",
         "frozen_mix weights=None gamma=1.0 seed=None",
         "3 layers of width 12",
     ):
@@ -164,8 +164,8 @@ def test_existing_output_is_kept_without_force(tmp_path: Path, hdf5_folder: Path
     assert "--force" in fail("convert", options, weights, pipeline)
     assert "--force" in fail("export", pipeline, hdf5_folder)
     succeed("convert", options, weights, pipeline, "--force")
-    assert "no meta.json in it" in fail("convert", options, weights, hdf5_folder, "--force")
-    assert "no options.json in it" in fail("export", hdf5_folder, pipeline, "--force")
+    assert "options.json" in fail("convert", options, weights, hdf5_folder, "--force")
+    assert "config.cfg" in fail("export", hdf5_folder, pipeline, "--force")
     assert options.is_file() and weights.is_file()
     (tmp_path / "empty").mkdir()
     succeed("export", pipeline, tmp_path / "empty", "--force")

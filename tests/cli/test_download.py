@@ -53,19 +53,12 @@ def web(cache: Path, hdf5_folder: Path):
 
 @pytest.fixture
 def table(web: Site, tmp_path: Path) -> Path:
-    """A table with the tiny biLM, without and with checksums."""
+    """A table with the tiny biLM."""
     names = ("options.json", "weights.hdf5")
-    md5 = {name: hashlib.md5(web.pages[f"/tiny/{name}"]).hexdigest() for name in names}
     collection = {"base": [f"{web.url}/gone/", f"{web.url}/tiny/"], "lang": "de"}
+    files = {name: name for name in names}
     models = [
-        {"name": "plain", "collection": "c", "files": {name: name for name in names}},
-        {
-            "name": "known",
-            "collection": "c",
-            "licence": "CC0",
-            "id": 7,
-            "files": {name: {"path": name, "md5": md5[name]} for name in names},
-        },
+        {"name": "plain", "collection": "c", "licence": "CC0", "id": 7, "files": files},
         {"name": "nowhere", "collection": "c", "notes": "Ask its authors."},
         {"name": "tf", "collection": "c", "readable": False, "files": {"a": "options.json"}},
     ]
@@ -87,34 +80,28 @@ def refuse(table: Path):
 
 
 def assert_is(source: object, bilm: BiLM) -> None:
-    assert (
-        max_difference(
-            current_session(load_bilm(source)).embed(TOKENS)[0],
-            current_session(bilm).embed(TOKENS)[0],
-        )
-        <= 1e-6
-    )
+    vectors = [current_session(x).embed(TOKENS)[0] for x in (load_bilm(source), bilm)]
+    assert max_difference(*vectors) <= 1e-6
 
 
 # Downloads
 
 
-@pytest.mark.parametrize("name", ["plain", "known"])
-def test_a_name_becomes_a_pipeline(name: str, get, cache: Path, bilm: BiLM, web: Site):
-    get(name)
-    assert_is(name, bilm)
-    nlp = spacy.load(cache / "pipelines" / name)
+def test_a_name_becomes_a_pipeline(get, cache: Path, bilm: BiLM, web: Site):
+    get("plain")
+    assert_is("plain", bilm)
+    nlp = spacy.load(cache / "pipelines" / "plain")
     assert (nlp.lang, nlp.pipe_names) == ("de", ["sentencizer", "elmo"])
-    assert nlp.meta["license"] == ("CC0" if name == "known" else "")
+    assert nlp.meta["license"] == "CC0"
     sources = {x["name"]: x for x in nlp.meta["sources"]}
     digest = hashlib.sha256(web.pages["/tiny/weights.hdf5"]).hexdigest()
     url = f"{web.url}/tiny/weights.hdf5"
     assert sources["weights.hdf5"] == {"name": "weights.hdf5", "url": url, "sha256": digest}
-    assert elmo_pipeline(name, lang="de")("the bank")._.elmo.shape == (12,)
+    assert elmo_pipeline("plain", lang="de")("the bank")._.elmo.shape == (12,)
     web.requests.clear()
-    assert "there already" in get(name)
+    assert "there already" in get("plain")
     assert not web.requests
-    get(name, "--force")
+    get("plain", "--force")
     assert len(web.requests) == 4  # Each file, from both addresses.
 
 
@@ -122,11 +109,10 @@ def test_another_name_and_language(get, refuse, cache: Path, bilm: BiLM):
     get("7", "--name", "mine", "--lang", "en", "--no-sentencizer", "--half")
     nlp = spacy.load(cache / "pipelines" / "mine")
     assert (nlp.lang, nlp.pipe_names) == ("en", ["elmo"])
-    for name in ("known", "en_elmo_sm"):
-        assert "is another model" in refuse("plain", "--name", name)
+    assert "is another model" in refuse("plain", "--name", "en_elmo_sm")
+    assert "is another model" in refuse("http://127.0.0.1:1/plain.zip")
     assert "cannot be the name" in refuse("plain", "--name", "../x")
-    assert "is another model" in refuse("http://127.0.0.1:1/known.zip")
-    assert not find_download("known")
+    assert not find_download("plain")
 
 
 def test_outputs_are_not_overwritten_unasked(get, refuse, tmp_path: Path, bilm: BiLM, cache: Path):
@@ -155,14 +141,10 @@ def test_weights_without_a_pipeline(get, bilm: BiLM, tmp_path: Path, web: Site):
     assert find_download("plain") == home() / "pipelines" / "plain" and not web.requests
 
 
-def test_urls(get, refuse, web: Site, bilm: BiLM, cache: Path):
-    """The options are beside the weights, under one of two names. Passwords are not passed on."""
-    get(f"{web.url.replace('//', '//me:secret@')}/tiny/weights.hdf5", "--name", "mine")
+def test_urls(get, refuse, web: Site, bilm: BiLM):
+    """The options are beside the weights, under one of two names."""
+    get(f"{web.url}/tiny/weights.hdf5", "--name", "mine")
     assert_is("mine", bilm)
-    assert "Authorization" in web.requests[-1][1]
-    meta = (cache / "pipelines" / "mine" / "meta.json").read_text()
-    assert "secret" not in meta and f"{web.url}/tiny/weights.hdf5" in meta
-    assert "secret" not in (cache / "weights" / "mine" / ".source.json").read_text()
     web.add("/x/en%20small_options.json", web.pages["/tiny/options.json"])
     url = web.add("/x/en%20small_weights.hdf5", web.pages["/tiny/weights.hdf5"]) + "?raw=1"
     assert "cannot be the name" in refuse(url)
@@ -198,14 +180,10 @@ def test_an_archive(web: Site, tmp_path: Path, get, cache: Path):
     nlpl.write(tmp_path / "143.zip", architecture, weights)
     url = web.add("/repository/143.zip", (tmp_path / "143.zip").read_bytes())
     get(url, "--name", "mine")
-    sentences = nlpl.random_sentences(architecture, rng)
-    [expected, *_] = nlpl.reference(architecture, weights, sentences)
-    assert (
-        max_difference(current_session(load_bilm("mine")).embed(sentences[:1])[0], expected) <= 1e-5
-    )
-    nlp = spacy.load(cache / "pipelines" / "mine")
-    assert nlp.meta["sources"][0]["url"] == url
-    assert nlp.lang == (source_language(tmp_path / "143.zip") or "xx")
+    sentences = nlpl.random_sentences(architecture, rng)[:1]
+    [expected] = nlpl.reference(architecture, weights, sentences)
+    assert max_difference(current_session(load_bilm("mine")).embed(sentences)[0], expected) <= 1e-5
+    assert spacy.load(cache / "pipelines" / "mine").meta["sources"][0]["url"] == url
 
 
 def test_a_file_that_is_no_biLM_stays_and_is_named(refuse, web: Site, cache: Path):
@@ -222,7 +200,7 @@ def test_what_cannot_be_downloaded(refuse, get, web: Site):
     assert "no language 'qqq'" in refuse("plain", "--lang", "qqq")
     assert "Ask its authors" in refuse("nowhere")
     assert "--no-convert" in refuse("tf")
-    for source in ("what", "", "lysandre/elmo", "hf:elmo", "hf:../x", "file:///a"):
+    for source in ("what", "", "hf:elmo", "hf:../x", "file:///a", "http://me:secret@host/a.zip"):
         assert "is not a model" in refuse(source)
     assert not web.requests
     get("tf", "--no-convert")
@@ -261,31 +239,11 @@ def test_an_interrupted_download_continues(changed: bool, get, refuse, web: Site
     assert not list(home().rglob("*part*"))
 
 
-def test_a_wrong_checksum_leaves_no_model(refuse, get, web: Site, bilm: BiLM):
-    good = web.pages["/tiny/weights.hdf5"]
-    web.add("/tiny/weights.hdf5", good[:-1] + b"?", ETag='"2"')
-    message = refuse("known")
-    assert "md5 checksum" in message and hashlib.md5(good).hexdigest() in message
-    assert find_download("known") is None and not list(home().rglob("weights.hdf5"))
-    web.add("/tiny/weights.hdf5", good, ETag='"3"')
-    get("known")
-    assert_is("known", bilm)
-
-
-def test_without_a_network(cache: Path, tmp_path: Path):
+def test_without_a_network(refuse, tmp_path: Path, monkeypatch, web: Site):
     """One attempt for each address, and one message. Port 1 has no server."""
-    base = ["http://127.0.0.1:1/", "http://localhost:1/"]
-    models = [{"name": "m", "collection": "c", "files": {"options.json": "o", "weights.hdf5": "w"}}]
-    table = tmp_path / "table.json"
-    table.write_text(json.dumps({"collections": {"c": {"base": base}}, "models": models}))
-    start = time.monotonic()
-    message = " ".join(fail("download", "m", "--table", table).split())
-    for url in base:
-        assert f"{url}o: no connection, is this machine online?" in message
-    assert time.monotonic() - start < 10 and len(message) < 600
-
-
-def test_a_cache_that_cannot_be_written(refuse, tmp_path: Path, monkeypatch, web: Site):
+    start, url = time.monotonic(), "http://127.0.0.1:1/w.zip"
+    assert f"{url}: no connection, is this machine online?" in refuse(url)
+    assert time.monotonic() - start < 10
     (tmp_path / "file").touch()
     monkeypatch.setenv("SPACY_ELMO_HOME", str(tmp_path / "file" / "cache"))
     assert str(tmp_path / "file" / "cache") in refuse("plain")
@@ -342,13 +300,6 @@ def test_a_repository(source: str, hub: Site, get, bilm: BiLM, cache: Path):
 
 def test_a_repository_that_is_not_there(hub: Site, refuse, monkeypatch):
     assert "hf:owner/none@main" in refuse("hf:owner/none")
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
-    start = time.monotonic()
-    refuse("hf:owner/tiny")
-    assert time.monotonic() - start < 10
-
-
-def test_without_the_library(cache: Path, refuse, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     assert 'pip install "spacy-elmo[hub]"' in refuse("hf:owner/tiny")
 
@@ -360,19 +311,17 @@ def test_the_table_says_what_it_must():
     models = read_table()
     assert len(models) > 90
     for name, model in models.items():
-        assert model.family and model.collection, name
-        if model.lang:
-            get_lang_class(model.lang)
-        if model.hub is None and not model.files:
-            assert model.notes, name
-        for file in model.files.values():
-            secure = all(url.startswith("https://") for url in file.urls)
-            assert secure or model.collection in ("nlpl", "manylangs", "deeppavlov"), name
-            assert file.digests.keys() <= {"md5", "sha1", "sha256"}
-    ids = [model.id for model in models.values() if model.id is not None]
+        assert model["family"] and model["collection"], name
+        if model.get("lang"):
+            get_lang_class(model["lang"])
+        if not model.get("hub") and not model["files"]:
+            assert model["notes"], name
+        for urls in model["files"].values():
+            secure = all(url.startswith("https://") for url in urls)
+            assert secure or model["collection"] in ("nlpl", "manylangs", "deeppavlov"), name
+    ids = [model["id"] for model in models.values() if "id" in model]
     assert len(ids) == len(set(ids)) and set(range(136, 180)) <= set(ids)
     assert set(bundled_names()) <= set(models)
-    assert models["german"].files["weights.hdf5"].digests["md5"].startswith("f3ab3a68")
 
 
 def test_the_page_names_models_that_exist():
@@ -383,7 +332,7 @@ def test_the_page_names_models_that_exist():
     names = {name for name in re.findall(r"`([\w.-]+)`", cells) if "LANG" not in name}
     families = tuple(re.findall(r"`(\w+-)LANG`", page))
     named = {name for name in models if name.startswith(families)} | names
-    others = {x.name for x in models.values() if x.hub is not None or not x.readable}
+    others = {x for x, model in models.items() if "hub" in model or "readable" in model}
     assert named == set(models) - others
 
 
@@ -405,25 +354,17 @@ def test_models_are_listed(get, table: Path, cache: Path):
     assert facts["nowhere"]["state"] == "no address" and facts["tf"]["state"] == "not readable"
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{}", '{"models": [{"name": "x", "files": {"../y": "a"}}], "collections": {}}']
-)
+@pytest.mark.parametrize("text", ["", '{"models": [{"name": "../x"}], "collections": {}}'])
 def test_a_table_that_is_none(text: str, tmp_path: Path):
     (tmp_path / "table.json").write_text(text)
     assert "is not a table of models" in fail("models", "--table", tmp_path / "table.json")
 
 
-@pytest.mark.parametrize(
-    "variables, expected",
-    [
-        ({"SPACY_ELMO_HOME": "/a", "XDG_CACHE_HOME": "/b"}, "/a"),
-        ({"XDG_CACHE_HOME": "/b"}, "/b/spacy-elmo"),
-        ({}, "~/.cache/spacy-elmo"),
-    ],
-)
-def test_the_folder(variables: dict, expected: str, monkeypatch: pytest.MonkeyPatch):
+def test_the_folder(monkeypatch: pytest.MonkeyPatch):
     for name in ("SPACY_ELMO_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert home() == Path(expected).expanduser().absolute()
+    assert home() == Path("~/.cache/spacy-elmo").expanduser()
+    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
+    assert home() == Path("/b/spacy-elmo")
+    monkeypatch.setenv("SPACY_ELMO_HOME", "/a")
+    assert home() == Path("/a")

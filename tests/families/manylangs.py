@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy
 from numpy import ndarray
@@ -144,29 +145,20 @@ def write(
     weights: Weights,
     *,
     form: str = "folder",
-    architecture_file: str = "basename",
-    basename: str = BASENAMES[0],
-    legacy: bool = True,
-    cuda: bool = True,
+    **settings: Any,
 ) -> Path:
     """A model as its trainer and the publishers of its archives left it.
 
     form (str): "folder", or "nested folder" (of older downloads: the files lie in `xx.model/` below
         `path`).
-    architecture_file (str): Where it lies: "basename" (`config_path` is an absolute path that does
-        not exist, the file lies in the folder), "relative" (`config_path` is relative to the
-        folder), or "missing".
-    basename (str): Name of the architecture file.
-    legacy, cuda (bool): How the state dicts are saved: `torch_files.state_dict_bytes`.
+    settings: Those of `files`.
     RETURNS (Path): The folder of the files.
     """
-    members = files(architecture, weights, architecture_file, basename, legacy, cuda)
-    if form.startswith("nested"):
-        members = {f"xx.model/{name}": content for name, content in members.items()}
-    for name, content in members.items():
-        (path / name).parent.mkdir(parents=True, exist_ok=True)
-        (path / name).write_bytes(content)
-    return path / "xx.model" if form.startswith("nested") else path
+    folder = path / "xx.model" if form.startswith("nested") else path
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files(architecture, weights, **settings).items():
+        (folder / name).write_bytes(content)
+    return folder
 
 
 def files(
@@ -177,18 +169,19 @@ def files(
     legacy: bool = True,
     cuda: bool = True,
 ) -> dict[str, bytes]:
-    """The files of a model by their names."""
+    """The files of a model by their names.
+
+    architecture_file (str): "basename": `config_path` is an absolute path that does not exist, the
+        file of its name lies in the folder. "missing": it does not.
+    basename (str): Name of the architecture file.
+    legacy, cuda (bool): How the state dicts are saved: `torch_files.state_dict_bytes`.
+    """
     encoder = {k: v for k, v in weights.items() if k.startswith(DIRECTIONS)}
     embedder = {k: v for k, v in weights.items() if not k.startswith(DIRECTIONS)}
-    config_path = {
-        "basename": f"/users4/conll18st/elmo/configs/{basename}",
-        "missing": f"/Users/trainer/ELMoForManyLangs/configs/{basename}",
-        "relative": f"configs/{basename}",
-    }[architecture_file]
-    members = {"config.json": json.dumps({"gpu": 0, "config_path": config_path}).encode()}
+    config = {"gpu": 0, "config_path": f"/users4/conll18st/elmo/configs/{basename}"}
+    members = {"config.json": json.dumps(config).encode()}
     if architecture_file != "missing":
-        place = config_path if architecture_file == "relative" else basename
-        members[place] = json.dumps(options(architecture), indent=2).encode()
+        members[basename] = json.dumps(options(architecture), indent=2).encode()
     members["char.dic"] = dictionary_text(architecture["characters"]).encode()
     if architecture["word_dim"] > 0:
         members["word.dic"] = dictionary_text(architecture["words"]).encode()
