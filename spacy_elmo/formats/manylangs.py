@@ -6,7 +6,7 @@
 | the architecture   | JSON; often missing: that of the published models is built in     |
 | char.dic, word.dic | per line an entry, a tab and the row of its embedding             |
 | token_embedder.pkl | the state dict of `ConvTokenEmbedder`                             |
-| encoder.pkl        | the state dict of `ElmobiLm`: see `state_dicts`              |
+| encoder.pkl        | the state dict of `ElmobiLm`: see `state_dicts`                   |
 
 Begin and end of a word are swapped there (`elmoformanylangs/elmo.py`): the entry `<eow>` comes
 first. The reader gives each its right name.
