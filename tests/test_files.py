@@ -62,22 +62,6 @@ def test_a_failing_body_leaves_the_old_contents_and_nothing_else(path, error=Key
     assert read(path) == "old"
 
 
-def test_the_old_folder_comes_back_if_the_new_one_cannot_be_moved(tmp_path, monkeypatch):
-    write(tmp_path / "folder", "old")
-    moves, replace = [], os.replace
-
-    def failing(source, target):
-        moves.append(source)
-        if len(moves) == 2:
-            raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(target))
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", failing)
-    with pytest.raises(PermissionError):
-        write(tmp_path / "folder", "new")
-    assert len(moves) == 3 and read(tmp_path / "folder") == "old"
-
-
 @posix
 def test_permissions_are_those_of_new_files(tmp_path, monkeypatch):
     """The umask is left alone: it is the whole process's."""

@@ -151,15 +151,6 @@ def test_an_installed_package(package, bilm):
     assert facts["version"] == "1.0.0"
 
 
-def test_a_package_that_is_no_pipeline(tmp_path, monkeypatch, weights_folder, bilm):
-    """Some other software of this name: a folder of the name is what is meant."""
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="no weights 'numpy'"):
-        load_bilm("numpy")
-    shutil.copytree(weights_folder, "numpy")
-    assert_is(load_bilm("numpy"), bilm)
-
-
 # Facts about them.
 
 
@@ -183,13 +174,6 @@ def test_info_shows_the_origin_of_weights(saved, weights_folder):
     [facts] = json.loads(succeed("info", saved, "--json")).values()
     assert facts["license"] == "CC0" and facts["sources"] == [{"name": "books"}]
     assert facts["lang"] == "en" and "author" not in facts
-
-
-def test_bundled_weights_have_no_output_layer(tmp_path):
-    (tmp_path / "text.txt").write_text("The bank")
-    message = fail("perplexity", DEFAULT, tmp_path / "text.txt")
-    assert f"{DEFAULT} comes without its output layer" in message
-    assert "model card" in message and "--head" in message
 
 
 # What a pipeline's weights need.
@@ -260,13 +244,6 @@ def test_weights_make_a_pipeline(tmp_path):
     succeed("embed", tmp_path / "text.txt", tmp_path / "vectors.npz", "--model", DEFAULT)
     embedded = numpy.load(tmp_path / "vectors.npz")["0"]
     assert max_difference(embedded, doc._.elmo_layers) <= 1e-5
-
-
-def test_weights_of_a_language_whose_tokenizer_is_not_installed(weights_folder, monkeypatch):
-    (weights_folder / "meta.json").write_text('{"lang": "ja"}')
-    monkeypatch.setitem(sys.modules, "sudachipy", None)
-    with pytest.raises(ValueError, match=r"cannot load the pipeline.*Japanese support"):
-        load_pipeline(weights_folder)
 
 
 # What comes with this package

@@ -168,18 +168,6 @@ def test_a_full_disk_leaves_the_old_output_layer_alone(
     assert not head.exists()
 
 
-def test_unknown_language_and_component(tmp_path: Path, hdf5_folder: Path, pipeline: Path):
-    options, weights = hdf5_folder / "options.json", hdf5_folder / "weights.hdf5"
-    assert "qqq" in fail("convert", options, weights, tmp_path / "out", "--lang", "qqq")
-    assert "'other'" in fail("export", pipeline, tmp_path / "out", "--name", "other")
-
-
-def test_pipeline_without_elmo(tmp_path: Path):
-    spacy.blank("en").to_disk(tmp_path / "blank")
-    assert "no elmo component" in fail("info", tmp_path / "blank")
-    assert "no elmo component" in fail("export", tmp_path / "blank", tmp_path / "out")
-
-
 def test_what_a_killed_command_left_is_removed(hdf5_folder: Path, tmp_path: Path):
     """And a second run is refused, also through a link."""
     out, link = tmp_path / "results" / "out", tmp_path / "link"

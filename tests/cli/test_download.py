@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import io
 import json
 import re
 import sys
 import time
-import zipfile
 from pathlib import Path
 
 import numpy
@@ -184,16 +182,6 @@ def test_an_archive(web: Site, tmp_path: Path, get, cache: Path):
     [expected] = nlpl.reference(architecture, weights, sentences)
     assert max_difference(current_session(load_bilm("mine")).embed(sentences)[0], expected) <= 1e-5
     assert spacy.load(cache / "pipelines" / "mine").meta["sources"][0]["url"] == url
-
-
-def test_a_file_that_is_no_biLM_stays_and_is_named(refuse, web: Site, cache: Path):
-    """A reader may be there in the next version."""
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as file:
-        file.writestr("readme.txt", "nothing")
-    assert "words.zip" in refuse(web.add("/a/words.zip", archive.getvalue()))
-    assert (cache / "weights" / "words" / "words.zip").is_file()
-    assert not list((cache / "pipelines").iterdir())
 
 
 def test_what_cannot_be_downloaded(refuse, get, web: Site):

@@ -137,28 +137,6 @@ LSTM_PARTS = (
 # bilm-tf
 
 
-def test_perplexity_of_a_bias() -> None:
-    """Scores that depend on nothing but the word: probabilities are known."""
-    rng = numpy.random.default_rng(1)
-    architecture = bilm_tf.random_architecture(rng, characters=True)
-    architecture["words"] = ["<S>", "</S>", "<UNK>", "the"]
-    weights = bilm_tf.random_weights(architecture, rng)
-    weights["lm/softmax/W"] = numpy.zeros_like(weights["lm/softmax/W"])
-    weights["lm/softmax/b"] = numpy.zeros(4, "float32")
-    flat = bilm_tf.reference_perplexity(architecture, weights, [["the"], ["the", "zzz"]])
-    assert flat == pytest.approx({"forward": 4, "backward": 4, "both": 4})
-    p = numpy.array([0.1, 0.2, 0.3, 0.4])
-    weights["lm/softmax/b"] = numpy.log(p)
-    (losses,) = bilm_tf.reference_losses(architecture, weights, [["the", "zzz"]])
-    expected = [-numpy.log([0.4, 0.3, 0.2]), -numpy.log([0.1, 0.4, 0.3])]
-    assert numpy.abs(losses - expected).max() < 1e-9
-    found = bilm_tf.reference_perplexity(architecture, weights, [["the"], ["the", "zzz"]])
-    forward = (0.4 * 0.2 * 0.4 * 0.3 * 0.2) ** (-1 / 5)
-    backward = (0.4 * 0.1 * 0.4 * 0.3 * 0.1) ** (-1 / 5)
-    both = (forward * backward) ** 0.5
-    assert found == pytest.approx({"forward": forward, "backward": backward, "both": both})
-
-
 def test_published_vectors(tmp_path: Path) -> None:
     """The weights and vectors that AllenNLP publishes for its own tests.
 
