@@ -24,7 +24,7 @@ class Checkpoint:
     """
 
     def __init__(self, folder: Path, characters: bool) -> None:
-        rng = numpy.random.default_rng(1)
+        rng = numpy.random.default_rng(2)
         self.folder, self.text = folder / "run", folder / "text.txt"
         self.architecture = family.random_architecture(rng, characters=characters)
         self.weights = family.random_weights(self.architecture, rng)
