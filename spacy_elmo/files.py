@@ -148,6 +148,8 @@ def save_tensors(
 def sync(path: Path) -> None:
     """Wait until the contents of a file, or the names in a folder, are on the disk.
     RAISES (OSError): If they cannot be written. Some systems report a full disk only here."""
+    if os.name != "posix":  # Windows opens no folder, and syncs no file that is open for reading.
+        return
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
