@@ -104,7 +104,7 @@ COLUMNS = {
 
 def flop(config: BiLMConfig, batch: Batch, n_words: int) -> float:
     """Of the matrix products of one step, backward counted twice."""
-    p, dim = config.projection_dim, config.lstm.dim
+    p, dim = config.lstm.projection_dim, config.lstm.dim
     lstm = 2 * batch.n_targets * config.lstm.n_layers * 2 * (2 * p * 4 * dim + dim * p)
     softmax = 2 * batch.n_targets * 2 * p * n_words
     cnn = config.char_cnn

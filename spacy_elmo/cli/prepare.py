@@ -45,7 +45,7 @@ def prepare_cli(
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite OUT"),
 ) -> None:
     """
-    Tokenise text files for pretraining, and write the folder OUT.
+    Tokenise text files for pretraining, into the folder OUT.
     """
     with exit_on_error():
         *sources, target = inputs

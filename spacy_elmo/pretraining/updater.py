@@ -100,9 +100,10 @@ def step_if(is_good: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
         if is_good:
             optimizer.step()
         return
-    optimizer.found_inf = (~is_good).float()  # type: ignore[attr-defined]  # For fused AdamW.
     before: list[tuple[torch.Tensor, torch.Tensor]] = []
     for group in optimizer.param_groups:
+        if group.get("fused"):  # PyTorch's own way, of its GradScaler.
+            optimizer.found_inf = (~is_good).float()  # type: ignore[attr-defined]
         if group.get("fused") and "momentum" not in group:
             continue
         for parameter in (p for p in group["params"] if p.grad is not None):

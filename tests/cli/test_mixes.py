@@ -78,4 +78,4 @@ def test_before_training(tmp_path, weights_folder):
 
 def test_nothing_to_show(pipeline, tmp_path):
     assert "no component that listens to ELMo" in fail("mixes", pipeline)
-    assert "found none" in fail("mixes", tmp_path)  # Neither a pipeline nor weights.
+    assert "cannot load the pipeline" in fail("mixes", tmp_path)  # Neither a pipeline nor weights.

@@ -155,7 +155,7 @@ def test_prepare_with_held_out_text_of_ones_own(tmp_path, n_process):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["prepare", "{run}/text.txt", "{run}/out", "-F"], "no manifest.json in it"),
+        (["prepare", "{run}/text.txt", "{run}/out", "-F"], "was not written by this command alone"),
         (["prepare", "{run}/text.txt", "{run}/new", "--lang", "qqq"], "cannot tokenise 'qqq'"),
         (["prepare", "{run}/text.txt", "{run}/new", "--dev-fraction", "2"], "between 0 and 1"),
         (["pretrain", "{run}/absent.cfg", "{run}/new"], "absent.cfg is wrong"),

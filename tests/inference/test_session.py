@@ -18,8 +18,6 @@ import torch
 
 from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig, mixed_precision
 from spacy_elmo.inference import Session, Settings, current_session
-from spacy_elmo.layers.encoder import ElmoEncoder, ElmoShim, get_session, set_precision
-from spacy_elmo.segmenters import sentences as by_sentence
 
 from ..bilm.test_model import SEEDS, SENTENCES, arguments, random_case
 from ..conftest import TINY, TINY_WORDS, max_difference, needs_bfloat16, random_bilm
@@ -314,15 +312,6 @@ def test_a_session_lasts_until_the_weights_change():
     assert current_session(bilm) is session
     write_in_place(bilm)
     assert current_session(bilm) is not session
-
-
-def test_set_precision_frees_what_was_packed_before():
-    encoder = ElmoEncoder(ElmoShim(random_bilm, Settings()), by_sentence())
-    before = weakref.ref(get_session(encoder))
-    set_precision(encoder, "float16")
-    assert get_session(encoder).settings.precision == "float16"
-    gc.collect()
-    assert before() is None
 
 
 def test_sessions_do_not_keep_a_network_alive():
