@@ -7,16 +7,14 @@ come first, folders last. A module has
 NAME (str): What `spacy elmo info` prints and `spacy elmo export --format` takes.
 DESCRIPTION (str): What the format is, for messages and help texts.
 SUFFIXES (tuple[str, ...]): The suffixes of a file of weights in a folder. Empty for folders.
-detect(path, start) -> bool: Whether a path is of this format, from its first 512 bytes; for a
-    folder these are empty. Also a file that is cut off after 8 bytes is of the format.
-read(path, options) -> BiLM: Reads a path that was detected, on the CPU. `options` is the path of an
-    options file, if the user has named one; see `options.read_files_beside`. Options in a file take
-    precedence over those in the weights. Sets `trained_mix`, if the weights come with one. Raises
-    any error: `load` adds the name of the file and of the format.
-write(bilm, folder, *, half=False): Writes a folder, as a whole: `options.json`, `weights` + one of
-    SUFFIXES, and `vocab.txt` for word input (`write_options` writes two of them). With `half`, the
-    weights were rounded to float16 (`round_to_half`), which the format may use. What it has no
-    place for, such as a trained mix, is left out. Optional.
+detect(path, start) -> bool: Whether a path is of this format, from its first 512 bytes (of a folder
+    empty), even if the file is cut off after 8.
+read(path, options) -> BiLM: Reads a path that was detected, on the CPU, with its `trained_mix`. An
+    options file that the user names takes precedence over other options. Raises any error: `load`
+    adds the name of the file and of the format.
+write(bilm, folder, *, half=False): Writes a folder, as a whole: `weights` + one of SUFFIXES, and
+    what `write_options` writes. With `half`, the weights were rounded to float16, which the format
+    may use. What it has no place for, such as a trained mix, is left out. Optional.
 read_output_layer(path) -> tuple: Reads the softmax of the language model: its words, weights
     (words, P), biases (words,), and whether the weights are the word embeddings. Optional.
 """
@@ -34,24 +32,9 @@ import torch
 
 from ..bilm.model import BiLM
 from .archives import unpacked
-from .int8 import fits_int8, round_to_int8
-from .options import OPTIONS, VOCABULARY, read_origin, read_vocabulary
-from .parameters import fits_half, round_to_half
-
-__all__ = [
-    "FORMATS",
-    "OPTIONS",
-    "VOCABULARY",
-    "find_format",
-    "fits_half",
-    "fits_int8",
-    "load",
-    "read_origin",
-    "read_vocabulary",
-    "round_to_half",
-    "round_to_int8",
-    "unpacked",
-]
+from .int8 import fits_int8, round_to_int8  # noqa: F401 (part of this interface, like the next)
+from .options import OPTIONS, VOCABULARY, read_origin, read_vocabulary  # noqa: F401
+from .parameters import fits_half, round_to_half  # noqa: F401
 
 _MODULES = ("safetensors_format", "hdf5", "manylangs", "bilm_tf", "allennlp")
 FORMATS: tuple[ModuleType, ...] = tuple(import_module(f".{x}", __package__) for x in _MODULES)

@@ -55,10 +55,7 @@ def detect(path: Path, start: bytes) -> bool:
 
 def read(path: Path, options: Optional[Path] = None) -> BiLM:
     """Read the biLM of a model, with the mix that was trained for it.
-
-    RAISES (ValueError): If the weights are damaged, hold no biLM, several different ones, or one
-        that contradicts the options.
-    """
+    RAISES (ValueError): If there is none, or several that differ, or files are damaged."""
     file = path if path.is_file() else next(x for x in map(path.joinpath, _WEIGHTS) if x.is_file())
     tensors = read_tensors(file)
     prefix, bilm = _find_bilm(tensors)
@@ -97,8 +94,7 @@ def _warn(text: str) -> None:
 
 def _find_bilm(tensors: Mapping[str, Tensor]) -> tuple[str, dict[str, Tensor]]:
     """RETURNS (tuple): What names of the biLM begin with, and its tensors by the rest of the name;
-    the first, if there are several that are equal.
-    RAISES (ValueError): If there is no biLM, or if several differ."""
+    the first, if there are several that are equal."""
     prefixes = sorted(x.removesuffix(_CHARACTERS) for x in tensors if x.endswith(_CHARACTERS))
     bilms = [
         {x.removeprefix(prefix): tensors[x] for x in tensors if x.startswith(starts)}
@@ -113,15 +109,12 @@ def _find_bilm(tensors: Mapping[str, Tensor]) -> tuple[str, dict[str, Tensor]]:
                 "perhaps: take the weights of one by themselves, such as the published HDF5 files"
             )
     if not bilms:
-        is_transformer = any("_forward_transformer." in name for name in tensors)
-        what = "a language model of transformers, and no LSTMs" if is_transformer else "no ELMo"
-        raise ValueError(f"it holds {what}: nothing named ...{_CHARACTERS}")
+        raise ValueError(f"it holds no ELMo with LSTMs: nothing named ...{_CHARACTERS}")
     return prefixes[0], bilms[0]
 
 
 def _read_mixes(tensors: Mapping[str, Tensor], prefix: str, n_layers: int) -> list[TrainedMix]:
-    """RETURNS (list): The mixes that were trained with the biLM.
-    RAISES (Exception): If a mix is not complete."""
+    """RETURNS (list): The mixes that were trained with the biLM."""
     mixes = []
     pattern = re.escape(prefix.removesuffix(_LSTM)) + r"scalar_mix_\d+\.gamma"
     for gamma in sorted(x for x in tensors if re.fullmatch(pattern, x)):

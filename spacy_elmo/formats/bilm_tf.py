@@ -99,8 +99,7 @@ def find_index(path: Path) -> Path:
 
 
 def _read_variables(path: Path) -> dict[str, StoredTensor]:
-    """RETURNS (dict): The variables of the language model, by their names in HDF5.
-    RAISES (ValueError): If they are not those of a biLM."""
+    """RETURNS (dict): The variables of the language model, by their names in HDF5."""
     tensors, variables = read_index(path), {}
     for name, tensor in tensors.items():
         # An optimizer's are named like the variable, with a level more.
@@ -108,9 +107,4 @@ def _read_variables(path: Path) -> dict[str, StoredTensor]:
             for ours, other in _RENAMED.items():
                 name = name.replace(ours, other)
             variables[name.removeprefix(_SCOPE)] = tensor
-    if not any(name.startswith("RNN_1/") for name in variables):
-        raise ValueError(
-            f"{path} is no checkpoint of a biLM of bilm-tf, which has variables {_SCOPE}RNN_1/...: "
-            "perhaps it is of another program, or a language model of one direction"
-        )
     return variables

@@ -62,9 +62,7 @@ def fill(model: BiLM, values: Mapping[str, Tensor], absent: Collection[str] = ()
 
 def to_float32(name: str, tensor: Tensor) -> Tensor:
     """RAISES (ValueError): If it does not hold weights, or a value is not finite in float32."""
-    if not tensor.is_floating_point():
-        raise ValueError(f"{name} does not hold weights, but {tensor.dtype}")
-    return check_finite(name, tensor.to(torch.float32))
+    return check_finite(name, tensor.to(torch.float32) if tensor.is_floating_point() else tensor)
 
 
 def stored_tensor(name: str, weight: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -93,8 +91,8 @@ def round_to_half(model: BiLM) -> None:
 
 
 def check_finite(name: str, tensor: Tensor) -> Tensor:
-    """RETURNS (Tensor): The tensor. RAISES (ValueError): If a value is not finite."""
-    if not torch.isfinite(tensor).all():
+    """RETURNS (Tensor): The tensor. RAISES (ValueError): If it is no float, or not finite."""
+    if not (tensor.is_floating_point() and torch.isfinite(tensor).all()):
         dtype = str(tensor.dtype).removeprefix("torch.")
-        raise ValueError(f"{name} holds values that are not finite in {dtype}")
+        raise ValueError(f"{name} holds values that are no weights, or not finite in {dtype}")
     return tensor

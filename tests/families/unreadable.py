@@ -37,7 +37,7 @@ def transformer(path: Path) -> Path:
 
 UNREADABLE: dict[str, Callable[[Path], Path]] = {
     "TensorFlow Hub": saved_model,
-    "transformers": transformer,
+    "no ELMo with LSTMs": transformer,
     "no ELMo": lambda path: without_lstms(path, "encoder._module.weight_ih_l0"),
-    "one direction": lambda path: bilm_tf.write_unidirectional(path).parent,
+    "backward_layers": lambda path: bilm_tf.write_unidirectional(path).parent,
 }

@@ -456,7 +456,7 @@ def test_weights_that_are_not_finite(value, hdf5_folder, bilm, tmp_path):
 def test_safetensors_of_no_weights(dtype, weights_folder):
     name = "token_encoder.projection.bias"
     change_tensors(weights_folder, lambda x: x.update({name: x[name].to(dtype)}))
-    assert_refused(weights_folder, str(weights_folder), f"{name} does not hold weights, but torch")
+    assert_refused(weights_folder, str(weights_folder), f"{name} holds values that are no weights")
 
 
 # --------------------------------------------------------------------------------------- word input
