@@ -22,9 +22,6 @@ def export_cli(
     out: Path = typer.Argument(..., help="Folder for options.json and the weights"),
     name: Optional[str] = typer.Option(None, "--name", "-n", help="Name of the elmo component"),
     format: str = typer.Option("hdf5", "--format", help=_HELP),
-    safetensors: bool = typer.Option(
-        False, "--safetensors", help="The same as --format safetensors"
-    ),
     half: bool = typer.Option(False, "--half", help="Round the weights to float16"),
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite the folder"),
 ) -> None:
@@ -34,7 +31,7 @@ def export_cli(
     The default, options.json and weights.hdf5, is for AllenNLP and bilm-tf.
     """
     with exit_on_error(), lock_folder(out, force, (OPTIONS, VOCABULARY, *_WEIGHTS)):
-        writer = _WRITERS.get("safetensors" if safetensors else format)
+        writer = _WRITERS.get(format)
         if writer is None:
             raise ValueError(f"unknown format {format!r}: choose one of {', '.join(_WRITERS)}")
         bilm = load_bilm(pipeline, name)

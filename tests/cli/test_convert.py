@@ -82,7 +82,7 @@ def test_package_is_importable(
 
 def test_export_formats_reload_to_equal_vectors(tmp_path: Path, pipeline: Path, bilm: BiLM):
     succeed("export", pipeline, tmp_path / "hdf5")
-    succeed("export", pipeline, tmp_path / "native", "--safetensors")
+    succeed("export", pipeline, tmp_path / "native", "--format", "safetensors")
     succeed("export", pipeline, tmp_path / "named", "--format", "safetensors")
     assert "hdf5" in fail("export", pipeline, tmp_path / "x", "--format", "onnx")
     [expected] = current_session(bilm).embed([["the", "bank"]])

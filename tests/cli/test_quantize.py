@@ -80,7 +80,7 @@ def test_other_uses_of_int8_weights(quantized: Path, tmp_path: Path):
     assert max_difference(EmbedTokens(quantized).embed_sentence(["Yes"]), expected) <= 1e-6
     low = EmbedTokens(quantized, precision="int8").embed_sentence(["Yes"])
     assert max_difference(low, nlp("Yes")._.elmo_layers) <= 1e-6
-    for options in ((), ("--safetensors",)):
+    for options in ((), ("--format", "safetensors")):
         out = tmp_path / f"out{len(options)}"
         succeed("export", quantized, out, *options)
         assert max_difference(current_session(load_bilm(out)).embed([["Yes"]])[0], expected) <= 1e-6

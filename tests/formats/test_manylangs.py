@@ -151,7 +151,8 @@ def test_export_says_what_the_published_layout_cannot_hold(written, tmp_path):
     assert "Unicode characters and word embeddings" in output
     assert "--format safetensors" in output
     assert not (tmp_path / "out").exists()
-    assert run_spacy("elmo", "export", written, tmp_path / "out", "--safetensors").exit_code == 0
+    options = "--format", "safetensors"
+    assert run_spacy("elmo", "export", written, tmp_path / "out", *options).exit_code == 0
     assert_same(load(written), load(tmp_path / "out"))
 
 
