@@ -112,27 +112,26 @@ def pipeline_folder(name: str) -> Path:
 def read_manifest(folder: Path) -> dict[str, Any]:
     """RETURNS (dict): What a folder of published files says about them: "source", "lang", and
     "files", with "url" and "sha256" by name. Empty if it says nothing."""
+    return read_facts(folder / MANIFEST)
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """RETURNS (dict): What a JSON file says of a model; empty if it is missing or damaged."""
     try:
-        return dict(json.loads((folder / MANIFEST).read_text(encoding="utf8")))
+        return dict(json.loads(path.read_text(encoding="utf-8-sig")))
     except (OSError, ValueError, TypeError):
         return {}
 
 
-def find_download(source: str) -> Optional[Path]:
+def find_download(source: str, *, published: bool = False) -> Optional[Path]:
     """RETURNS (Optional[Path]): The pipeline of a downloaded model (a name, or
-    "hf:owner/name[@revision]"), or else its published files; None if it was not downloaded."""
-    name = _folder_name(source)
-    if _NAME.fullmatch(name) and os.path.isfile(pipeline_folder(name) / "config.cfg"):
-        return pipeline_folder(name)
-    return find_published(source)
-
-
-def find_published(source: str) -> Optional[Path]:
-    """RETURNS (Optional[Path]): The published files of a downloaded model: their folder, or the
-    only file. None if it was not downloaded."""
+    "hf:owner/name[@revision]"). Without one, or with `published`, its published files: their
+    folder, or the only file. None if it was not downloaded."""
     name = _folder_name(source)
     if not _NAME.fullmatch(name):
         return None
+    if not published and os.path.isfile(pipeline_folder(name) / "config.cfg"):
+        return pipeline_folder(name)
     folder = weights_folder(name)
     names = list(read_manifest(folder).get("files", ()))
     return folder / names[0] if len(names) == 1 else folder if names else None

@@ -53,20 +53,14 @@ def download_model(model: Model, folder: Path, *, quiet: bool = False) -> None:
 
 
 def _download_file(urls: list[str], path: Path, quiet: bool) -> str:
-    """Download a file, if it is not there, from the first of its addresses that has it.
-
-    RETURNS (str): The address.
-    RAISES (ValueError): If no address has it.
-    """
+    """Download a file, if it is not there.
+    RETURNS (str): The first of its addresses that has it."""
     errors = []
     for url in urls:
         try:
             if not path.exists():
                 _transfer(url, path, quiet)
             return url
-        except requests.ConnectionError as error:
-            reason = getattr(error.args[0], "reason", error)
-            errors.append(f"{url}: no connection, is this machine online? {reason}")
         except (requests.RequestException, HTTPError) as error:
             errors.append(f"{url}: {error}: the same command continues")
     raise ValueError("\n".join(errors))

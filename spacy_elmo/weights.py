@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Optional, Union
 
 import spacy
-import srsly
 from spacy.language import Language
 from spacy.util import find_matching_language, get_lang_class, is_package, load_config
 
 from .bilm import BiLM
-from .catalogue import find_download, read_manifest
+from .catalogue import find_download, read_facts, read_manifest
 from .formats import OPTIONS, load, read_origin
 
 # Weights that come with the package: a folder per name. The name begins with the language.
@@ -43,10 +42,9 @@ def find_source(source: Union[str, Path]) -> Path:
         return path.absolute()
     if named is None:
         raise ValueError(
-            f"no pipeline and no weights {str(source)!r} on this machine: give a path, or the name "
-            f"of a pipeline package or of bundled weights ({', '.join(bundled_names())}). "
-            "Published weights (see `python -m spacy elmo models`) have to be downloaded first, "
-            f"with `python -m spacy elmo download {shlex.quote(str(source))}`"
+            f"no pipeline and no weights {str(source)!r} on this machine: give a path, or a name "
+            f"({', '.join(bundled_names())}, or of a pipeline package). Published weights have to "
+            f"be downloaded first: `python -m spacy elmo download {shlex.quote(str(source))}`"
         )
     if is_pipeline(path) or (path / OPTIONS).is_file():
         warnings.warn(
@@ -81,7 +79,7 @@ def source_language(source: Union[str, Path, None]) -> Optional[str]:
     if path.parent == FOLDER:
         return path.name.split("_")[0]
     manifest = read_manifest(path if os.path.isdir(path) else path.parent)
-    if lang := _read_meta(path).get("lang") or manifest.get("lang"):
+    if lang := read_facts(path / "meta.json").get("lang") or manifest.get("lang"):
         return None if lang == "xx" else lang
     with contextlib.suppress(ImportError):  # Only languages that spaCy has.
         if code := read_origin(path).get("language"):  # ISO 639-3.
@@ -92,9 +90,7 @@ def source_language(source: Union[str, Path, None]) -> Optional[str]:
 def load_bilm(source: Union[str, Path], component: Optional[str] = None) -> BiLM:
     """Read a biLM from weights or from a pipeline, whose other components are not loaded. If it has
     several elmo components, one has to be named.
-
-    RAISES (ValueError): If the source does not exist or cannot be read.
-    """
+    RAISES (ValueError): If the source does not exist or cannot be read."""
     path = find_source(source)
     if not is_pipeline(path):
         return load(path)
@@ -114,9 +110,7 @@ def load_bilm(source: Union[str, Path], component: Optional[str] = None) -> BiLM
 
 def load_pipeline(source: Union[str, Path]) -> Language:
     """Load a pipeline. Weights alone become a blank pipeline with a sentencizer and ELMo.
-
-    RAISES (ValueError): If the source does not exist or cannot be loaded.
-    """
+    RAISES (ValueError): If the source does not exist or cannot be loaded."""
     path = find_source(source)
     try:
         if is_pipeline(path):
@@ -134,16 +128,14 @@ def load_pipeline(source: Union[str, Path]) -> Language:
 def choose_component(
     names: list[str], pipeline: list[str], name: Optional[str], advice: str
 ) -> str:
-    """RETURNS (str): The name of the elmo component that the user has named, or of the only one of
-    these names.
-    RAISES (ValueError): If there is none of all components of the pipeline, or several, with this
-        advice."""
-    if not names or name not in (None, *names) or (name is None and len(names) > 1):
-        several = f"there are several elmo components {names}: {advice}"
+    """RETURNS (str): The one of these elmo components that the user has named, or the only one.
+    RAISES (ValueError): If the pipeline has none, or several, with this advice."""
+    found = [x for x in names if name in (None, x)]
+    if len(found) != 1:
         wanted = "" if name is None else f" {name!r}"
         none = f"there is no elmo component{wanted}, only {names or pipeline}"
-        raise ValueError(several if name is None and names else none)
-    return name or names[0]
+        raise ValueError(f"there are several elmo components {names}: {advice}" if found else none)
+    return found[0]
 
 
 def _find_named(source: Union[str, Path]) -> Optional[Path]:
@@ -163,10 +155,3 @@ def _find_package(source: Union[str, Path]) -> Optional[Path]:
     spec = importlib.util.find_spec(source)
     root = Path((spec and spec.origin) or source).parent
     return next((x.parent for x in root.glob(f"{source}-*/config.cfg")), None)
-
-
-def _read_meta(folder: Path) -> dict:
-    """RETURNS (dict): The folder's meta.json; empty if there is none, or if it is not readable."""
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        return dict(srsly.read_json(folder / "meta.json"))
-    return {}

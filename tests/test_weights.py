@@ -165,7 +165,7 @@ def test_info_shows_the_origin_of_weights(saved, weights_folder):
     file = sources.FOLDER / DEFAULT / "weights.safetensors"
     assert facts["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
     assert facts["bytes on disk"] == file.stat().st_size
-    assert facts["language"] == "en" and "MIT" in facts["licence"] and "91.4" in facts["perplexity"]
+    assert facts["language"] == "en"
     [facts] = json.loads(succeed("info", weights_folder, "--json")).values()
     assert facts["language"] == "unknown"
     meta = json.loads((saved / "meta.json").read_text())

@@ -8,17 +8,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Optional
 
+import spacy
 import typer
 from spacy.language import Language
 from wasabi import msg
 
-from ..catalogue import find_published, read_manifest
+from ..catalogue import find_download, read_manifest
 from ..files import atomic_folder, remove_folder, sha256
 from ..formats import FORMATS, load, read_origin, round_to_half, unpacked
 from ..layers.encoder import set_bilm
 from ..pretraining.head import HEAD_FILES, find_head, head_folder, write_head
 from ..weights import find_source, source_language
-from .util import blank_pipeline, exit_on_error, lock_folder
+from .util import exit_on_error, lock_folder
 
 _FORMATS = ", ".join(format.NAME for format in FORMATS)
 # The files of a pipeline that this command writes.
@@ -58,7 +59,7 @@ def convert_cli(
         *given, weights, out = paths
         with lock_pipeline(out, force):
             if not weights.exists():  # A name. The published files of a model, not its pipeline.
-                weights = find_published(str(weights)) or find_source(str(weights))
+                weights = find_download(str(weights), published=True) or find_source(str(weights))
             options, name = (given[0] if given else None), out.absolute().name.replace("-", "_")
             convert(weights, out, options, lang, half, sentencizer, name=name)
     msg.good(f"Wrote the pipeline {out}", f'Use it with spacy.load("{out}")')
@@ -88,7 +89,7 @@ def convert(
         bilm = load(unpacked_weights, options)
         if half:
             round_to_half(bilm)
-        nlp = blank_pipeline(lang or source_language(unpacked_weights) or "en")
+        nlp = spacy.blank(lang or source_language(unpacked_weights) or "en")
         if sentencizer:
             nlp.add_pipe("sentencizer")
         config: dict = {"model": {"weights": None}}
@@ -98,20 +99,28 @@ def convert(
         set_bilm(nlp.add_pipe("elmo", config=config).model, bilm)  # type: ignore[attr-defined]
         meta |= {"sources": _describe_sources(weights, read_origin(unpacked_weights))}
         nlp.meta.update(description="ELMo: contextual word vectors from a biLM", **meta)
-        write_pipeline(nlp, unpacked_weights, out)
+        write_pipeline(nlp, unpacked_weights, out, named=weights)
 
 
-def write_pipeline(nlp: Language, weights: Path, out: Path, files: Iterable[Path] = ()) -> None:
+def write_pipeline(
+    nlp: Language,
+    weights: Path,
+    out: Path,
+    files: Iterable[Path] = (),
+    named: Optional[Path] = None,
+) -> None:
     """Write a pipeline, and beside it the output layer of its weights, if they have one.
 
     weights (Path): The weights, unpacked, or the pipeline that has them.
     files (Iterable[Path]): What is copied into it where it has no such file of its own.
+    named (Optional[Path]): What a warning calls the weights, if not by their path.
     """
     head, head_out = None, head_folder(out)
     try:
         head = find_head(weights)
     except ValueError as error:
-        msg.warn(f"The pipeline will be without its output layer: {error}")
+        reason = str(error).replace(str(weights), str(named or weights))
+        msg.warn(f"The pipeline will be without its output layer: {reason}")
     with contextlib.ExitStack() as outputs:
         new = outputs.enter_context(atomic_folder(out))
         nlp.to_disk(new)

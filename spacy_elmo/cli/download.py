@@ -5,25 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Optional
 
+import spacy
 import typer
 from wasabi import msg
 
-from ..catalogue import (
-    MANIFEST,
-    TABLE,
-    Model,
-    find_model,
-    find_published,
-    model_source,
-    pipeline_folder,
-    read_manifest,
-    read_table,
-    weights_folder,
-)
+from .. import catalogue
+from ..catalogue import MANIFEST, TABLE, Model, model_source, read_manifest, weights_folder
 from ..download import download_model
 from ..weights import bundled_names, is_pipeline
 from .convert import convert, lock_pipeline
-from .util import blank_pipeline, exit_on_error, lock_folder
+from .util import exit_on_error, lock_folder
 
 _SOURCE = (
     "A name or number of `spacy elmo models`, the URL of an archive or of weights, or "
@@ -58,7 +49,7 @@ def download_cli(
     with exit_on_error():
         model = _choose(source, table, name, lang)
         name = model["name"]
-        out = output or pipeline_folder(name)
+        out = output or catalogue.pipeline_folder(name)
         folder = output if output and no_convert else weights_folder(name)
         is_here = read_manifest(folder).get("source") in (None, model_source(model))
         if name in bundled_names():
@@ -77,8 +68,8 @@ def download_cli(
 def _choose(source: str, table: Path, name: Optional[str], lang: Optional[str]) -> Model:
     """RETURNS (dict): What the user names, under the user's name.
     RAISES (ValueError): If there is no such model, or if the name is another model's."""
-    models = read_table(table)
-    model = find_model(source, models)
+    models = catalogue.read_table(table)
+    model = catalogue.find_model(source, models)
     chosen = {**model, "name": name or model["name"], "lang": lang or model.get("lang")}
     is_other = models.get(chosen["name"]) is not model
     if chosen["name"] in {*models, *bundled_names()} and is_other:
@@ -105,10 +96,9 @@ def _make_pipeline(
     name, lang, notes = model["name"], model["lang"] or "xx", model.get("notes", "")
     if not model.get("readable", True):
         raise ValueError(f"{name} cannot be converted, only downloaded: --no-convert. {notes}")
-    blank_pipeline(lang)  # Before the download, so that errors appear here.
+    spacy.blank(lang)  # Before the download, so that errors appear here.
     with lock_pipeline(out, force):
-        folder = weights_folder(name)
-        _get(model, folder, force, quiet)
-        path = find_published(name) or folder
+        _get(model, weights_folder(name), force, quiet)
+        path = catalogue.find_download(name, published=True) or weights_folder(name)
         meta = {"name": name.replace("-", "_"), "license": model.get("licence", "")}
         convert(path, out, None, lang, half, sentencizer, **meta)

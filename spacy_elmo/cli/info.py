@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from ..formats import find_format, fits_half, fits_int8, load, unpacked
 from ..kernels import Kernel, load_kernels
 from ..layers.encoder import get_session, get_shim
 from ..layers.mixes import use_trained
-from ..weights import FOLDER, find_source, is_pipeline, load_pipeline, source_language
+from ..weights import find_source, is_pipeline, load_pipeline, source_language
 from .util import exit_on_error, list_components
 
 # Keys of a pipeline's meta.json that describe its origin.
@@ -86,18 +85,14 @@ def _describe_weights(source: str, path: Path) -> dict[str, dict[str, Any]]:
     with unpacked(path) as unpacked_path:
         bilm = load(unpacked_path)
         format, file = find_format(unpacked_path)
-    is_packed, is_bundled = unpacked_path != path, path.parent == FOLDER
+    is_packed = unpacked_path != path
     facts = {
-        "format": "bundled" if is_bundled else f"{format.NAME}{', packed' if is_packed else ''}",
+        "format": f"{format.NAME}{', packed' if is_packed else ''}",
         "language": source_language(source) or "unknown",
         **_describe_bilm(bilm),
         **_describe_file(path if is_packed else file),
         **_describe_processor(),
     }
-    if is_bundled:  # The rows of the model card's table that the weights do not imply.
-        card = (path / "README.md").read_text(encoding="utf8")
-        rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", card, re.MULTILINE))
-        facts |= {name.lower(): rows[name] for name in ("Licence", "Training", "Perplexity")}
     return {source: facts}
 
 

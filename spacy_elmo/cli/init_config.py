@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Optional
 
+import spacy
 import typer
 from spacy.util import load_config
 from wasabi import msg
 
 from ..files import atomic_file
-from .util import blank_pipeline, check_overwrite, exit_on_error
+from .util import check_overwrite, exit_on_error
 
 FOLDER = Path(__file__).parents[1] / "configs"
 
@@ -44,7 +45,7 @@ def init_config_cli(
                 )
             config = load_config(folder / f"{name}.cfg")
             config["nlp"]["lang"] = lang
-            config["nlp"]["tokenizer"] = blank_pipeline(lang).config["nlp"]["tokenizer"]
+            config["nlp"]["tokenizer"] = spacy.blank(lang).config["nlp"]["tokenizer"]
             config["paths"]["weights"] = weights
             text = config.to_str()
         with atomic_file(out) as temporary:

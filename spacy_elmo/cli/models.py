@@ -38,9 +38,8 @@ def models_cli(
         found = [find_model(name, models)] if name is not None else list(models.values())
         if name is None and not show_all:
             found = [x for x in found if x.get("readable", True) and x.get("listed", True)]
-        chosen = [{**x, "state": _state(x)} for x in found if lang in (None, x.get("lang"))]
-        if not chosen:
-            raise ValueError(f"no model of {lang!r}: `python -m spacy elmo models` lists all")
+            found = [x for x in found if lang in (None, x.get("lang"))]
+        chosen = [{**x, "state": _state(x)} for x in found]
     if as_json:
         print(srsly.json_dumps(chosen, indent=2))
     elif name is not None:

@@ -35,10 +35,10 @@ ERRORS = typer.Option(
 
 @contextlib.contextmanager
 def exit_on_error() -> Iterator[None]:
-    """Print a ValueError or an OSError as one message, and exit with code 1."""
+    """Print an error that a user can mend as one message, and exit with code 1."""
     try:
         yield
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:  # ImportError: spaCy lacks a language.
         msg.fail(str(error), exits=1)
 
 
@@ -63,21 +63,7 @@ def require_gpu(gpu_id: int) -> None:
     """Make spaCy compute on a GPU; -1 leaves it on the CPU.
     RAISES (ValueError): If there is no such GPU, or no CuPy."""
     if torch_device(gpu_id) != "cpu":
-        try:
-            spacy.require_gpu(gpu_id)
-        except ValueError as error:
-            raise ValueError(
-                f"--gpu-id {gpu_id}: {error}. CuPy comes with the extra for your version of CUDA: "
-                'pip install "spacy-elmo[cuda12x]" (or cuda11x, cuda13x, cuda-autodetect)'
-            ) from error
-
-
-def blank_pipeline(lang: str) -> Language:
-    """RETURNS (Language): A blank pipeline. RAISES (ValueError): If there is no such language."""
-    try:
-        return spacy.blank(lang)
-    except ImportError as error:
-        raise ValueError(f"no language {lang!r} in spaCy: {error}") from error
+        spacy.require_gpu(gpu_id)
 
 
 def check_overwrite(path: Path, force: bool, files: Sequence[str] = ()) -> None:

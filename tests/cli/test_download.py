@@ -185,7 +185,7 @@ def test_an_archive(web: Site, tmp_path: Path, get, cache: Path):
 
 
 def test_what_cannot_be_downloaded(refuse, get, web: Site):
-    assert "no language 'qqq'" in refuse("plain", "--lang", "qqq")
+    assert "language qqq" in refuse("plain", "--lang", "qqq")
     assert "Ask its authors" in refuse("nowhere")
     assert "--no-convert" in refuse("tf")
     for source in ("what", "", "hf:elmo", "hf:../x", "file:///a", "http://me:secret@host/a.zip"):
@@ -230,7 +230,7 @@ def test_an_interrupted_download_continues(changed: bool, get, refuse, web: Site
 def test_without_a_network(refuse, tmp_path: Path, monkeypatch, web: Site):
     """One attempt for each address, and one message. Port 1 has no server."""
     start, url = time.monotonic(), "http://127.0.0.1:1/w.zip"
-    assert f"{url}: no connection, is this machine online?" in refuse(url)
+    assert "the same command continues" in refuse(url)
     assert time.monotonic() - start < 10
     (tmp_path / "file").touch()
     monkeypatch.setenv("SPACY_ELMO_HOME", str(tmp_path / "file" / "cache"))
@@ -332,7 +332,7 @@ def test_models_are_listed(get, table: Path, cache: Path):
         output = succeed("models", "--lang", "en", *options)
         assert is_there == ("tiny-test-hub" in output) == ("tfhub-elmo" in output)
     assert "2x1024/128" in succeed("models", "small")
-    assert "no model of 'qqq'" in fail("models", "--lang", "qqq")
+    assert "small" not in succeed("models", "--lang", "qqq")
     assert "is not a model" in fail("models", "what")
     facts = json.loads(succeed("models", "142", "--json"))
     assert [x["name"] for x in facts] == ["manylangs-de"]

@@ -202,6 +202,12 @@ def test_the_origin_and_the_output_layer_of_a_packed_checkpoint(tmp_path):
     (tmp_path / "texts.txt").write_text("the bank\n")
     for model in (path, tmp_path / "out"):
         assert "average" in succeed("perplexity", model, tmp_path / "texts.txt", "--json")
+    broken = tmp_path / "broken.zip"
+    with zipfile.ZipFile(path) as whole, zipfile.ZipFile(broken, "w") as part:
+        for name in whole.namelist():
+            part.writestr(name, whole.read(name) if "vocab" not in name else b"")
+    output = "".join(succeed("convert", broken, tmp_path / "without").split())
+    assert "withoutitsoutputlayer" in output and f"{broken}/" in output
 
 
 def test_every_place_takes_an_archive(model, tmp_path):
