@@ -93,9 +93,8 @@ def find_format(path: Path) -> tuple[ModuleType, Path]:
             return format, path
     kinds = [what for x, what in _OTHER_FILES.items() if re.match(x, start or b"", re.DOTALL)]
     names = ", ".join(format.NAME for format in FORMATS)
-    kinds = ["no file or folder"] if start is None else kinds
-    other = f"not a complete file of weights in a known format ({names})"
-    raise ValueError(f"{path} is {kinds[0] if kinds else other}")
+    kinds.append(f"not a complete file of weights in a known format ({names})")
+    raise ValueError(f"{path} is {'no file or folder' if start is None else kinds[0]}")
 
 
 def _find_in_folder(folder: Path) -> tuple[ModuleType, Path]:

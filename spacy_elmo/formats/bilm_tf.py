@@ -22,8 +22,6 @@ from .tensor_bundle import StoredTensor, read_index, read_tensor
 NAME = "bilm-tf"
 DESCRIPTION = "a TensorFlow checkpoint of bilm-tf"
 SUFFIXES = ()
-# What the names of all variables start with.
-_SCOPE = "lm/"
 # What LSTMs are called, and what it becomes in HDF5; a single layer lacks a level.
 _RENAMED = {
     "/rnn/lstm_cell/": "/rnn/multi_rnn_cell/cell_0/lstm_cell/",
@@ -46,8 +44,7 @@ def detect(path: Path, start: bytes) -> bool:
 
 
 def read(path: Path, options: Optional[Path] = None) -> BiLM:
-    """Read a checkpoint: a folder, the file `checkpoint` in it, or any file of a checkpoint.
-    RAISES (Exception): If a file is damaged, or contradicts the options."""
+    """Read a checkpoint: a folder, the file `checkpoint` in it, or any file of a checkpoint."""
     path = find_index(path)
     config, vocabulary = read_files_beside(path, options)
     tensors = {k: v for k, v in _read_variables(path).items() if k.startswith(GROUPS)}
@@ -103,8 +100,8 @@ def _read_variables(path: Path) -> dict[str, StoredTensor]:
     tensors, variables = read_index(path), {}
     for name, tensor in tensors.items():
         # An optimizer's are named like the variable, with a level more.
-        if name.startswith(_SCOPE) and name.rpartition("/")[0] not in tensors:
+        if name.startswith("lm/") and name.rpartition("/")[0] not in tensors:
             for ours, other in _RENAMED.items():
                 name = name.replace(ours, other)
-            variables[name.removeprefix(_SCOPE)] = tensor
+            variables[name.removeprefix("lm/")] = tensor
     return variables

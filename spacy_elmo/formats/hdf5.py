@@ -89,8 +89,7 @@ def detect(path: Path, start: bytes) -> bool:
 
 
 def read(path: Path, options: Optional[Path] = None) -> BiLM:
-    """Read an HDF5 file of weights.
-    RAISES (Exception): If the file contradicts the options, or data are refused."""
+    """Read an HDF5 file of weights."""
     config, vocabulary = read_files_beside(path, options)
     datasets: dict[str, h5py.Dataset] = {}
 
@@ -130,8 +129,7 @@ def build(
     tensors: Mapping[str, Stored],
     read_values: Callable[[Stored], numpy.ndarray],
 ) -> BiLM:
-    """RETURNS (BiLM): A model of tensors in bilm-tf's layout, which are read one by one.
-    RAISES (Exception): If they contradict the options, or are not finite."""
+    """RETURNS (BiLM): A model of tensors in bilm-tf's layout, which are read one by one."""
     # bilm-tf leaves out projections where widths agree, AllenNLP never does: follow the file.
     has_lstm_projection = f"{_CELL.format(0, 0)}/W_P_0" in tensors
     config = with_projections(config, "CNN_proj/W_proj" in tensors, has_lstm_projection)

@@ -32,12 +32,9 @@ def encode(model: BiLM) -> dict[str, Tensor]:
 
 
 def decode(model: BiLM, tensors: Mapping[str, Tensor], keep_int8: bool) -> dict[str, Tensor]:
-    """Read the weights of a file.
-
-    keep_int8 (bool): Leave 8-bit weights of the LSTMs in 8 bits, in the model.
-    RETURNS (dict): The other weights, float32.
-    RAISES (ValueError): If a weight is impossible.
-    """
+    """RETURNS (dict): The weights of a file, float32. With `keep_int8`, the model gets those of
+    the LSTMs that are in 8 bits instead, as they are.
+    RAISES (ValueError): If a weight is impossible."""
     values, widths = dict(tensors), _widths(model)
     for name in [x for x in widths if x in tensors and tensors[x].dtype == torch.int8]:
         numbers, scales = values.pop(name), to_float32(name + SCALES, values.pop(name + SCALES))
@@ -72,9 +69,7 @@ def round_to_int8(model: BiLM) -> None:
     """Round all weights to those that the precision int8 computes with, in place: convolutions to
     float16, the other products to 8 bits. Embeddings and biases remain as they are. All remain
     float32 tensors.
-
-    RAISES (ValueError): If a convolution is not finite in float16.
-    """
+    RAISES (ValueError): If a convolution is not finite in float16."""
     widths = _widths(model)
     for name, parameter in model.named_parameters():
         if name in widths:

@@ -59,10 +59,7 @@ def detect(path: Path, start: bytes) -> bool:
 
 
 def read(path: Path, options: Optional[Path] = None) -> BiLM:
-    """Read a folder. The options are the architecture, by default the file that config.json names.
-
-    RAISES (Exception): If a file is missing, damaged or contradicts another.
-    """
+    """Read a folder. The options are the architecture; by default, config.json names it."""
     folder, *others = _model_folders(path)
     if others:
         names = ", ".join(one.name for one in (folder, *others))
@@ -131,21 +128,14 @@ def _make_config(architecture: Mapping[str, Any], entries: Mapping[str, list[str
     char_cnn = {name: embedder[name] for name in names}
     char_cnn["embedding"] = {"dim": embedder["char_dim"]}
     char_cnn["characters"] = [_SWAPPED.get(x, x) for x in entries["char"]]
-    return BiLMConfig.from_options(
-        {
-            "lstm": lstm | {"projection": True},
-            "char_cnn": char_cnn | {"projection": True},
-            "n_tokens_vocab": len(entries["word"]) if "word" in entries else None,
-        }
-    )
+    lstm["projection"] = char_cnn["projection"] = True
+    n_words = len(entries["word"]) if "word" in entries else None
+    return BiLMConfig.from_options({"lstm": lstm, "char_cnn": char_cnn, "n_tokens_vocab": n_words})
 
 
 def _read_dictionary(path: Path) -> tuple[dict[str, int], int]:
     """Read a dictionary file, as the original does: an entry that comes again has its last row.
-
-    RETURNS (tuple): The row of each entry, sorted, and the number of lines: the rows of the table.
-    RAISES (ValueError): If a line is of another kind.
-    """
+    RETURNS (tuple): The row of each entry, sorted, and the number of lines (rows of the table)."""
     # Not splitlines(): it splits at entries of some scripts.
     lines = path.read_bytes().decode("utf8").removesuffix("\n").split("\n")
     rows: dict[str, int] = {}

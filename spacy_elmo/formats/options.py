@@ -28,9 +28,7 @@ def read_files_beside(
     """Read the options of weights and, if they include word embeddings, their vocabulary. The
     options file is `options.json`, or named like the weights, as published files are:
     `*_weights.hdf5`, `*_options.json`.
-
-    RAISES (ValueError): If a file is missing or damaged.
-    """
+    RAISES (ValueError): If a file is missing or damaged."""
     published = weights.name.replace("_weights", "_options")
     beside = weights.with_name(published).with_suffix(".json")
     options = options or (beside if beside.is_file() else weights.with_name(OPTIONS))
@@ -60,7 +58,11 @@ def read_vocabulary(path: Path) -> list[str]:
     packed = path.with_name(f"{path.name}.gz")
     path = packed if packed.is_file() and not path.is_file() else path
     try:
-        data = path.read_bytes() if path != packed else _decompress(packed)
+        limit = _MAX_COMPRESSION * path.stat().st_size
+        with gzip.open(path) if path == packed else path.open("rb") as file:
+            data = file.read(limit + 1)
+        if len(data) > limit:
+            raise ValueError(f"it unpacks to more than {limit:,} bytes, as no vocabulary does")
         # Not splitlines(): a word may hold any character except a line feed.
         lines = data.decode("utf-8-sig").removesuffix("\n").split("\n")
     except (OSError, EOFError, zlib.error, ValueError) as error:
@@ -68,15 +70,6 @@ def read_vocabulary(path: Path) -> list[str]:
     # A word of whitespace alone stays as it is.
     words = (line.strip() or line for line in lines)
     return [word for word in words if word != _NO_WORD]
-
-
-def _decompress(path: Path) -> bytes:
-    limit = _MAX_COMPRESSION * path.stat().st_size
-    with gzip.open(path) as file:
-        data = file.read(limit + 1)
-    if len(data) > limit:
-        raise ValueError(f"it unpacks to more than {limit:,} bytes, as no vocabulary does")
-    return data
 
 
 def write_options(config: BiLMConfig, vocabulary: Optional[Sequence[str]], folder: Path) -> None:

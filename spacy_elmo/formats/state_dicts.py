@@ -29,12 +29,9 @@ StateMap = dict[str, tuple[list[str], Callable[..., Tensor]]]
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a file that `torch.save` wrote from a state dict.
-
-    RETURNS (dict[str, Tensor]): The tensors by name, on the CPU. They may share memory.
-    RAISES (ValueError): If the file is missing or damaged, holds anything else than tensors by
-        name, or declares more data than it has.
-    """
+    """RETURNS (dict): The tensors of a state dict that `torch.save` wrote, by name, on the CPU.
+    They may share memory.
+    RAISES (ValueError): If the file is damaged, holds other data, or declares more than it has."""
     try:
         size, n_bytes = path.stat().st_size, 0
         if zipfile.is_zipfile(path):
@@ -89,8 +86,7 @@ def state_map(
 
 
 def read_state(tensors: Mapping[str, Tensor], names: StateMap) -> dict[str, Tensor]:
-    """RETURNS (dict): The parameters, and under their own names the tensors that are of none.
-    RAISES (Exception): If a tensor is missing or of another kind."""
+    """RETURNS (dict): The parameters, and under their own names the tensors that are of none."""
     state = {name: to_float32(name, tensor) for name, tensor in tensors.items()}
     values = {name: make(*(state[x] for x in inputs)) for name, (inputs, make) in names.items()}
     others = state.keys() - {x for inputs, _ in names.values() for x in inputs}

@@ -36,8 +36,7 @@ class StoredTensor(NamedTuple):
 
 
 def read_index(path: Path) -> dict[str, StoredTensor]:
-    """RETURNS (dict): The tensors by name, whose sizes were compared with the files of data.
-    RAISES (Exception): If a file is missing, damaged or of a kind that is not read."""
+    """RETURNS (dict): The tensors by name, whose sizes were compared with the files of data."""
     data = path.read_bytes()
     if len(data) > _MAX_INDEX or not data.endswith(_MAGIC):
         raise ValueError(f"{path} is not the index of a checkpoint, or not complete")
