@@ -21,7 +21,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, Optional
+from typing import Any, Literal, Optional
 from urllib.parse import unquote, urlsplit
 
 TABLE = Path(__file__).with_name("models.json")
@@ -99,14 +99,9 @@ def check_name(name: str) -> str:
     raise ValueError(f"{name!r} cannot be the name of a model: use letters, digits and . - _ @")
 
 
-def weights_folder(name: str) -> Path:
-    """RETURNS (Path): Where the published files of a model go."""
-    return home() / "weights" / check_name(name)
-
-
-def pipeline_folder(name: str) -> Path:
-    """RETURNS (Path): Where the pipeline of a model goes."""
-    return home() / "pipelines" / check_name(name)
+def model_folder(kind: Literal["weights", "pipelines"], name: str) -> Path:
+    """RETURNS (Path): Where the published files of a model, or its pipeline, go."""
+    return home() / kind / check_name(name)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -130,9 +125,9 @@ def find_download(source: str, *, published: bool = False) -> Optional[Path]:
     name = _folder_name(source)
     if not _NAME.fullmatch(name):
         return None
-    if not published and os.path.isfile(pipeline_folder(name) / "config.cfg"):
-        return pipeline_folder(name)
-    folder = weights_folder(name)
+    pipeline, folder = model_folder("pipelines", name), model_folder("weights", name)
+    if not published and os.path.isfile(pipeline / "config.cfg"):
+        return pipeline
     names = list(read_manifest(folder).get("files", ()))
     return folder / names[0] if len(names) == 1 else folder if names else None
 

@@ -28,9 +28,7 @@ def download_model(model: Model, folder: Path, *, quiet: bool = False) -> None:
     """Download the files of a model to a folder, with a manifest (see `read_manifest`). When all
     have come, it takes the place of what is there. Until then it is `.NAME.part`, with which the
     next call continues. No other process may be writing there.
-
-    RAISES (ValueError): If a file cannot be downloaded.
-    """
+    RAISES (ValueError): If a file cannot be downloaded."""
     part = folder.with_name(f".{folder.name}.part")
     source = model_source(model)
     manifest: dict[str, Any] = {"source": source, "lang": model.get("lang")}

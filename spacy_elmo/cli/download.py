@@ -10,7 +10,7 @@ import typer
 from wasabi import msg
 
 from .. import catalogue
-from ..catalogue import MANIFEST, TABLE, Model, model_source, read_manifest, weights_folder
+from ..catalogue import MANIFEST, TABLE, Model, model_folder, model_source, read_manifest
 from ..download import download_model
 from ..weights import bundled_names, is_pipeline
 from .convert import convert, lock_pipeline
@@ -49,8 +49,8 @@ def download_cli(
     with exit_on_error():
         model = _choose(source, table, name, lang)
         name = model["name"]
-        out = output or catalogue.pipeline_folder(name)
-        folder = output if output and no_convert else weights_folder(name)
+        out = output or model_folder("pipelines", name)
+        folder = output if output and no_convert else model_folder("weights", name)
         is_here = read_manifest(folder).get("source") in (None, model_source(model))
         if name in bundled_names():
             msg.good(f"{name} is part of the package: use it by its name")
@@ -71,8 +71,8 @@ def _choose(source: str, table: Path, name: Optional[str], lang: Optional[str]) 
     models = catalogue.read_table(table)
     model = catalogue.find_model(source, models)
     chosen = {**model, "name": name or model["name"], "lang": lang or model.get("lang")}
-    is_other = models.get(chosen["name"]) is not model
-    if chosen["name"] in {*models, *bundled_names()} and is_other:
+    taken = {x: models.get(x) for x in (*models, *bundled_names())}
+    if taken.get(chosen["name"], model) is not model:
         raise ValueError(f"{chosen['name']!r} is another model: choose another name with --name")
     return chosen
 
@@ -98,7 +98,7 @@ def _make_pipeline(
         raise ValueError(f"{name} cannot be converted, only downloaded: --no-convert. {notes}")
     spacy.blank(lang)  # Before the download, so that errors appear here.
     with lock_pipeline(out, force):
-        _get(model, weights_folder(name), force, quiet)
-        path = catalogue.find_download(name, published=True) or weights_folder(name)
+        _get(model, model_folder("weights", name), force, quiet)
+        path = catalogue.find_download(name, published=True) or model_folder("weights", name)
         meta = {"name": name.replace("-", "_"), "license": model.get("licence", "")}
         convert(path, out, None, lang, half, sentencizer, **meta)

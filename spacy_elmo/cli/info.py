@@ -22,9 +22,6 @@ from ..layers.mixes import use_trained
 from ..weights import find_source, is_pipeline, load_pipeline, source_language
 from .util import exit_on_error, list_components
 
-# Keys of a pipeline's meta.json that describe its origin.
-_META = ("lang", "name", "version", "description", "author", "license", "sources")
-
 
 def info_cli(
     model: str = typer.Argument(..., help="A pipeline, or weights in any format"),
@@ -52,7 +49,8 @@ def _describe_pipeline(source: str, path: Path) -> dict[str, dict[str, Any]]:
     components = list_components(nlp)
     if not components:
         raise ValueError(f"the pipeline {source} has no elmo component, only {nlp.component_names}")
-    meta = {key: nlp.meta[key] for key in _META if nlp.meta.get(key)}
+    origin = ("lang", "name", "version", "description", "author", "license", "sources")
+    meta = {key: nlp.meta[key] for key in origin if nlp.meta.get(key)}
     return {
         name: {
             "format": "spaCy pipeline",
@@ -86,14 +84,15 @@ def _describe_weights(source: str, path: Path) -> dict[str, dict[str, Any]]:
         bilm = load(unpacked_path)
         format, file = find_format(unpacked_path)
     is_packed = unpacked_path != path
-    facts = {
-        "format": f"{format.NAME}{', packed' if is_packed else ''}",
-        "language": source_language(source) or "unknown",
-        **_describe_bilm(bilm),
-        **_describe_file(path if is_packed else file),
-        **_describe_processor(),
+    return {
+        source: {
+            "format": f"{format.NAME}{', packed' if is_packed else ''}",
+            "language": source_language(source) or "unknown",
+            **_describe_bilm(bilm),
+            **_describe_file(path if is_packed else file),
+            **_describe_processor(),
+        }
     }
-    return {source: facts}
 
 
 def _describe_processor(kernel: Kernel = "auto") -> dict[str, str]:
@@ -116,7 +115,7 @@ def _describe_file(path: Path) -> dict[str, Any]:
 
 def _describe_bilm(bilm: BiLM) -> dict[str, Any]:
     """RETURNS (dict): The settings of the options, and what they and the weights imply."""
-    options, n_parameters = bilm.config.to_options(), sum(p.numel() for p in bilm.parameters())
+    options = bilm.config.to_options()
     settings = {**options.get("char_cnn", {}), **options["lstm"]}
     characters = settings.pop("characters", None)  # Of a model of ELMoForManyLangs.
     return {
@@ -125,7 +124,6 @@ def _describe_bilm(bilm: BiLM) -> dict[str, Any]:
         **({"words": len(bilm.vocabulary)} if bilm.vocabulary else {}),
         **settings,
         "vectors": f"{bilm.config.n_activations} layers of width {bilm.config.output_dim}",
-        "parameters": n_parameters,
-        "bytes in memory": 4 * n_parameters,
+        "parameters": sum(p.numel() for p in bilm.parameters()),
         "exact in": "int8" if fits_int8(bilm) else "float16" if fits_half(bilm) else "float32",
     }

@@ -35,10 +35,10 @@ def models_cli(
     """
     with exit_on_error():
         models = read_table(table)
-        found = [find_model(name, models)] if name is not None else list(models.values())
-        if name is None and not show_all:
+        found = [x for x in models.values() if lang in (None, x.get("lang"))]
+        if not show_all:
             found = [x for x in found if x.get("readable", True) and x.get("listed", True)]
-            found = [x for x in found if lang in (None, x.get("lang"))]
+        found = [find_model(name, models)] if name is not None else found
         chosen = [{**x, "state": _state(x)} for x in found]
     if as_json:
         print(srsly.json_dumps(chosen, indent=2))

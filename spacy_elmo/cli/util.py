@@ -60,8 +60,7 @@ def torch_device(gpu_id: int) -> str:
 
 
 def require_gpu(gpu_id: int) -> None:
-    """Make spaCy compute on a GPU; -1 leaves it on the CPU.
-    RAISES (ValueError): If there is no such GPU, or no CuPy."""
+    """Make spaCy compute on a GPU; -1 leaves it on the CPU."""
     if torch_device(gpu_id) != "cpu":
         spacy.require_gpu(gpu_id)
 

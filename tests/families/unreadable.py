@@ -20,24 +20,18 @@ def saved_model(path: Path) -> Path:
     return path
 
 
-def without_lstms(path: Path, name: str) -> Path:
-    """An AllenNLP archive of another model, with a tensor of this name."""
+def transformer(path: Path) -> Path:
+    """An archive of AllenNLP's transformer ELMo."""
     members = allennlp_archive.files(*model(allennlp_archive))
+    name = "_contextualizer._forward_transformer.layers.0.self_attn.linears.0.weight"
     state = {name: numpy.zeros((8, 4), "float32")}
     members["weights.th"] = state_dict_bytes(state, legacy=False)
     path.write_bytes(allennlp_archive.tar_bytes(members))
     return path
 
 
-def transformer(path: Path) -> Path:
-    """AllenNLP's transformer ELMo."""
-    stem = "_contextualizer._forward_transformer.layers.0."
-    return without_lstms(path, f"{stem}self_attn.linears.0.weight")
-
-
 UNREADABLE: dict[str, Callable[[Path], Path]] = {
     "TensorFlow Hub": saved_model,
     "no ELMo with LSTMs": transformer,
-    "no ELMo": lambda path: without_lstms(path, "encoder._module.weight_ih_l0"),
     "backward_layers": lambda path: bilm_tf.write_unidirectional(path).parent,
 }
