@@ -7,7 +7,6 @@ from typing import Optional
 
 import spacy
 import typer
-from spacy.util import load_config
 from wasabi import msg
 
 from ..files import atomic_file
@@ -43,7 +42,7 @@ def init_config_cli(
                     "--lang and --weights are for tasks: give the language to `spacy elmo prepare`"
                     ", and weights to start from to `spacy elmo pretrain` as --paths.init_from"
                 )
-            config = load_config(folder / f"{name}.cfg")
+            config = spacy.util.load_config(folder / f"{name}.cfg")
             config["nlp"]["lang"] = lang
             config["nlp"]["tokenizer"] = spacy.blank(lang).config["nlp"]["tokenizer"]
             config["paths"]["weights"] = weights
