@@ -110,11 +110,11 @@ setup(
             "spacy-elmo.TextCatSum.v1 = spacy_elmo.layers.textcat:TextCatSum",
         ],
         "thinc_layers": [
-            "spacy-elmo.ScalarMix.v1 = spacy_elmo.layers.mixes.scalar:ScalarMix",
-            "spacy-elmo.FrozenMix.v1 = spacy_elmo.layers.mixes.frozen:FrozenMix",
-            "spacy-elmo.LearnedMix.v1 = spacy_elmo.layers.mixes.learned:LearnedMix",
-            "spacy-elmo.SingleLayer.v1 = spacy_elmo.layers.mixes.single:SingleLayer",
-            "spacy-elmo.ConcatLayers.v1 = spacy_elmo.layers.mixes.concat:ConcatLayers",
+            "spacy-elmo.ScalarMix.v1 = spacy_elmo.layers.mixes:ScalarMix",
+            "spacy-elmo.FrozenMix.v1 = spacy_elmo.layers.mixes:FrozenMix",
+            "spacy-elmo.LearnedMix.v1 = spacy_elmo.layers.mixes:LearnedMix",
+            "spacy-elmo.SingleLayer.v1 = spacy_elmo.layers.mixes:SingleLayer",
+            "spacy-elmo.ConcatLayers.v1 = spacy_elmo.layers.mixes:ConcatLayers",
         ],
         "spacy_misc": [
             "spacy-elmo.sentences.v1 = spacy_elmo.segmenters:sentences",
