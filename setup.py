@@ -106,8 +106,8 @@ setup(
         "spacy_architectures": [
             "spacy-elmo.PretrainedBiLM.v1 = spacy_elmo.architectures:PretrainedBiLM",
             "spacy-elmo.ElmoListener.v1 = spacy_elmo.architectures:ElmoListener",
-            "spacy-elmo.ElmoTok2Vec.v1 = spacy_elmo.layers.tok2vec:ElmoTok2Vec",
-            "spacy-elmo.TextCatSum.v1 = spacy_elmo.layers.textcat:TextCatSum",
+            "spacy-elmo.ElmoTok2Vec.v1 = spacy_elmo.architectures:ElmoTok2Vec",
+            "spacy-elmo.TextCatSum.v1 = spacy_elmo.architectures:TextCatSum",
         ],
         "thinc_layers": [
             "spacy-elmo.ScalarMix.v1 = spacy_elmo.layers.mixes:ScalarMix",
