@@ -107,7 +107,7 @@ def ElmoTok2Vec(
         )
     width = encode.maybe_get_dim("nO")
     # The source runs once, also for two mixes.
-    layers: dict[str, Model] = {"source": make_source(upstream, grad_factor), "embed": embed}
+    layers: dict[str, Any] = {"source": make_source(upstream, grad_factor), "embed": embed}
     layers["reduce"] = noop()
     if elmo_input is not None:
         layers["input_mix"] = mix_docs(elmo_input)
@@ -117,14 +117,13 @@ def ElmoTok2Vec(
         output = layers["output_mix"] = mix_docs(elmo_output)
         output_width = output.maybe_get_dim("nO")
         width = width + output_width if width and output_width else None
-    refs: dict = {**layers}
     return Model(
         "elmo_tok2vec",
         _forward_tok2vec,
         init=_init_tok2vec,
         dims={"nO": width},
         layers=[*layers.values()],
-        refs=refs,
+        refs=layers,
     )
 
 
@@ -166,9 +165,7 @@ def _init_tok2vec(model: Model[list[Doc], Vectors], X: Any = None, Y: Any = None
 
 
 def _initialize(model: Model, ref: str, X: Any) -> Any:
-    layer = model.get_ref(ref)
-    layer.initialize(X=X)
-    return layer.predict(X)
+    return model.get_ref(ref).initialize(X=X).predict(X)
 
 
 def _append(
@@ -179,13 +176,12 @@ def _append(
     if not model.has_ref(ref):
         return X, lambda dY: (dY, None)
     vectors, backprop_mix = model.get_ref(ref)(layers, is_train)
+    width = X[0].shape[1]
 
     def backprop(dY: Vectors) -> tuple[Vectors, Any]:
-        widths = [array.shape[1] for array in X]
         # Copies, because the layers below may write into their gradients.
-        d_vectors = [d[:, width:].copy() for d, width in zip(dY, widths)]
-        dX = [d[:, :width].copy() for d, width in zip(dY, widths)]
-        return dX, backprop_mix(d_vectors)
+        d_vectors = [d[:, width:].copy() for d in dY]
+        return [d[:, :width].copy() for d in dY], backprop_mix(d_vectors)
 
     return [model.ops.xp.concatenate(pair, axis=1) for pair in zip(X, vectors)], backprop
 
@@ -210,19 +206,14 @@ def TextCatSum(
     ngram_size, length: See spacy.TextCatBOW.v3.
     nO (Optional[int]): The number of classes; None to take it from the data.
     """
-    bag_of_words = registry.architectures.get("spacy.TextCatBOW.v3")(
-        exclusive_classes=exclusive_classes,
-        ngram_size=ngram_size,
-        no_output_layer=True,
-        length=length,
-        nO=nO,
-    )
+    make_bow = registry.architectures.get("spacy.TextCatBOW.v3")
+    bow = make_bow(exclusive_classes, ngram_size, no_output_layer=True, length=length, nO=nO)
     output = Linear(nO, init_W=zero_init)
     pooled: Model = chain(tok2vec, list2ragged(), reduce_mean(), LayerNorm(), output)
     activation = softmax_activation() if exclusive_classes else Logistic()
-    model: Model = chain(add(bag_of_words, pooled), activation)
+    model: Model = chain(add(bow, pooled), activation)
     model.set_ref("tok2vec", tok2vec)
-    model.set_ref("bag_of_words", bag_of_words)
+    model.set_ref("bag_of_words", bow)
     model.set_ref("output_layer", output)
     model.attrs["multi_label"] = not exclusive_classes
     return model

@@ -64,12 +64,11 @@ def mix_logger(logger: Optional[Logger] = None) -> Logger:
             lines = []
             for task, mix in mixes:
                 scores = {f"layer{i}": weight for i, weight in enumerate(mix.weights or ())}
-                weights = [" ".join(f"{weight:.3f}" for weight in scores.values())]
+                shown = " ".join(f"{weight:.3f}" for weight in scores.values())
                 if mix.gamma is not None:
                     scores["gamma"] = mix.gamma
-                    weights.append(f"gamma {mix.gamma:.3f}")
-                shown = ", ".join(filter(None, weights)) or "no layer weights"
-                lines.append(f"  {task}: {mix.kind} {shown}")
+                    shown += f", gamma {mix.gamma:.3f}"
+                lines.append(f"  {task}: {mix.kind} {shown or 'no layer weights'}")
                 prefix = f"elmo_{task.replace('/', '_')}"
                 for name, score in scores.items():
                     info["other_scores"][f"{prefix}_{name}"] = score  # type: ignore[index]

@@ -31,13 +31,12 @@ def mixes_cli(
         n_layers = max(len(mix.weights or ()) for _, mix in mixes)
         rows, plotted = [], []
         for task, mix in mixes:
-            weights = [f"{weight:.3f}" for weight in mix.weights or ()]
-            cells = weights + [""] * (n_layers - len(weights))
+            padding = n_layers - len(mix.weights or ())
+            cells = [f"{weight:.3f}" for weight in mix.weights or ()] + [""] * padding
             rows.append((task, mix.kind, *cells, "" if mix.gamma is None else f"{mix.gamma:.3f}"))
             if mix.weights is not None:
                 label = task if mix.gamma is None else f"{task} (γ {mix.gamma:.2f})"
-                nothing = [float("nan")] * (n_layers - len(weights))
-                plotted.append((label, [*mix.weights, *nothing]))
+                plotted.append((label, [*mix.weights, *[float("nan")] * padding]))
         header = ("Task", "Mix", *(f"Layer {i}" for i in range(n_layers)), "Gamma")
         msg.table(rows, header=header, aligns=("l", "l", *"r" * (n_layers + 1)), divider=True)
         if plot is not None:

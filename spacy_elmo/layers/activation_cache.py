@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import numpy
@@ -26,7 +26,6 @@ class ActivationCache:
 
     memory_mb: float = 1024
     half_precision: bool = False
-    _source: Any = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_range("activation cache: memory_mb", self.memory_mb, 0)
@@ -38,18 +37,18 @@ class ActivationCache:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def clear(self) -> None:
+        """Forget everything, and free memory."""
+        self._entries: dict[Any, numpy.ndarray] = {}
+        self._source: Any = None
+        self.n_bytes = 0
+
     def bind(self, source: Any) -> None:
         """Set the source of the activations, an object that is replaced when its results change.
         Another source clears the cache."""
         if self._source is None or source is not self._source():
             self.clear()
             self._source = weakref.ref(source)
-
-    def clear(self) -> None:
-        """Forget everything, and free memory."""
-        self._entries: dict[Any, numpy.ndarray] = {}
-        self._source = None
-        self.n_bytes = 0
 
     def get(self, key: Any) -> Optional[numpy.ndarray]:
         """RETURNS (Optional[ndarray]): What was put, perhaps as float16. Must not be changed."""

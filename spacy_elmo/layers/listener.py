@@ -20,10 +20,6 @@ The events of one update, if the biLM is fine-tuned with two listeners:
 
 If a task is left out (`nlp.update(exclude=...)`), the sum stays incomplete: it goes back through
 the biLM at the next `Elmo.update`. If the biLM is frozen, nothing goes back.
-
-A listener may read layers on a doc if the checksum beside them is its upstream's, whatever the name
-of the upstream was. Without an upstream (because the component is excluded), the checksum is the
-one that was saved; without any checksum, the upstream's name decides.
 """
 
 from __future__ import annotations
@@ -65,7 +61,7 @@ class ListenerState:
 
     @property
     def checksum(self) -> Optional[str]:
-        """Checksum of the weights whose layers the listener may read, if known."""
+        """Checksum of the weights whose layers it may read. If None, upstream names decide."""
         present = None if self.upstream is None else self.upstream.checksum
         return present or self.saved_checksum
 

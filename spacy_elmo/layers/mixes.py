@@ -50,12 +50,11 @@ def mix_state(mix: Mix, n_layers: int) -> MixState:
     return MixState(mix.name, *(() if state is None else state(mix, n_layers)))
 
 
-def _check_number(name: str, n_weights: int, n_layers: int) -> None:
-    if n_weights != n_layers:
-        raise ValueError(
-            f"{name} has {n_weights} weights, but the biLM has {n_layers} layers (the token "
-            "encoder included): give one weight per layer"
-        )
+def _wrong_number(name: str, n_weights: int, n_layers: int) -> ValueError:
+    return ValueError(
+        f"{name} has {n_weights} weights, but the biLM has {n_layers} layers (the token encoder "
+        "included): give one weight per layer"
+    )
 
 
 @registry.layers("spacy-elmo.FrozenMix.v1")
@@ -80,8 +79,7 @@ def FrozenMix(
 
 
 def use_trained(mix: Mix, trained: Optional[TrainedMix]) -> None:
-    """Let a `FrozenMix` without weights and seed be one that a task has learned; None for the
-    mean."""
+    """Let a mix without weights and seed be one that a task has learned; None for the mean."""
     if mix.name == _FROZEN:
         mix.attrs["settings"].trained = trained
 
@@ -98,7 +96,8 @@ def _frozen_state(mix: Mix, n_layers: int) -> tuple:
         weights, gamma = settings.trained.weights, gamma * settings.trained.gamma
     elif weights is None:
         weights = [1.0 / n_layers] * n_layers
-    _check_number("FrozenMix", len(weights), n_layers)
+    if len(weights) != n_layers:
+        raise _wrong_number("FrozenMix", len(weights), n_layers)
     return weights, gamma
 
 
@@ -205,7 +204,8 @@ def _forward_scalar(mix: Mix, X: Floats3d, is_train: bool) -> tuple[Floats2d, Ca
     xp, settings = mix.ops.xp, mix.attrs["settings"]
     frozen = settings.frozen
     raw, gamma = mix.get_param("weights"), mix.get_param("gamma")
-    _check_number("ScalarMix", len(raw), X.shape[0])
+    if len(raw) != X.shape[0]:
+        raise _wrong_number("ScalarMix", len(raw), X.shape[0])
     shares: Any = mix.ops.softmax(raw)
     backprop_norm = None
     if settings.layer_norm:

@@ -265,8 +265,7 @@ def _init_entity_linker(model: Model, X: Any = None, Y: Any = None) -> None:
     """Ask the tok2vec for the width of its vectors. spaCy asks when the model is made: a listener
     does not know its upstream then."""
     if model.has_ref("tok2vec"):
-        tok2vec = model.get_ref("tok2vec")
-        tok2vec.initialize(X=X)
+        tok2vec = model.get_ref("tok2vec").initialize(X=X)
         for node in model.walk():
             if node.name == "maxout" and node.has_dim("nO") is None:
                 node.set_dim("nO", tok2vec.get_dim("nO"))
