@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import lru_cache
-from itertools import zip_longest
 from typing import Optional, TypeVar
 
 import torch
@@ -76,12 +75,10 @@ def run_side_by_side(tasks: Sequence[Callable[[], T]], device: torch.device) -> 
     """
     if torch.is_inference_mode_enabled():  # A setting of each thread.
         tasks = [torch.inference_mode()(task) for task in tasks]
-    futures: list[Optional[Future[T]]] = []
     with no_fork():
+        futures = [_submit(x, device, "parts") if len(tasks) > 1 else None for x in tasks]
         try:
-            for task in tasks if len(tasks) > 1 else ():
-                futures.append(_submit(task, device, "parts"))
-            pairs = zip_longest(tasks, futures)
+            pairs = zip(tasks, futures)
             return [task() if future is None else future.result() for task, future in pairs]
         finally:
             wait([future for future in futures if future is not None and not future.cancel()])

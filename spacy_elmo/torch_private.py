@@ -10,8 +10,7 @@ import contextlib
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from functools import cache
-from operator import attrgetter
+from functools import cache, wraps
 from typing import Any, Optional
 
 import torch
@@ -36,13 +35,17 @@ def warn_once() -> None:
     )
 
 
-def _make(pack: Callable[..., Product], *names: str) -> Optional[Product]:
-    """RETURNS (Optional[Product]): What `pack` makes of what has these names below `torch`. None,
-    with a warning, if anything is missing, or not for this processor."""
-    try:
-        return pack(*(attrgetter(name)(torch) for name in names))
-    except (AttributeError, RuntimeError):
-        return warn_once()
+def _may_be_missing(make: Callable[..., Optional[Product]]) -> Callable[..., Optional[Product]]:
+    """A decorator: None, with a warning, if an operator is missing or not for this processor."""
+
+    @wraps(make)
+    def make_or_warn(*args: Any) -> Optional[Product]:
+        try:
+            return make(*args)
+        except (AttributeError, RuntimeError):
+            return warn_once()
+
+    return make_or_warn
 
 
 def has_quantized_products() -> bool:
@@ -51,46 +54,38 @@ def has_quantized_products() -> bool:
     return "fbgemm" in getattr(engines, "supported_engines", ())
 
 
-def float16_product(weight: Tensor, bias: Optional[Tensor]) -> Optional[Product]:
+@_may_be_missing
+def float16_product(weight: Tensor, bias: Optional[Tensor]) -> Product:
     """FBGEMM's product of a float32 input and weights that are kept in half precision."""
-
-    def pack(prepack: Any, linear: Any) -> Product:
-        packed = prepack(weight, bias)
-        return lambda x: linear(x, packed)
-
-    quantized = "ops.quantized.linear_"
-    return _make(pack, f"{quantized}prepack_fp16", f"{quantized}dynamic_fp16.default")
+    packed = torch.ops.quantized.linear_prepack_fp16(weight, bias)
+    linear = torch.ops.quantized.linear_dynamic_fp16.default
+    return lambda x: linear(x, packed)
 
 
-def int8_product(values: Tensor, scales: Tensor, bias: Optional[Tensor]) -> Optional[Product]:
+@_may_be_missing
+def int8_product(values: Tensor, scales: Tensor, bias: Optional[Tensor]) -> Product:
     """FBGEMM's product in 8 bits. All rows of the input share one scale, and the values of the
     weight (out, in) those of each output."""
-
-    def pack(quantize: Any, prepack: Any, linear: Any) -> Product:
-        zeros = torch.zeros_like(scales, dtype=torch.int64)
-        with warnings.catch_warnings():
-            # PyTorch 2.13 announces that its quantized tensors will move.
-            warnings.filterwarnings("ignore", message=".*quantize.*", category=UserWarning)
-            packed = prepack(quantize(values, scales, zeros, 0), bias)
-        # reduce_range: 8-bit products saturate 16-bit sums on CPUs without VNNI.
-        return lambda x: linear(x, packed, True)
-
-    quantized = "ops.quantized.linear_prepack", "ops.quantized.linear_dynamic.default"
-    return _make(pack, "_make_per_channel_quantized_tensor", *quantized)
+    linear, zeros = torch.ops.quantized.linear_dynamic.default, torch.zeros_like(scales).long()
+    with warnings.catch_warnings():
+        # PyTorch 2.13 announces that its quantized tensors will move.
+        warnings.filterwarnings("ignore", message=".*quantize.*", category=UserWarning)
+        weight = torch._make_per_channel_quantized_tensor(values, scales, zeros, 0)
+        packed = torch.ops.quantized.linear_prepack(weight, bias)
+    # reduce_range: 8-bit products saturate 16-bit sums on CPUs without VNNI.
+    return lambda x: linear(x, packed, True)
 
 
+@_may_be_missing
 def onednn_product(weight: Tensor, bias: Optional[Tensor], pack: bool) -> Optional[Product]:
     """oneDNN's product in float32 or bfloat16, of inputs of the type of the weight. With `pack`, it
     keeps a copy of the weight in the order that oneDNN's kernels want."""
-
-    def make(reorder: Any, linear: Any) -> Product:
-        packed = reorder(weight.contiguous(), _PACKING_ROWS) if pack else weight.contiguous()
-        return lambda x: linear(x, packed, bias, "none", [], "")
-
     if not torch.backends.mkldnn.is_available():
         return None
-    operators = "ops.mkldnn._reorder_linear_weight", "ops.mkldnn._linear_pointwise.default"
-    return _make(make, *operators)
+    linear, packed = torch.ops.mkldnn._linear_pointwise.default, weight.contiguous()
+    if pack:
+        packed = torch.ops.mkldnn._reorder_linear_weight(packed, _PACKING_ROWS)
+    return lambda x: linear(x, packed, bias, "none", [], "")
 
 
 _tf32_lock = threading.Lock()

@@ -73,10 +73,14 @@ def test_changed_weights_are_noticed(future):
 def test_a_processor_without_the_operators(monkeypatch):
     """They are there, but raise errors."""
 
-    def refuse(*args):
-        raise RuntimeError("Didn't find engine")
+    class Refusing:
+        def __getattr__(self, name):
+            return self
 
-    monkeypatch.setattr(torch_private, "attrgetter", lambda name: lambda module: refuse)
+        def __call__(self, *args):
+            raise RuntimeError("Didn't find engine")
+
+    monkeypatch.setattr(torch, "ops", Refusing())
     torch_private.warn_once.cache_clear()
     weight = torch.randn(4, 3)
     with pytest.warns(UserWarning, match="plain ones are used"):

@@ -14,9 +14,6 @@ from torch.nn import functional as F
 
 from ..parallel import no_fork, run_side_by_side
 
-# Processors that are made for bfloat16 have a speed of 1.5 and more, others of 0.5 and less.
-_MIN_SPEED = 1.2
-
 # Where training compiles and keeps a kernel for every number of rows (see `round_up`).
 COMPILED_PER_SIZE = "cpu", torch.bfloat16
 
@@ -45,20 +42,21 @@ def bfloat16_speed() -> float:
 
 def bfloat16_is_faster() -> bool:
     """RETURNS (bool): Whether this processor is clearly faster in bfloat16 than in float32."""
-    return bfloat16_speed() >= _MIN_SPEED
+    return bfloat16_speed() >= 1.2  # Processors that are made for it have 1.5, others 0.5 or less.
 
 
 def usable_mixed_precision(enabled: bool, device: torch.device) -> bool:
     """RETURNS (bool): The setting, but False, with a warning, where bfloat16 brings nothing."""
-    supported, why = enabled, ""
-    if enabled and device.type == "cpu":
+    if not enabled or device.type not in ("cpu", "cuda"):
+        return enabled
+    if device.type == "cpu":
         supported = bfloat16_is_faster()
         why = f"processor: it is {bfloat16_speed():.2g} times as fast in bfloat16 as in float32"
-    elif enabled and device.type == "cuda":
+    else:
         why = "GPU: it has no products of bfloat16 (NVIDIA's have them since Ampere)"
         with torch.cuda.device(device):
             supported = torch.cuda.is_bf16_supported(including_emulation=False)
-    if enabled and not supported:
+    if not supported:
         message = f"mixed_precision = true brings nothing on this {why}; training runs in float32"
         warnings.warn(message, stacklevel=3)
     return supported

@@ -33,7 +33,7 @@ def character_ids(
 ) -> tuple[numpy.ndarray, numpy.ndarray]:
     """Number the characters of tokens, between two word boundaries, padded to the longest token.
 
-    max_characters (int): Ids per token at most, the two word boundaries included.
+    max_characters (int): Most ids per token, with both word boundaries.
     dictionary (Optional[Mapping]): The rows of Unicode characters and of `DICTIONARY_SPECIALS`, as
         in ELMoForManyLangs. None: the bytes of UTF-8, as in bilm-tf; lone surrogates are dropped.
     RETURNS (tuple): Ids as the network reads them, shape (tokens, longest), and the number of ids
@@ -49,12 +49,12 @@ def character_ids(
         begin, end, padding = (dictionary[name] for name in (_BEGIN, _END, _PAD))
     most, spelled = max_characters - 2, []
     for token in tokens:
-        if (characters := special.get(token)) is None:
-            if dictionary is None:
-                characters = [*token.encode("utf8", "ignore")[:most]]
-            else:
-                characters = [rows(character, unknown) for character in token[:most]]
-        spelled.append(characters)
+        if token in special:
+            spelled.append(special[token])
+        elif dictionary is None:
+            spelled.append([*token.encode("utf8", "ignore")[:most]])
+        else:
+            spelled.append([rows(character, unknown) for character in token[:most]])
     lengths = numpy.array([len(characters) + 2 for characters in spelled], dtype=numpy.int64)
     ids = numpy.full((len(spelled), int(lengths.max(initial=2))), padding, dtype=numpy.int64)
     for row, characters, length in zip(ids, spelled, lengths.tolist()):
@@ -86,7 +86,6 @@ class CharCNN(nn.Module):
     2016, section 3.2; Peters et al. 2018, section 3.4). In models of ELMoForManyLangs, the
     projection reads a word embedding as well (Che et al. 2018).
 
-    output_dim (int): P, width of the encoding.
     vocabulary (Optional[Sequence[str]]): The words of word embeddings by row, `<oov>` among them.
 
     Attributes: `boundaries`, the texts of the tokens that begin and end a sentence; `dictionary`,
@@ -249,10 +248,8 @@ def build_token_encoder(
         return CharCNN(char_cnn, width, config.has_char_projection)
     if vocabulary is None:
         raise ValueError("a biLM with word input needs its vocabulary: give vocab.txt")
-    if len(vocabulary) != n_words:
-        raise ValueError(
-            f"n_tokens_vocab is {n_words}, but the vocabulary has {len(vocabulary)} words"
-        )
+    if (found := len(vocabulary)) != n_words:
+        raise ValueError(f"n_tokens_vocab is {n_words}, but the vocabulary has {found} words")
     if char_cnn is None:
         return WordEmbedding(vocabulary, width)
     return CharCNN(char_cnn, width, config.has_char_projection, vocabulary)

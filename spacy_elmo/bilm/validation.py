@@ -21,18 +21,11 @@ Text = Annotated[str, Strict()]
 # What a setting must be, by pydantic's type of the error; other types keep pydantic's words.
 _MESSAGES = {
     "greater_than_equal": "must be {ge:g} or more",
-    "less_than_equal": "must be at most {le:g}",
-    "greater_than": "must be more than {gt:g}",
-    "less_than": "must be less than {lt:g}",
     "int_type": "must be a whole number",
     "float_type": "must be a number",
-    "bool_type": "must be true or false",
-    "string_type": "must be text",
     "path_type": "must be a path",
     "tuple_type": "must be a list",
-    "literal_error": "must be {expected}",
     "dataclass_type": "must be a section",
-    "dict_type": "must be a section",
     "too_long": "must have at most {max_length} items",
     "too_short": "must have {min_length} or more items",
 }
@@ -89,7 +82,8 @@ def _describe(kind: Any, prefix: str, error: Any) -> str:
         return f"no setting {name!r}" + (
             f": did you mean {close[0]!r}?" if close else f", only {', '.join(names)}"
         )
-    message = str(error["ctx"]["error"]) if what == "value_error" else error["msg"]
+    message = error["msg"].replace("Input should be", "must be")
+    message = str(error["ctx"]["error"]) if what == "value_error" else message
     message = _MESSAGES.get(what, "{0}").format(message, **error.get("ctx", {}))
     if what == "value_error" and not message.startswith("must be"):
         # A section's error, which names the settings and their values.

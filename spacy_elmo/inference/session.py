@@ -210,12 +210,11 @@ class Session:
         """Append zeros to the states, up to so many rows."""
         config = self._lstm.config
         with inference(self.settings.precision, self.device):
-            if self._states is None:
-                empty = torch.zeros(2, 0, 1, dtype=self.dtype, device=self.device)
-                pair = empty.expand(2, 0, config.projection_dim), empty.expand(2, 0, config.dim)
-                self._states = [pair] * config.n_layers
-            more = 0, 0, 0, max(n_rows - self._states[0][0].shape[1], 0)
-            self._states = [(F.pad(h, more), F.pad(c, more)) for h, c in self._states]
+            empty = torch.zeros(2, 0, 1, dtype=self.dtype, device=self.device)
+            pair = empty.expand(2, 0, config.projection_dim), empty.expand(2, 0, config.dim)
+            states = self._states or [pair] * config.n_layers
+            more = 0, 0, 0, max(n_rows - states[0][0].shape[1], 0)
+            self._states = [(F.pad(h, more), F.pad(c, more)) for h, c in states]
 
     def _pack(self) -> tuple[list[Product], list[list[Callable[..., None]]]]:
         with no_fork(), self._lock:

@@ -73,15 +73,10 @@ class TypeCache:
             return
         if self.n_bytes + n_bytes[n_new - 1] > self.max_bytes:
             self.clear()
-        first, last, table = len(self._rows), len(self._rows) + n_new, self._table
-        if table is None or last > len(table):
-            # Twice the rows, so that few copies are made, but no more than there is room for.
-            size = max(last, min(2 * last, self.max_bytes // row_bytes))
-            longer = vectors.new_empty(size, vectors.shape[1])
-            if table is not None:
-                longer[:first] = table[:first]
-            self._table = table = longer
+        first, last = len(self._rows), len(self._rows) + n_new
+        if self._table is None:  # A CPU's memory is taken where it is written.
+            self._table = vectors.new_empty(self.max_bytes // row_bytes, vectors.shape[1])
         kept = numpy.array(list(new.values())[:n_new], dtype=numpy.int64)
-        table[first:last] = vectors[to_device(kept, vectors.device)]
+        self._table[first:last] = vectors[to_device(kept, vectors.device)]
         self._rows.update(zip(new, range(first, last)))
         self.n_bytes += int(n_bytes[n_new - 1])
