@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from spacy_elmo.bilm import BiLM, LSTMConfig
-from spacy_elmo.bilm.lstm_function import LayerState
+from spacy_elmo.bilm.lstm_layer import LayerState
 from spacy_elmo.bilm.mixed_precision import autocast, product_dtype
 from spacy_elmo.bilm.model import BiLSTM
 from spacy_elmo.inference import Session, Settings

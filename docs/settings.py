@@ -33,7 +33,7 @@ none. [vectors.md](vectors.md) has those of `[initialize.components.elmo]`,
 """
 # Parameters that are no settings, or have a block of their own.
 BLOCKS = "nlp name model mix activation_cache"
-UNSAID = "embedding_dim n_characters characters word_dim"
+UNSAID = "embedding_dim characters word_dim"
 REQUIRED = inspect.Parameter.empty
 KINDS = {bool: "true or false", int: "whole number", float: "number", str: "text", Path: "text"}
 KINDS |= {type(None): "null"}

@@ -1,7 +1,6 @@
 """Threads that run parts of a call side by side, and forks of the process beside them.
 
-Each of these threads has one thread inside PyTorch's operators, which take microseconds for the
-steps of an LSTM: there, more threads would gain little, and wait for each other.
+Each has one thread inside PyTorch's operators: the steps of an LSTM are too small for more.
 
 A forked process (`nlp.pipe(n_process=2)`) has only the thread that forked it. Locks that other
 threads hold at that moment stay locked for ever: this package's, and those inside PyTorch. So a
@@ -57,9 +56,7 @@ def start(task: Callable[[], T], device: torch.device) -> Callable[[], T]:
     """Run a task in another thread, as many at a time as `torch.get_num_threads` says in this one;
     with one, or on a GPU, in this thread when the result is needed. A thread inside `no_fork` must
     neither start nor await a task that enters it: with a fork waiting, the task would not run.
-
-    RETURNS (Callable): Waits for the task, and returns what it returns. To be called once.
-    """
+    RETURNS (Callable): Waits for the task, and returns what it returns. To be called once."""
     future, process = _submit(task, device, "tasks"), os.getpid()
     if future is None:
         return task
@@ -69,10 +66,7 @@ def start(task: Callable[[], T], device: torch.device) -> Callable[[], T]:
 
 def run_side_by_side(tasks: Sequence[Callable[[], T]], device: torch.device) -> list[T]:
     """Run tasks, each in a thread of its own if there are several (see `start`); within `no_fork`,
-    which they must not enter. When this returns or raises, no task runs any more.
-
-    RETURNS (list): Their results.
-    """
+    which they must not enter. When this returns or raises, no task runs any more."""
     if torch.is_inference_mode_enabled():  # A setting of each thread.
         tasks = [torch.inference_mode()(task) for task in tasks]
     with no_fork():

@@ -1,8 +1,5 @@
-"""All that this package uses of PyTorch although PyTorch does not promise to keep it.
-
-Where a name is missing, or does not run on this processor, the caller computes the same with public
-operators, which is slower. One warning says so.
-"""
+"""All that this package uses of PyTorch although PyTorch does not promise to keep it. Where it is
+missing, callers compute the same with public operators, which is slower; one warning says so."""
 
 from __future__ import annotations
 

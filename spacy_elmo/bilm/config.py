@@ -38,8 +38,6 @@ class CharCNNConfig:
     max_characters_per_token (int): Longer tokens are cut; includes the two word boundaries.
     projection (Optional[bool]): Whether a projection follows the highways. None: if the number of
         filters differs from the biLM's width (bilm-tf's rule).
-    n_characters (int): As options.json has it: 261 in training, 262 for inference, with the masking
-        row. The network always has 262. Ignored if there are `characters`.
     characters (Optional[tuple]): What each row of the character table stands for, if characters are
         those of Unicode (ELMoForManyLangs): see `character_ids`. None: bytes, as in bilm-tf.
     word_dim (int): Width of a word embedding that the projection reads beside the filters (in
@@ -53,8 +51,6 @@ class CharCNNConfig:
     embedding_dim: Annotated[Width, Field(validation_alias="embedding.dim")] = 16
     max_characters_per_token: Width = 50
     projection: Optional[Bool] = None
-    # Not compared: the network is the same.
-    n_characters: Literal[261, 262] = field(default=N_CHARACTERS, compare=False)
     characters: Optional[Annotated[tuple[Text, ...], Field(max_length=2**21)]] = field(
         default=None, repr=False
     )
@@ -151,10 +147,10 @@ class BiLMConfig:
     @property
     def has_char_projection(self) -> bool:
         """Whether the character encoder ends in a projection."""
-        char_cnn, width = self.char_cnn, self.lstm.projection_dim
-        if char_cnn is None or char_cnn.projection is not None:
-            return char_cnn is not None and bool(char_cnn.projection)
-        return char_cnn.word_dim > 0 or char_cnn.n_filters != width
+        if (char_cnn := self.char_cnn) is None:
+            return False
+        needed = char_cnn.word_dim > 0 or char_cnn.n_filters != self.lstm.projection_dim
+        return needed if char_cnn.projection is None else char_cnn.projection
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> BiLMConfig:
@@ -198,10 +194,11 @@ def settings_from_options(options: Mapping[str, Any]) -> dict[str, Any]:
             **lstm,
         }  # fmt: skip
     if isinstance(char_cnn := options.get("char_cnn"), Mapping):
-        embedding = char_cnn.get("embedding")
+        # A file has 261 characters, or 262 with the masking row, as the network always has.
+        embedding, unread = char_cnn.get("embedding"), ("embedding", "n_characters")
         embedding = {"dim": MISSING, **(embedding if isinstance(embedding, Mapping) else {})}
         settings["char_cnn"] = {
-            **{name: value for name, value in char_cnn.items() if name != "embedding"},
+            **{name: value for name, value in char_cnn.items() if name not in unread},
             **{f"embedding.{name}": value for name, value in embedding.items()},
         }
         if not char_cnn.get("word_dim"):  # The words that bilm-tf's training predicts.

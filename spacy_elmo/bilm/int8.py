@@ -14,13 +14,9 @@ _MIN_WEIGHT = 1e-30
 
 class Int8Weight(NamedTuple):
     """An int8 weight matrix of one product, or of several side by side: the first columns of a gate
-    weight are for inputs, the others for previous outputs. The float32 weights are
-    `values * scales`. Quantising them again gives the same values and scales.
-
-    values (Tensor): int8, shape (out, in).
-    scales (Tensor): float32, shape (products, out).
-    widths (tuple[int, ...]): The columns of each product.
-    """
+    weight are for inputs, the others for previous outputs. Quantising `values * scales` again gives
+    the same values, shape (out, in), and scales, shape (products, out). `widths` are the columns of
+    each product."""
 
     values: Tensor
     scales: Tensor
@@ -54,8 +50,7 @@ class Int8Weight(NamedTuple):
 
 
 def named_weights(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Tensor | Int8Weight]]:
-    """Like `named_parameters`, with the 8 bits of a parameter that has no other memory (see
-    `BiLM.is_int8`)."""
+    """Like `named_parameters`, with the 8 bits of parameters that are there in 8 bits only."""
     for owner, layer in module.named_modules(prefix=prefix):
         # First the 8 bits: another thread may call `dequantize`, which takes them away last.
         int8 = getattr(layer, "int8", {})

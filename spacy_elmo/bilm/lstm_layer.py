@@ -1,20 +1,30 @@
-"""The steps of one LSTM layer, for inference and for the forward pass of training.
+"""The steps of one LSTM layer, for inference and for training, and their gradient written out.
 
-Rows are packed (see `packing`). All tensors may have leading dimensions for several directions.
+Rows are packed (see `packing`). Tensors may have leading dimensions for several directions. In
+training, the forward pass keeps the gates and the cells. The backward pass does per step what
+depends on the next step, and everything else for all steps at once, above all the gradients of the
+weights. Products are in the type that `torch.autocast` asks for; cells, outputs and gradients of
+weights are in the type of the weights, and so are the gates without a kernel.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
+from itertools import chain
 from typing import Any, Optional
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
+from ..kernels import Kernel, load_kernels
+from ..parallel import run_side_by_side
 from ..torch_private import Product
 from .config import LSTMConfig
+from .mixed_precision import operand, product_dtype, step_product
+from .packing import previous_rows, to_device
 
 # Added to the forget gate's bias at run time (bilm-tf stores it without).
 FORGET_BIAS = 1.0
@@ -25,6 +35,14 @@ LayerState = tuple[Tensor, Tensor]
 # The products of one layer: from inputs to gates, and how many rows at once; from outputs to gates;
 # and from width H to P. The last one runs the rest of a step: `lstm_step`, or a kernel's `forward`.
 LayerProducts = tuple[Product, int, Product, Optional[Product], Callable[..., object]]
+
+# What the passes of a layer share: the sequences that are active at each step, the configuration,
+# the type of products, and the module of kernels that run the cells, or None.
+Layer = tuple[Sequence[int], LSTMConfig, torch.dtype, Any]
+
+# For the backward pass: the weights of the gates and of the projection, gates after the activation,
+# the cells of all steps, and outputs and cells before the first step.
+Saved = tuple[Tensor, Optional[Tensor], Tensor, Tensor, Optional[Tensor], Tensor]
 
 
 def add_forget_bias(gate_bias: Tensor) -> Tensor:
@@ -136,3 +154,193 @@ def projection_clip(config: LSTMConfig, dtype: torch.dtype) -> Optional[float]:
     """RETURNS (Optional[float]): The bound as `dtype` has it: what is clipped is equal to it."""
     clip = config.proj_clip if config.has_projection else None
     return None if clip is None else float(torch.tensor(clip, dtype=dtype, device="cpu"))
+
+
+def train_layer(
+    x: Tensor,
+    batch_sizes: Sequence[int],
+    weights: Sequence[Sequence[Optional[Tensor]]],
+    config: LSTMConfig,
+    state: Optional[LayerState] = None,
+    kernel: Kernel = "auto",
+    batched: Optional[bool] = None,
+) -> Tensor:
+    """Run both directions of a layer with autograd.
+
+    x (Tensor): Packed inputs, shape (2, rows, in), with so many sequences at each step.
+    weights (Sequence): For each direction the gates' weight (4H, in + P) and bias (4H,), and the
+        projection (P, H) or None.
+    state (Optional[LayerState]): Before the first step, changed in place to that after the last
+        one: then all sequences must be of one length. No gradient flows into it. None: zeros.
+    batched (Optional[bool]): Run both directions in batched products, or each in a thread of its
+        own, which copies no weights. None: threads on a CPU.
+    RETURNS (Tensor): The outputs, packed like x, shape (2, rows, P).
+    """
+    if x.device.type != "cpu" if batched is None else batched:
+        weights = [[None if pair[0] is None else torch.stack(pair) for pair in zip(*weights)]]
+    return _LSTMFunction.apply(x, batch_sizes, config, state, kernel, *chain(*weights))
+
+
+class _LSTMFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, batch_sizes: Any, *settings_and_weights: Any) -> Tensor:
+        """Take the three weights of each direction, or three of stacked directions."""
+        config, state, kernel, *weights = settings_and_weights
+        dtype = product_dtype(x)
+        cell = load_kernels(kernel, x.device, dtype, x.dtype, batched=len(weights) == 3)
+        ctx.layer = batch_sizes, config, dtype, cell
+        y = x.new_empty(*x.shape[:-1], config.projection_dim)
+        runs: Any = [(x, y, state, weights)]
+        if len(weights) == 6:
+            states = (None, None) if state is None else zip(*state)
+            runs = zip(x, y, states, (weights[:3], weights[3:]))
+        saved = run_side_by_side([partial(_forward, ctx.layer, *run) for run in runs], x.device)
+        ctx.save_for_backward(x, y, *chain(*saved))
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Optional[Tensor], ...]:
+        x, y, *saved = ctx.saved_tensors
+        needs_dx, batched = ctx.needs_input_grad[0], len(saved) == 6
+        runs: Any = [(x, y, dy)] if batched else zip(x, y, dy)
+        parts = zip((saved[:6], saved[6:]), runs)
+        tasks = [partial(_backward, ctx.layer, needs_dx, *part) for part in parts]
+        gradients: Any = run_side_by_side(tasks, x.device)
+        d_x = None
+        if needs_dx:
+            d_x = gradients[0][0] if batched else torch.stack([one[0] for one in gradients])
+        return d_x, None, None, None, None, *chain(*(one[1:] for one in gradients))
+
+
+@torch.no_grad()  # A setting of each thread.
+def _forward(layer: Layer, x: Tensor, y: Tensor, state: Any, weights: Any) -> Saved:
+    """Run one direction, or both in batched products. Takes y as `run_layer` does."""
+    batch_sizes, config, dtype, cell = layer
+    gate_weight, gate_bias, projection_weight = weights
+    width, n_rows = x.shape[-1], x.shape[-2]
+    weight, bias, x_cast = gate_weight.to(dtype), add_forget_bias(gate_bias), operand(x, dtype)
+    transposed = weight[..., :width].transpose(-1, -2)
+    if cell is not None and x.dim() == 2:
+        gates = torch.addmm(bias.to(dtype), x_cast, transposed)
+    else:
+        gates = torch.matmul(x_cast, transposed)
+        gates = gates[..., :n_rows, :].to(x.dtype) if cell is None else gates
+        gates += bias.unsqueeze(-2)
+    recurrent = weight[..., width:].transpose(-1, -2).contiguous()
+    projection: Any = None
+    if projection_weight is not None:
+        projection_cast = projection_weight.to(dtype).transpose(-1, -2).contiguous()
+        projection = partial(step_product, weight=projection_cast, dtype=gates.dtype)
+    cells = x.new_empty(*x.shape[:-1], config.dim)
+    h0, c0 = None, x.new_zeros(*x.shape[:-2], batch_sizes[0], config.dim)
+    if state is not None:
+        h0, c0 = (part.clone(memory_format=torch.contiguous_format) for part in state)
+    run_cell = lstm_step if cell is None else cell.forward
+    step = partial(step_product, weight=recurrent)
+    products = (lambda x: gates), n_rows, step, projection, run_cell
+    run_layer(x, batch_sizes, products, config, y, state, cells)
+    return gate_weight, projection_weight, gates, cells, h0, c0
+
+
+@torch.no_grad()
+def _backward(
+    layer: Layer, needs_dx: bool, saved: Saved, run: tuple[Tensor, Tensor, Tensor]
+) -> tuple[Optional[Tensor], ...]:
+    """RETURNS (tuple): The gradients of x, of the gates' weight and bias, and of the projection."""
+    (batch_sizes, _, dtype, _), (x, y, dy) = layer, run
+    gate_weight, projection_weight, *_, h0, _ = saved
+    width, n_rows, weight = x.shape[-1], x.shape[-2], gate_weight.to(dtype)
+    projection = None if projection_weight is None else projection_weight.to(dtype)
+    previous = to_device(previous_rows(batch_sizes), x.device)
+    d_out = dy.clone(memory_format=torch.contiguous_format)
+    recurrent = weight[..., width:].contiguous()
+    d_gates, hidden, d_bias = _steps(layer, saved, previous, y, d_out, recurrent, projection)
+    for padded in (d_gates, hidden):
+        padded[..., n_rows:, :] = 0
+    h_previous = torch.empty_like(y)
+    h_previous[..., : batch_sizes[0], :] = 0 if h0 is None else h0
+    h_previous[..., batch_sizes[0] :, :] = y[..., previous, :]
+    inputs = operand(torch.cat((x, h_previous), dim=-1), dtype)
+    d_gates_cast = operand(d_gates, dtype)[..., : inputs.shape[-2], :]
+    d_weight = torch.matmul(d_gates_cast.transpose(-1, -2), inputs).to(x.dtype)
+    d_bias = d_gates.sum(-2) if d_bias is None else d_bias.sum(-2)
+    d_projection = d_x = None
+    if projection is not None:
+        d_out_cast = operand(d_out, dtype).transpose(-1, -2)
+        d_projection = torch.matmul(d_out_cast, operand(hidden, dtype)).to(x.dtype)
+    if needs_dx:
+        d_x = torch.matmul(d_gates_cast, weight[..., :width])[..., :n_rows, :].to(x.dtype)
+    return d_x, d_weight, d_bias, d_projection
+
+
+def _steps(
+    layer: Layer,
+    saved: Saved,
+    previous: Tensor,
+    y: Tensor,
+    d_out: Tensor,
+    recurrent: Tensor,
+    projection: Optional[Tensor],
+) -> tuple[Tensor, Tensor, Optional[Tensor]]:
+    """Go back through time. Turns `d_out` into the gradients of the outputs before the clipping.
+    RETURNS (tuple): The gradients of the gates before the activation, the outputs before the
+    projection, and, from a kernel, the gradient of the bias in several rows."""
+    (batch_sizes, config, _, cell), (_, _, gates, cells, _, c0) = layer, saved
+    kind, clip, d_bias = gates.dtype, projection_clip(config, gates.dtype), None
+    d_gates, hidden = torch.empty_like(gates), gates.new_empty(*gates.shape[:-1], config.dim)
+    if cell is None:
+        dh_dc, dc_dc = _derive(saved, previous, config.cell_clip, d_gates, hidden)
+    else:
+        n_groups = -(-batch_sizes[0] // cell.BIAS_ROWS)
+        d_bias = c0.new_zeros(*c0.shape[:-2], n_groups, gates.shape[-1])
+    inside = None if clip is None else (y.abs() < clip).to(d_out.dtype)
+    d_cells, d_h_next, start = torch.zeros_like(c0), None, y.shape[-2]
+    for step in reversed(range(len(batch_sizes))):
+        n = batch_sizes[step]
+        start -= n
+        rows = slice(start, start + n)
+        d_h, d_c, d_z = d_out[..., rows, :], d_cells[..., :n, :], d_gates[..., rows, :]
+        if d_h_next is not None:
+            d_h[..., : d_h_next.shape[-2], :] += d_h_next
+        if inside is not None:
+            d_h *= inside[..., rows, :]
+        d_hidden = d_h.to(kind) if projection is None else step_product(d_h, projection, kind)
+        if cell is None:
+            d_c.addcmul_(d_hidden, dh_dc[..., rows, :])
+            by_gate = d_z.unflatten(-1, (4, -1))
+            by_gate[..., :3, :] *= d_c.unsqueeze(-2)
+            by_gate[..., 3, :] *= d_hidden
+            d_c *= dc_dc[..., rows, :]
+        else:
+            before = start - batch_sizes[step - 1]
+            c_previous = cells[..., before : before + n, :] if step else c0
+            now = gates[..., rows, :], c_previous, cells[..., rows, :], d_hidden
+            cell.backward(*now, d_c, d_bias, d_z, hidden[..., rows, :], config.cell_clip)
+        d_h_next = step_product(d_z, recurrent) if step else None
+    return d_gates, hidden, d_bias
+
+
+def _derive(
+    saved: Saved, previous: Tensor, clip: Optional[float], d_gates: Tensor, hidden: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Compute for all rows at once what does not depend on later steps: `hidden` takes the outputs
+    h before the projection, `d_gates` the derivatives of the cell c by the gates i, j and f before
+    their activation, and of h by o. RETURNS (tuple): dh/dc, and dc by the cell before it."""
+    _, _, gates, cells, _, c0 = saved
+    first, (i, j, f, o) = c0.shape[-2], gates.chunk(4, dim=-1)
+    tanh_c = (cells * 2).sigmoid_().mul_(2).sub_(1)
+    torch.mul(tanh_c, o, out=hidden)
+    d_i, d_j, d_f, d_o = d_gates.chunk(4, dim=-1)
+    torch.mul(j, i, out=d_i).addcmul_(d_i, i, value=-1)
+    torch.mul(j, j, out=d_j).neg_().add_(1).mul_(i)
+    d_f[..., :first, :] = c0
+    d_f[..., first:, :] = cells[..., previous, :]
+    d_f.mul_(f).addcmul_(d_f, f, value=-1)
+    torch.mul(hidden, o, out=d_o).neg_().add_(hidden)
+    dh_dc, dc_dc = tanh_c.square_().neg_().add_(1).mul_(o), f
+    if clip is not None:
+        inside = (cells.abs() < clip).to(cells.dtype)
+        dc_dc = f * inside
+        d_gates.unflatten(-1, (4, -1))[..., :3, :] *= inside.unsqueeze(-2)
+    return dh_dc, dc_dc

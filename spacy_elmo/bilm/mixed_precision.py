@@ -109,8 +109,7 @@ def product_rows(n: int, device: torch.device, dtype: torch.dtype) -> int:
 
 
 def operand(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """RETURNS (Tensor): An operand of a product in training: x in `dtype`, with rows of zeros up to
-    `product_rows`."""
+    """RETURNS (Tensor): x in `dtype` as an operand of a training's products; see `product_rows`."""
     n = x.shape[-2]
     if x.dtype == dtype or (rows := product_rows(n, x.device, dtype)) == n:
         return x.to(dtype)

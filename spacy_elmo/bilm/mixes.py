@@ -22,8 +22,7 @@ class ScalarMix(nn.Module):
     equation 1). Maps activations (L+1, tokens, 2P) to (tokens, 2P).
 
     n_layers (int): L+1.
-    weights (Optional[Sequence[float]]): The first weights, before the softmax. None: zeros.
-    gamma (float): The first scale.
+    weights, gamma: Where they start; weights before the softmax. None: zeros.
     layer_norm (bool): Normalise each layer first, token by token.
     l2 (float): The paper's lambda; see `penalty`.
     dropout (float): Of the mixed vectors during training.

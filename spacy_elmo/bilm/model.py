@@ -1,9 +1,6 @@
 """The bidirectional language model (Peters et al. 2018, section 3): a token encoder under two
-uncoupled stacks of LSTMs with projected (Sak et al. 2014) and clipped outputs.
-
-Sequences are packed (see `packing`). The backward direction reads every sequence reversed, which
-packs into the same rows, so that both directions share one time loop.
-"""
+uncoupled stacks of LSTMs with projected (Sak et al. 2014) and clipped outputs. Sequences are packed
+(see `packing`): reversed, as the backward direction reads them, they have the same rows."""
 
 from __future__ import annotations
 
@@ -19,8 +16,7 @@ from ..kernels import Kernel
 from ..parallel import no_fork
 from .config import BiLMConfig, LSTMConfig
 from .int8 import Int8Weight
-from .lstm_function import train_layer
-from .lstm_layer import LayerState
+from .lstm_layer import LayerState, train_layer
 from .mixed_precision import autocast
 from .mixes import TrainedMix
 from .packing import pack_sentences, to_device
@@ -56,8 +52,7 @@ class LSTMLayer(nn.Module):
 
 
 class BiLSTM(nn.Module):
-    """Both directions, all layers. The attribute `kernel` chooses what runs `forward`; see
-    `load_kernels`."""
+    """Both directions, all layers. The attribute `kernel` chooses what runs `forward`."""
 
     def __init__(self, config: LSTMConfig) -> None:
         super().__init__()
@@ -80,8 +75,7 @@ class BiLSTM(nn.Module):
         """Run with autograd.
 
         x (Tensor): Packed inputs, shape (2, rows, P): forward, backward (reversed).
-        batch_sizes (Sequence[int]): Sequences that are active at each step; falling.
-        dropout (float): Of each layer's input, as bilm-tf does.
+        dropout (float): Dropout rate of each layer's input, as in bilm-tf.
         states (Optional[Sequence]): Each layer's state; see `train_layer`.
         RETURNS (list): The layers' outputs, each packed like x.
         """
@@ -99,12 +93,8 @@ class BiLSTM(nn.Module):
 
 class BiLM(nn.Module):
     """A token encoder under two stacks of LSTMs, one for each direction, for autograd. For fast
-    inference, see `inference.current_session`.
-
-    vocabulary (Optional[Sequence[str]]): The words by row, if words are read.
-
-    The attribute `trained_mix` is the mix of the layers that came with the weights, if one did.
-    """
+    inference, see `inference.current_session`. The vocabulary has the words by row, if words are
+    read. The attribute `trained_mix` is the mix that came with the weights, if one did."""
 
     @no_fork()  # In a forked process, this comes before the weights are read.
     def __init__(self, config: BiLMConfig, vocabulary: Optional[Sequence[str]] = None) -> None:
@@ -183,11 +173,8 @@ class BiLM(nn.Module):
         self.n_invalidations += 1
 
     def unfreeze(self, n_layers: Optional[int] = None) -> None:
-        """Choose the weights that training changes (gradual unfreezing, Howard and Ruder 2018).
-
-        n_layers (Optional[int]): How many layers, from the top: the LSTM layers, then the token
-            encoder. None: all.
-        """
+        """Choose the weights that training changes (gradual unfreezing, Howard and Ruder 2018): of
+        so many layers from the top, the token encoder being the last one; None for all."""
         stacks = self.lstm.forward_layers, self.lstm.backward_layers
         layers: Any = [[self.token_encoder], *zip(*stacks)]
         frozen = 0 if n_layers is None else len(layers) - n_layers

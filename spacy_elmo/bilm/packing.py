@@ -50,12 +50,8 @@ class PackedBatch(NamedTuple):
 def pack_sentences(
     index: numpy.ndarray, starts: numpy.ndarray, lengths: numpy.ndarray, bos: int, eos: int
 ) -> PackedBatch:
-    """Frame sentences and pack them.
-
-    index (ndarray): The word type of each token of a text.
-    starts, lengths (ndarray): First token and number of tokens of each sentence of the batch.
-    bos, eos (int): The word types of the boundaries.
-    """
+    """Frame sentences and pack them: those that have their first token at `starts`, and `lengths`
+    tokens. `index` has the word type of each token, `bos` and `eos` are those of boundaries."""
     batch_sizes, sequences, positions = pack_sequences(lengths + 2)
     start, length = starts[sequences], lengths[sequences]
     inputs, token_rows = [], []
@@ -101,6 +97,5 @@ def split_sentences(lengths: numpy.ndarray, max_tokens: int) -> Iterator[numpy.n
 def to_device(array: numpy.ndarray, device: torch.device) -> Tensor:
     """Copy an index array; to a GPU through pinned memory, without waiting for the GPU."""
     tensor = torch.from_numpy(array)
-    if device.type != "cuda":
-        return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)
+    is_gpu = device.type == "cuda"
+    return (tensor.pin_memory() if is_gpu else tensor).to(device, non_blocking=is_gpu)

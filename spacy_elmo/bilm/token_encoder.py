@@ -39,7 +39,6 @@ def character_ids(
     RETURNS (tuple): Ids as the network reads them, shape (tokens, longest), and the number of ids
         that are not padding, shape (tokens,).
     """
-    special: dict[str, list[int]]
     if dictionary is None:
         special, shift = {BOS: [_BEGIN_SENTENCE], EOS: [_END_SENTENCE]}, _SHIFT
         begin, end, padding = _BEGIN_WORD, _END_WORD, _PADDING
@@ -84,9 +83,7 @@ def _highway(width: int) -> nn.ModuleDict:
 class CharCNN(nn.Module):
     """Character embeddings, convolutions, max over time, highways, projection (Józefowicz et al.
     2016, section 3.2; Peters et al. 2018, section 3.4). In models of ELMoForManyLangs, the
-    projection reads a word embedding as well (Che et al. 2018).
-
-    vocabulary (Optional[Sequence[str]]): The words of word embeddings by row, `<oov>` among them.
+    projection reads an embedding of the words of a vocabulary as well (Che et al. 2018).
 
     Attributes: `boundaries`, the texts of the tokens that begin and end a sentence; `dictionary`,
     as of `character_ids`; `padding`, the id behind the ids of a token.

@@ -32,9 +32,8 @@ _MESSAGES = {
 
 
 def validate(kind: type[T], values: Any, prefix: str = "") -> T:
-    """Make settings of nested mappings.
+    """Make settings, a pydantic dataclass, of nested mappings.
 
-    kind (type): A pydantic dataclass.
     values (Any): The settings by name. One that is `dataclasses.MISSING` is reported as missing.
     prefix (str): What comes before the names in messages, such as "pretraining.".
     RAISES (ValueError): With one line for each setting that is unknown, missing or wrong.

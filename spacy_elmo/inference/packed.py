@@ -1,9 +1,5 @@
-"""The weights of a biLM, packed for inference.
-
-A plain product with the few rows of an LSTM step reads its weights in an order that wastes most of
-the machine. Others keep them in the order the kernels want: oneDNN's for float32 and bfloat16,
-FBGEMM's for half-precision and 8-bit weights.
-"""
+"""The weights of a biLM in the order that fast products of few rows want: oneDNN's for float32 and
+bfloat16, FBGEMM's for half-precision and 8-bit weights."""
 
 from __future__ import annotations
 
@@ -77,9 +73,8 @@ def _dense(weight: Tensor, row: Optional[Tensor], out: torch.dtype, x: Tensor) -
 
 def _padded(product: Product, dtype: torch.dtype, out: torch.dtype, x: Tensor) -> Tensor:
     """oneDNN's product with as many rows as it has compiled kernels for."""
-    n = len(x)
     y = product(add_rows(x.to(dtype)))
-    return (y if len(y) == n else y[:n]).to(out)
+    return (y if len(y) == len(x) else y[: len(x)]).to(out)
 
 
 def pack_token_encoder(encoder: CharCNN | WordEmbedding, precision: Precision) -> list[Product]:
@@ -124,11 +119,9 @@ def _pack_layer(
     # Packing helps the inputs' product less, which sees the rows of many steps at once: it is worth
     # a second copy of the weights while they are small.
     many_rows = 4 * dim * width > _MAX_PACKED_INPUT_WEIGHTS
-    gate_bytes = _GATE_BYTES.get(precision, 0)
-    if bias.device.type != "cpu":
-        gate_bytes = _GATE_BYTES_GPU
-    elif precision == "float32" and many_rows:
-        gate_bytes = _GATE_BYTES_UNPACKED
+    gate_bytes = _GATE_BYTES[precision] if bias.device.type == "cpu" else _GATE_BYTES_GPU
+    if precision == "float32" and many_rows:
+        gate_bytes = max(gate_bytes, _GATE_BYTES_UNPACKED)
     products = (
         pack(inputs, bias, many_rows=many_rows),
         gate_bytes // (4 * dim * bias.element_size() * len(layers)),

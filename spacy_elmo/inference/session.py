@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from .. import torch_private
 from ..bilm.int8 import Int8Weight, named_weights
 from ..bilm.lstm_layer import LayerState
-from ..bilm.mixed_precision import bfloat16_is_faster
+from ..bilm.mixed_precision import autocast, bfloat16_is_faster
 from ..bilm.packing import PackedBatch, pack_sentences, split_sentences, to_device
 from ..bilm.validation import check_batch
 from ..parallel import no_fork, start
@@ -53,9 +53,8 @@ _SAMPLE = [
 
 
 class Session:
-    """Inference with the present weights of a biLM, by several threads if they like; see
-    `current_session`. RAISES (ValueError): If the precision is not for the device of the weights.
-    """
+    """Inference with the present weights of a biLM, by several threads if they like.
+    RAISES (ValueError): If the precision is not for the device of the weights."""
 
     def __init__(self, bilm: BiLM, settings: Settings) -> None:
         check_precision(settings.precision, bilm.device)
@@ -114,10 +113,8 @@ class Session:
 
     def embed(self, sentences: Iterable[Iterable[str]]) -> list[Tensor]:
         """Run the biLM over sentences of tokens.
-
         RETURNS (list): For each sentence, shape (L+1, tokens, 2P). No two share memory.
-        RAISES (ValueError): If the sentences are one string, or if one of them is.
-        """
+        RAISES (ValueError): If the sentences are one string, or if one of them is."""
         check_batch(sentences, "sentences", "give a list of lists of tokens")
         types: dict[str, int] = {}
         index: list[int] = []
@@ -142,8 +139,7 @@ class Session:
 
     @property
     def checksum(self) -> str:
-        """A checksum of samples of all weights: whatever trains a biLM changes nearly all, and
-        reading all would take as long as a batch."""
+        """A checksum of samples of all weights. Whatever trains a biLM changes nearly all."""
         with no_fork(), self._lock:
             if self._checksum is None:
                 checksum = hashlib.blake2b(digest_size=16)
@@ -178,12 +174,9 @@ class Session:
         sentences: numpy.ndarray,
         directions: list[int],
     ) -> None:
-        """Run one batch forward (0), backward (1), or in both directions by batched products.
-
-        vectors (Tensor): The encodings of all types, shape (types, P).
-        result (Tensor): Takes all layers, shape (L+1, tokens, 2P): the halves of the directions.
-        sentences (ndarray): The number of the sentence in each row.
-        """
+        """Run one batch forward (0), backward (1), or in both directions by batched products, with
+        the encodings of all types. `result` takes all layers, shape (L+1, tokens, 2P): the halves
+        of the directions. `sentences` has the number of the sentence in each row."""
         skip, states = self._lstm.config.use_skip_connections, self._states
         which: Any = directions[0] if len(directions) == 1 else slice(None)
         with inference(self.settings.precision, self.device):
@@ -235,11 +228,8 @@ def _ordinary_tensors() -> Iterator[None]:
 def inference(precision: Precision, device: torch.device) -> Iterator[None]:
     """A context in which a biLM runs: within `no_fork`, without autograd, with products of this
     precision, whatever `torch.autocast` or the process's settings say around it."""
-    with no_fork(), torch.inference_mode(), contextlib.ExitStack() as contexts:
-        if torch.amp.is_autocast_available(device.type):  # Not on PyTorch's meta device.
-            contexts.enter_context(torch.autocast(device.type, enabled=False))
-        if precision == "tf32" and device.type != "cpu":
-            contexts.enter_context(tf32_products())
+    tf32 = tf32_products if precision == "tf32" else contextlib.nullcontext
+    with no_fork(), torch.inference_mode(), autocast(device, False), tf32():
         yield
 
 
@@ -276,8 +266,7 @@ def _candidates(device: torch.device) -> list[Precision]:
     return ["bfloat16", "tf32"] if is_recent else []
 
 
-# The version of the weights and of the mix that came with them, the parameters, which keeps their
-# `id` from being used again, and the sessions by settings.
+# The version of the weights, the parameters (so that no other gets their `id`), and sessions.
 _SESSIONS: WeakKeyDictionary[BiLM, tuple[Any, list[Tensor], dict[Settings, Session]]]
 _SESSIONS = WeakKeyDictionary()
 
@@ -289,8 +278,7 @@ def current_session(bilm: BiLM, settings: Settings = Settings()) -> Session:
     whoever makes them calls `BiLM.invalidate`. It counts none of an inference tensor: a biLM with
     such weights (moved or read in `torch.inference_mode`) gets a new session at every call.
 
-    RETURNS (Session): The same one until the weights change. Sessions of other settings are kept
-        beside it until then.
+    RETURNS (Session): The same one for the same settings, until the weights change.
     RAISES (ValueError): If the precision is not for the device of the weights.
     """
     if settings.precision == "auto":  # It may run the biLM: not within `no_fork`.

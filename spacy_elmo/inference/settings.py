@@ -8,6 +8,7 @@ from typing import Literal, Optional, get_args
 import torch
 
 from ..bilm.mixed_precision import bfloat16_is_faster, bfloat16_speed
+from ..bilm.validation import check_range
 from ..kernels import Kernel
 
 Precision = Literal["float32", "float16", "int8", "tf32", "bfloat16", "auto"]
@@ -47,9 +48,9 @@ class Settings:
         for name, choices in (("precision", get_args(Precision)), ("kernel", get_args(Kernel))):
             if (value := getattr(self, name)) not in choices:
                 raise ValueError(f"unknown {name} {value!r}: choose one of {', '.join(choices)}")
-        for name, least in (("max_tokens_per_batch", 1), ("type_cache_mb", 0)):
-            if (value := getattr(self, name)) is not None and value < least:
-                raise ValueError(f"{name} must be {least} or more, found {value}")
+        check_range("type_cache_mb", self.type_cache_mb, 0)
+        if self.max_tokens_per_batch is not None:
+            check_range("max_tokens_per_batch", self.max_tokens_per_batch, 1)
 
     def max_tokens(self, device: torch.device) -> int:
         """RETURNS (int): `max_tokens_per_batch` for a device. On a GPU, computing a step must take

@@ -37,10 +37,9 @@ def load_kernels(
 ) -> Any:
     """Import the module of kernels for a device, if they are to run. The answer is kept.
 
-    kernel (str): See `inference.Settings`.
     dtype (dtype): The type of products.
-    weight_dtype (dtype): The type of weights, cells and losses. Kernels are for float32: C would
-        read and write past the end of anything narrower.
+    weight_dtype (dtype): The type of weights, cells and losses: float32, or C would read and write
+        past the end.
     batched (bool): Both directions of a layer are in one tensor, which C does not read.
     RETURNS (Optional[module]): None for PyTorch's operators.
     """

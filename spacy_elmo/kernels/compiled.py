@@ -9,6 +9,7 @@ from typing import Any, Optional
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from . import _kernels, cell_error, relative_error  # type: ignore[attr-defined]
 
@@ -34,13 +35,12 @@ def forward(*args: Any) -> None:
 def backward(*args: Any) -> None:
     """Go back through `forward`. Takes tensors with rows without gaps, and the clip of the cells.
 
-    gates (Tensor): After the activation.
+    gates (Tensor): After the activation. The output and its gradient have their type.
     c_previous, c (Tensor): The cells before and after the step.
-    d_hidden (Tensor): The gradient of the output, in the type of `gates`; shape (n, H).
+    d_hidden (Tensor): The gradient of the output.
     d_c (Tensor): The gradient of the cells after the step; becomes that of the cells before it.
     d_bias (Tensor): Gets the gradient of the bias added, in float32; shape (1, 4H).
-    d_gates (Tensor): Takes the gradient of the gates before the activation, in their type.
-    hidden (Tensor): Takes the output, in the type of `gates`.
+    d_gates, hidden (Tensor): Take the gradient of the gates before the activation, and the output.
     """
     *tensors, clip = args
     _call(1, tensors, tensors[2].shape, clip)
@@ -58,10 +58,10 @@ def softmax_gradient(
     """Turn logits into the gradient of `logsumexp - logit of the target`, summed over the rows.
 
     logits (Tensor): Without the bias, in float32 or bfloat16; shape (rows, words).
-    targets (Tensor): The column of each row's target, shape (rows,).
-    target_logits (Optional[Tensor]): The targets' logits, shape (rows,), if they are not among
-        `logits`: then the columns `targets` (-1 for none) are left out.
-    loss (Tensor): Takes the loss of each row, shape (rows,).
+    targets (Tensor): The column of each row's target.
+    target_logits (Optional[Tensor]): The targets' logits if they are not among `logits`: then the
+        columns `targets` (-1 for none) are left out.
+    loss (Tensor): Takes the loss of each row.
     d_bias (Tensor): Gets the gradient of the bias added.
     RAISES (IndexError): If a target is no column: the kernel would write past the end of a row.
     """
@@ -80,20 +80,15 @@ def max_error(device: torch.device, dtype: torch.dtype) -> float:
         torch.randn(shape, generator=generator, dtype=torch.float32, device=device)
         for shape in ((5, 140), (140,), (5,))
     )
-    pairs, targets = [], torch.tensor([[0], [7], [100], [99], [139]], device=device)
+    pairs, targets = [], torch.tensor([0, 7, 100, 99, 139], device=device)
     for target_logits in (None, given):
         ours, loss, d_bias = logits.to(dtype, copy=True), given.clone(), torch.zeros_like(bias)
-        row = ours.double() + bias
-        chosen = row.gather(1, targets)
-        if target_logits is not None:
-            row.scatter_(1, targets, -math.inf)
-            chosen = given.double().unsqueeze(1)
-        total = row.logsumexp(1, keepdim=True)
-        if target_logits is not None:
-            total = torch.logaddexp(total, chosen)
-        d_row = (row - total).exp()
-        if target_logits is None:
-            d_row.scatter_add_(1, targets, -torch.ones_like(chosen))
-        softmax_gradient(ours, bias, targets[:, 0], target_logits, loss=loss, d_bias=d_bias)
-        pairs += [((total - chosen)[:, 0], loss), (d_row, ours), (d_row.sum(0), d_bias)]
+        row, columns = ours.double() + bias, targets
+        if target_logits is not None:  # As a column of its own.
+            row = torch.cat((row.scatter(1, targets[:, None], -math.inf), given[:, None]), 1)
+            columns = torch.full_like(targets, 140)
+        expected = F.cross_entropy(row, columns, reduction="none")
+        d_row = (row.softmax(1) - F.one_hot(columns, row.shape[1]))[:, :140]
+        softmax_gradient(ours, bias, targets, target_logits, loss=loss, d_bias=d_bias)
+        pairs += [(expected, loss), (d_row, ours), (d_row.sum(0), d_bias)]
     return max(cell_error(sys.modules[__name__], device, dtype), relative_error(pairs))

@@ -1,10 +1,9 @@
 """The cell of an LSTM on a GPU, forward and backward: two Triton kernels. Experimental: no GPU has
-run them yet; tests interpret them on a CPU.
+run them yet; tests interpret them on a CPU. Importing this file needs Triton.
 
-Each reads every gate and cell once and writes it once, for both directions in one launch. Gates,
-outputs and their gradients are in bfloat16 or float32; cells, their gradients and all arithmetic
-are in float32. The kernels are operators of PyTorch (`torch.ops.spacy_elmo`): profilers see them,
-and on meta tensors they do nothing. Importing this file needs Triton.
+One launch serves both directions. Gates, outputs and their gradients are in bfloat16 or float32;
+cells, their gradients and all arithmetic are in float32. The kernels are operators of PyTorch
+(`torch.ops.spacy_elmo`): profilers see them, and on meta tensors they do nothing.
 """
 
 # Triton reads the annotations of kernels: constexpr or nothing.

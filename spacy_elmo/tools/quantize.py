@@ -24,12 +24,11 @@ MAX_TOKENS = 20_000
 
 
 def quantize(nlp: Language, elmo: Elmo, precision: str, docs: Iterable[Doc]) -> torch.Tensor:
-    """Round the weights of a component, and set the precision in which it runs.
+    """Round the weights of a component to int8 or float16, and set the precision in which it runs.
 
     int8 becomes the precision of the component. float16 replaces float32 if the processor has
     products for it: their vectors are the same, and one sentence takes half the time.
 
-    precision (str): int8 or float16.
     docs (Iterable[Doc]): Tokenised texts to measure the cost, up to `MAX_TOKENS`.
     RETURNS (Tensor): The cosines of the vectors with those of float32, shape (L+1, tokens).
     RAISES (ValueError): If the weights are rounded already or cannot be rounded, if the texts have

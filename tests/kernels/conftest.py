@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from spacy_elmo import kernels
-from spacy_elmo.bilm import lstm_function, model
+from spacy_elmo.bilm import lstm_layer, model
 from spacy_elmo.inference import packed
 
 GPU = torch.cuda.is_available()
@@ -47,10 +47,10 @@ def triton_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         return None if kernel == "torch" else triton_cell
 
     monkeypatch.setattr(interpreter, "_convert_float", nearest)
-    for module in (lstm_function, packed):
+    for module in (lstm_layer, packed):
         monkeypatch.setattr(module, "load_kernels", load)
-    train_layer = lstm_function.train_layer
-    for module in (lstm_function, model):
+    train_layer = lstm_layer.train_layer
+    for module in (lstm_layer, model):
         monkeypatch.setattr(module, "train_layer", partial(train_layer, batched=True))
 
 
@@ -64,6 +64,6 @@ def train(request: pytest.FixtureRequest):
     """`train_layer` on the device that the kernels are for, by default with them."""
     kernels.load_kernels.cache_clear()
     if request.param == "cpu":
-        return partial(lstm_function.train_layer, kernel="auto")
+        return partial(lstm_layer.train_layer, kernel="auto")
     request.getfixturevalue("triton_on_a_cpu")
-    return partial(lstm_function.train_layer, kernel="triton")
+    return partial(lstm_layer.train_layer, kernel="triton")

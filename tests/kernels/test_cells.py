@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from spacy_elmo.bilm.config import LSTMConfig
-from spacy_elmo.bilm.lstm_function import train_layer
+from spacy_elmo.bilm.lstm_layer import train_layer
 from spacy_elmo.inference import Session, Settings
 from spacy_elmo.kernels import load_kernels
 

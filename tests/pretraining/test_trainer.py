@@ -599,14 +599,13 @@ def test_all_errors_of_a_config_are_reported_at_once(tmp_path):
         "[pretraining]\nbatch_wods = 5\ndropout = 2\n"
         '[pretraining.optimizer]\nname = "sgd"\n[paths]\ncorpus = 5\n[system]\nseed = "0"\n'
         "[bilm]\ndropout = 0.1\n[bilm.lstm]\ndim = 4\nprojection_dim = 5\nn_layer = 2\n"
-        "[bilm.char_cnn]\nfilters = [[60, 4]]\nn_characters = 5\n"
+        "[bilm.char_cnn]\nfilters = [[60, 4]]\n"
         "[bilm.char_cnn.embedding]\ndim = 0\nwidth = 4\n"
     )
     with pytest.raises(ValueError) as error:
         read_config(tmp_path / "c.cfg")
     assert sorted(str(error.value).splitlines()) == [
         "bilm.char_cnn.embedding.dim must be 1 or more, found 0",
-        "bilm.char_cnn.n_characters must be 261 or 262, found 5",
         "no setting 'bilm.char_cnn.embedding.width': did you mean 'embedding.dim'?",
         "no setting 'bilm.dropout', only lstm, char_cnn, n_tokens_vocab",
         "no setting 'bilm.lstm.n_layer': did you mean 'n_layers'?",

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from spacy_elmo.bilm.config import LSTMConfig
-from spacy_elmo.bilm.lstm_function import train_layer
-from spacy_elmo.bilm.lstm_layer import FORGET_BIAS
+from spacy_elmo.bilm.lstm_layer import FORGET_BIAS, train_layer
 
 from ..conftest import max_difference
 
