@@ -59,9 +59,8 @@ def embed_cli(
     Write the vectors of texts to a file.
 
     If it is interrupted, the same command continues. HDF5 and .npz have an array per line, of shape
-    (layers, tokens, width), named by its number. Parquet is a folder of parts, with a row per line:
-    by default, the mean over its tokens of the component's mix. Several files count as one. Shards
-    may run at the same time.
+    (layers, tokens, width), named by its number. Parquet is a folder of parts, with a row per line,
+    by default the mean of the mix. Several files count as one. Shards may run at the same time.
     """
     settings = {"layers": layers, "pool": pool, "dtype": dtype, "precision": precision}
     settings = {x: y for x, y in settings.items() if y is not None}
