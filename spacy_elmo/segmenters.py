@@ -5,9 +5,11 @@ longer stretch of tokens is read in windows that overlap. The first half of an o
 vectors from the earlier window, the second half from the later one: there they have more context on
 both sides. Whitespace tokens are left out.
 
-A segmenter is a function of a doc. It yields a pair for each sequence: the indices of the doc's
-tokens, in order, and the slice of them whose vectors are kept. The vector of every token that is
-not whitespace is kept from exactly one sequence.
+A segmenter is a function of a doc, which can be pickled (no lambda). It yields a pair for each
+sequence, none of them empty: an array of the indices of the doc's tokens, in order, and the slice
+of them whose vectors are kept. The vector of every token that is not whitespace is kept from
+exactly one sequence, which `Sequences.cut` checks. One that is a `partial`, as those of `cut_doc`
+are, shows its settings in `spacy elmo info`.
 """
 
 from __future__ import annotations
@@ -90,6 +92,8 @@ class Sequences:
 
     @classmethod
     def cut(cls, docs: Sequence[Doc], segmenter: Segmenter) -> Sequences:
+        """RETURNS (Sequences): What a segmenter makes of some docs.
+        RAISES (ValueError): If it does not keep each word once."""
         tokens, kept, lengths = [numpy.zeros(0, dtype=int)], [numpy.zeros(0, dtype=bool)], []
         n_tokens = 0
         for doc in docs:
@@ -99,9 +103,17 @@ class Sequences:
                 kept[-1][kept_slice] = True
                 lengths.append(len(indices))
             n_tokens += len(doc)
-        orth = [numpy.zeros(0, dtype=numpy.uint64), *(doc.to_array(ORTH) for doc in docs)]
+        columns: list[numpy.ndarray] = [numpy.zeros((0, 2), dtype=numpy.uint64)]
+        columns += [doc.to_array([ORTH, IS_SPACE]) for doc in docs]
+        orth, is_space = numpy.concatenate(columns).T
         flat = numpy.concatenate(tokens), numpy.concatenate(kept)
-        return cls(docs, numpy.concatenate(orth), *flat, numpy.array(lengths, dtype=int))
+        n_kept = numpy.bincount(flat[0][flat[1]], minlength=n_tokens)
+        if not numpy.array_equal(n_kept, is_space == 0):
+            raise ValueError(
+                f"the segmenter {segmenter} does not keep the vector of each token that is not "
+                "whitespace from exactly one sequence"
+            )
+        return cls(docs, orth, *flat, numpy.array(lengths, dtype=int))
 
     def types(self) -> tuple[list[str], numpy.ndarray]:
         """RETURNS (tuple): The distinct texts, and the number of each token's text among them."""

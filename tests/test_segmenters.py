@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spacy.tokens import Doc
 
-from spacy_elmo.segmenters import docs, sentences, strided
+from spacy_elmo.segmenters import Sequences, docs, sentences, strided
 
 VOCAB = spacy.blank("en").vocab
 
@@ -99,3 +99,12 @@ def test_sentences_follow_the_boundaries_and_docs_do_not():
 def test_impossible_values_are_refused(build, arguments, message):
     with pytest.raises(ValueError, match=message):
         build(**arguments)
+
+
+@pytest.mark.parametrize("kept", [slice(0, 2), slice(1, 3)])
+def test_a_segmenter_that_loses_tokens(kept):
+    """Else they would have vectors of zeros."""
+    with pytest.raises(ValueError, match="does not keep the vector of each token"):
+        Sequences.cut([make_doc(3)], lambda doc: [(numpy.arange(3), kept)])
+    with pytest.raises(ValueError, match="from exactly one sequence"):
+        Sequences.cut([make_doc(3)], lambda doc: [(numpy.arange(3), slice(0, 3))] * 2)

@@ -25,7 +25,7 @@ _REFUSED = {"local": ("workers",), "ray": ("shard",)}
 _INPUTS = typer.Argument(
     ...,
     metavar="IN... OUT",
-    help=f"{INPUT_HELP}; also URLs. OUT: .hdf5, .npz, .spacy (made in memory) or .parquet",
+    help=f"{INPUT_HELP}; also URLs. OUT: a path that ends in {', '.join(OUTPUTS)}",
 )
 _LAYERS = typer.Option(None, "--layers", "-L", help="all, top, mix, mean, or the number of one")
 _PRECISION = typer.Option(None, help="float32, float16, int8, bfloat16; tf32 on a GPU; auto")

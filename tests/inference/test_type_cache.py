@@ -25,7 +25,7 @@ class Encoder:
 
 
 def encoding(text):
-    return torch.tensor([float(int(text[1:])) + i / 8 for i in range(WIDTH)])
+    return torch.tensor([float(int(text[1:])) + i / 7 for i in range(WIDTH)])
 
 
 def expected(texts):
