@@ -28,6 +28,7 @@ class TrainState:
     best (float): The lowest average perplexity, of step `best_step`.
     history (list[dict]): A record per evaluation; "at_limit": it was not due, but the run ended.
     pending (Optional[dict]): The beginning of this step's record, until its evaluation is made.
+    changed (dict): Settings with which the run was resumed since the last record.
     """
 
     step: int = 0
@@ -41,6 +42,7 @@ class TrainState:
     best_step: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
     pending: Optional[dict[str, Any]] = None
+    changed: dict[str, Any] = field(default_factory=dict)
 
     @property
     def record(self) -> Optional[dict[str, Any]]:

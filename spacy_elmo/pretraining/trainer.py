@@ -87,6 +87,7 @@ class Trainer:
         optimizer = self.settings.optimizer
         set_learn_rate(self.updater.optimizer, optimizer, max(0, self.state.step - 1))
         self.origin = f"resumed at step {self.state.step}"
+        self.state.changed |= {name: new for name, (_, new) in changes.items()}
         if changes:
             described = (f"{name}: {old} -> {new}" for name, (old, new) in changes.items())
             self.origin += f" with {'; '.join(described)}"
@@ -196,6 +197,8 @@ class Trainer:
         state.pending = {"step": state.step, "epoch": state.epoch, "words": state.n_words}
         state.pending |= {"seconds": round(state.seconds, 1), "at_limit": at_limit}
         state.pending |= means(state.sums, self.updater.learn_rate)
+        if state.changed:
+            state.pending["changed"], state.changed = state.changed, {}
         self.updater.sums.zero_()
         state.sums = self.updater.sums.tolist()
         self._line_at = state.seconds + 60

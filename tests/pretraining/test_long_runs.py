@@ -289,6 +289,11 @@ def test_all_of_it_in_one_run(tmp_path, corpus, raise_signal):
     rates = [record["learn_rate"] for record in records]
     assert rates == [0.01, 0.005, 0.005, pytest.approx(0.005 * (1 - (20 / 30) ** 0.5)), 0]
     assert records[-1]["average"] < 0.6 * records[-1]["unigram"]
+    changed = [set(record.get("changed", ())) for record in records]
+    optimizer = "pretraining.optimizer."
+    assert {f"{optimizer}learn_rate", f"{optimizer}muon_rate"} <= changed[1]
+    assert {f"{optimizer}schedule", f"{optimizer}decay_steps"} <= changed[3]
+    assert not changed[0] and not changed[4]
 
 
 # Several machines
