@@ -137,16 +137,26 @@ def cross_entropy(
             run = partial(_sum_rows, weight.to(dtype), bias, kernels)
             sums = run_side_by_side([partial(run, *part) for part in parts], h.device)
             total, d_weight, d_bias = (sum(terms[1:], terms[0]) for terms in list(zip(*sums))[:3])
-        pairs = [(h, d_h), (weight, d_weight), (bias, d_bias)]
-        if target_logit is not None:
-            d_logit = torch.expm1(-torch.cat([losses for *_, losses in sums]))
-            pairs.append((target_logit, d_logit))
-        # Zero, with these gradients: they were computed by chunks, so that no matrix of all logits
-        # is kept.
-        for value, gradient in pairs:
-            product = (value * gradient).sum()
-            total = total + (product - product.detach())
-        return total
+            values, gradients = [h, weight, bias], [d_h, d_weight, d_bias]
+            if target_logit is not None:
+                values.append(target_logit)
+                gradients.append(torch.expm1(-torch.cat([losses for *_, losses in sums])))
+        return _WithGradients.apply(total, *values, *gradients)
+
+
+class _WithGradients(torch.autograd.Function):
+    """A number whose gradients are known. They were computed by chunks of rows, so that no matrix
+    of all logits is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, total: Tensor, *tensors: Tensor) -> Tensor:
+        ctx.save_for_backward(*tensors[len(tensors) // 2 :])
+        return total.clone()
+
+    @staticmethod
+    def backward(ctx: Any, d_total: Tensor) -> tuple[Optional[Tensor], ...]:
+        gradients = [gradient * d_total for gradient in ctx.saved_tensors]
+        return None, *gradients, *[None for _ in gradients]
 
 
 @torch.no_grad()  # A setting of each thread.
