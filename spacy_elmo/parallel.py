@@ -2,9 +2,9 @@
 
 Each has one thread inside PyTorch's operators: the steps of an LSTM are too small for more.
 
-A forked process (`nlp.pipe(n_process=2)`) has only the thread that forked it. Locks that other
-threads hold at that moment stay locked for ever: this package's, and those inside PyTorch. So a
-fork waits until no other thread runs a biLM, and keeps other threads from beginning meanwhile.
+A forked process (`nlp.pipe(n_process=2)`) has only the thread that forked it. Locks that others
+hold then, such as PyTorch's, stay locked for ever. So a fork waits until no other thread runs a
+biLM, and keeps other threads from beginning meanwhile.
 """
 
 from __future__ import annotations

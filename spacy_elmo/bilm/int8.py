@@ -49,9 +49,9 @@ class Int8Weight(NamedTuple):
         return [Int8Weight(*one) for one in zip(values, scales, ((x,) for x in self.widths))]
 
 
-def named_weights(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Tensor | Int8Weight]]:
+def named_weights(module: nn.Module) -> Iterator[tuple[str, Tensor | Int8Weight]]:
     """Like `named_parameters`, with the 8 bits of parameters that are there in 8 bits only."""
-    for owner, layer in module.named_modules(prefix=prefix):
+    for owner, layer in module.named_modules():
         # First the 8 bits: another thread may call `dequantize`, which takes them away last.
         int8 = getattr(layer, "int8", {})
         for key, parameter in layer.named_parameters(recurse=False):

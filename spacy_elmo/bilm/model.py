@@ -24,11 +24,9 @@ from .token_encoder import build_token_encoder
 
 
 class LSTMLayer(nn.Module):
-    """Weights of one layer in one direction, gates in the order i, j (candidate), f, o.
-
-    Attributes: `widths`, the columns of `gate_weight` that read the input, and those that read the
-    previous output; `int8`, weights by name (see `BiLM.is_int8`).
-    """
+    """Weights of one layer in one direction, gates in the order i, j (candidate), f, o. `widths`
+    are the columns of `gate_weight` that read the input, and those that read the previous output;
+    `int8` has weights by name (see `BiLM.is_int8`)."""
 
     def __init__(self, input_dim: int, config: LSTMConfig) -> None:
         super().__init__()

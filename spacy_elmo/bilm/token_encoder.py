@@ -31,9 +31,9 @@ _TYPES_PER_CHUNK = {"cpu": 128, "cuda": 8192}
 def character_ids(
     tokens: Sequence[str], max_characters: int, dictionary: Optional[Mapping[str, int]] = None
 ) -> tuple[numpy.ndarray, numpy.ndarray]:
-    """Number the characters of tokens, between two word boundaries, padded to the longest token.
+    """Number the characters of tokens, between two word boundaries, `max_characters` with these at
+    most, padded to the longest token.
 
-    max_characters (int): Most ids per token, with both word boundaries.
     dictionary (Optional[Mapping]): The rows of Unicode characters and of `DICTIONARY_SPECIALS`, as
         in ELMoForManyLangs. None: the bytes of UTF-8, as in bilm-tf; lone surrogates are dropped.
     RETURNS (tuple): Ids as the network reads them, shape (tokens, longest), and the number of ids

@@ -40,8 +40,8 @@ def pack_linear(
 
     weight (Tensor | Int8Weight): Shape (out, in), or (directions, out, in) for a batched product
         (GPU). 8 bits are for the precision int8 on a CPU.
-    many_rows (bool): The product will mostly see hundreds of rows. In float32 on a CPU, such a
-        product gains little by packing: it uses the weight as it is, without a second copy.
+    many_rows (bool): The product will mostly see hundreds of rows: in float32 on a CPU, it uses the
+        weight as it is, without a second copy that would gain little.
     keep_type (bool): The result is bfloat16 where the product is.
     """
     bias = None if bias is None else bias.detach()
@@ -97,8 +97,8 @@ def pack_token_encoder(encoder: CharCNN | WordEmbedding, precision: Precision) -
 
 
 def pack_lstm(lstm: BiLSTM, settings: Settings) -> list[list[Callable[..., None]]]:
-    """RETURNS (list): For each layer, what runs each direction, or on a GPU one for both by batched
-    products: `run_layer`, without the arguments `products` and `config`."""
+    """RETURNS (list): For each layer, `run_layer` with its weights for each direction, or on a GPU
+    one for both by batched products."""
     bias, precision = lstm.forward_layers[0].gate_bias, settings.precision
     on_cpu, dtype = bias.device.type == "cpu", bias.dtype
     product_dtype = torch.bfloat16 if precision == "bfloat16" else dtype

@@ -10,13 +10,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Optional
 from weakref import WeakKeyDictionary
 
 import numpy
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import torch_private
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("spacy.elmo")  # spaCy's commands show what loggers of spaCy say.
 
-# Of each token and layer, with float32.
-MIN_COSINE = 0.9999
+MIN_COSINE = 0.9999  # For each token and layer, with float32.
 
 _SAMPLE = [
     text.split()
@@ -143,8 +141,8 @@ class Session:
         with no_fork(), self._lock:
             if self._checksum is None:
                 checksum = hashlib.blake2b(digest_size=16)
-                parts = ("token_encoder", self._token_encoder), ("lstm", self._lstm)
-                for name, weight in chain(*(named_weights(part, name) for name, part in parts)):
+                parts = nn.ModuleDict({"token_encoder": self._token_encoder, "lstm": self._lstm})
+                for name, weight in named_weights(parts):
                     values = weight.dequantize() if isinstance(weight, Int8Weight) else weight
                     step = max(1, values.numel() // 1024)
                     sample = values.reshape(-1)[::step].float().cpu().numpy()

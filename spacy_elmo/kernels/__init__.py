@@ -44,9 +44,9 @@ def load_kernels(
     RETURNS (Optional[module]): None for PyTorch's operators.
     """
     on_cpu = device.type == "cpu"
+    name, required = MODULES.get("cpu" if on_cpu else "cuda", ("", ""))
     if kernel == "torch" or (batched if on_cpu else kernel != "triton"):
         return None
-    name, required = MODULES.get("cpu" if on_cpu else "cuda", ("", ""))
     if not name or weight_dtype != torch.float32 or dtype not in _TOLERANCE:
         return None
     if find_spec(required) is not None:

@@ -25,9 +25,8 @@ def _call(kind: int, tensors: Any, shape: Any, clip: Any = None, keep: bool = Fa
 
 
 def forward(*args: Any) -> None:
-    """Run one step as `lstm_layer.lstm_step` does, with its arguments; without `keep_gates`, what
-    the gates hold then is undefined. Gates, addend and output are in float32 or bfloat16, cells in
-    float32; the rows of all tensors follow one another without gaps."""
+    """Run one step as `lstm_layer.lstm_step`, with its arguments; without `keep_gates`, the gates'
+    values are lost. Cells are in float32, all else in that or bfloat16; rows have no gaps."""
     *tensors, clip, keep_gates = args
     _call(0, tensors, tensors[3].shape, clip, keep_gates)
 

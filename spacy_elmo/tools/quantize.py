@@ -37,10 +37,8 @@ def quantize(nlp: Language, elmo: Elmo, precision: str, docs: Iterable[Doc]) -> 
     before, shim = elmo.bilm, get_shim(elmo.model)
     if fits_int8(before) or (precision == "float16" and fits_half(before)):
         stored = "int8" if fits_int8(before) else "float16"
-        raise ValueError(
-            f"the weights of the component {elmo.name!r} are {stored} already: what rounding lost "
-            "does not come back"
-        )
+        what = f"the weights of the component {elmo.name!r} are {stored} already"
+        raise ValueError(f"{what}: what rounding lost does not come back")
     settings, asked = shim.usable_settings, shim.settings.precision
     after = copy.deepcopy(before)
     (round_to_int8 if precision == "int8" else round_to_half)(after)
