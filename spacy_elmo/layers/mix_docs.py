@@ -17,13 +17,11 @@ _CHECK_EVERY = 100
 
 
 def check_gradient(check: SimpleNamespace, value: Any, name: str, *, sync: bool) -> float:
-    """Refuse gradients that are NaN or infinite.
+    """Refuse gradients that are NaN or infinite, by a number that is not finite then. With `sync`
+    it is looked at; without, every hundredth: on a GPU, to look is to wait.
 
-    check (SimpleNamespace): The `sum` of the values since the last look, and their number `n`.
-    value (Any): A number that is not finite if the gradient is not.
-    sync (bool): Look at once. On a GPU that waits for all that is computed before: there, every
-        hundredth gradient is looked at.
-    RETURNS (float): The sum of the values since the last look; 0 if this call did not look.
+    check (SimpleNamespace): The `sum` of the numbers since the last look, and how many, `n`.
+    RETURNS (float): Their sum, if this call looked; else 0.
     """
     check.sum, check.n = check.sum + value, check.n + 1
     if not sync and check.n < _CHECK_EVERY:
