@@ -27,9 +27,9 @@ class Updater:
     """Updates a model. With several processes, each has one, and computes its share of each batch.
     A step whose gradient is not finite changes nothing.
 
-    Attributes: `tf32`, which makes a context in which float32 products on a GPU use TF32; and
-    tensors, for which one waits for the device to read them: `sums`, what was added up over steps
-    (see `SUMS`), and `n_bad`, the steps that were skipped in a row.
+    Attributes: `tf32`, which makes a context in which float32 products on a GPU use TF32; and on
+    the device `sums`, what was added up over steps (see `SUMS`), and `n_bad`, the steps that were
+    skipped in a row.
     """
 
     def __init__(self, model: LanguageModel, settings: PretrainingConfig, seed: int) -> None:
