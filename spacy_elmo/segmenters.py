@@ -92,8 +92,7 @@ class Sequences:
 
     @classmethod
     def cut(cls, docs: Sequence[Doc], segmenter: Segmenter) -> Sequences:
-        """RETURNS (Sequences): What a segmenter makes of some docs.
-        RAISES (ValueError): If it does not keep each word once."""
+        """RETURNS (Sequences): What a segmenter makes of docs. It must keep each word once."""
         tokens, kept, lengths = [numpy.zeros(0, dtype=int)], [numpy.zeros(0, dtype=bool)], []
         n_tokens = 0
         for doc in docs:
