@@ -28,7 +28,7 @@ import numpy
 import torch
 from common import describe, print_header, print_row
 from frontier_models import BATCH, Model, models
-from texts import SHARED, _spread
+from texts import SHARED, spread
 from torch import Tensor
 
 DATA = SHARED / "data"
@@ -64,7 +64,7 @@ def treebank(args: argparse.Namespace) -> Task:
     counts, rows = {"train": args.train, "test": args.test}, []
     for part, count in counts.items():
         path = DATA / "ud_en_ewt" / f"en_ewt-ud-{part}.conllu"
-        rows += _spread(lines(path, conllu=True), count)
+        rows += spread(lines(path, conllu=True), count)
     words, upos, xpos = ([[row[n] for row in sentence] for sentence in rows] for n in (1, 3, 4))
     numbers = list(range(len(rows)))
     fold = numbers[: args.train], numbers[args.train :]
@@ -90,7 +90,7 @@ def topics(args: argparse.Namespace) -> Task:
         with (DATA / "ag_news" / f"{part}.csv").open(encoding="utf8", newline="") as file:
             found[part] = [(row[0], " ".join(filter(None, row[1:]))) for row in csv.reader(file)]
     rows = [row for c in "1234" for row in [r for r in found["train"] if r[0] == c][:POOL]]
-    rows += _spread(found["test"], N_TEXTS)
+    rows += spread(found["test"], N_TEXTS)
     folds = []
     for count, n_draws in DRAWS.items():
         for draw in range(n_draws):
@@ -225,8 +225,11 @@ def evaluate(name: str, model: Model, tasks: list[Task], folder: Path) -> dict[s
             views = dict(zip([*model.layers, OWN], stored))
             if len(model.layers) > 1:
                 views[MEAN] = stored[: len(model.layers)].mean(0, dtype="float32")
-            single = {view: torch.tensor(x, dtype=torch.float32) for view, x in views.items()}
-            done.write_text(json.dumps({view: score(task, x) for view, x in single.items()}))
+            new = {
+                view: score(task, torch.from_numpy(x.astype("float32")))
+                for view, x in views.items()
+            }
+            done.write_text(json.dumps(new))
             print(f"{stem.name}: {time.time() - start:.0f} s", file=sys.stderr, flush=True)
         for view, values in json.loads(done.read_text()).items():
             scores.setdefault(view, {}).update(values)
@@ -264,13 +267,15 @@ def cells(model: Model, scores: dict[str, dict]) -> Iterator[dict[str, str]]:
 
 
 def plot(path: Path, found: dict, times: dict, scores: dict) -> None:
-    """Write a panel per column: CPU time against the score of the mean of layers or the table."""
+    """Write a panel per column: CPU time against the score of a model's own pooling, else of the
+    mean of its layers, else of the only one."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(16, 10), layout="constrained")
     for panel, column in zip(figure.subplots(2, 3).flat, SCORES):
         for name, model in found.items():
-            values = scores[name].get(MEAN) or scores[name][model.layers[0]]
+            values = {**scores[name].get(MEAN, scores[name][model.layers[0]])}
+            values.update(scores[name].get(OWN, {}))
             if column in values:
                 point = times[name], values[column]
                 panel.scatter(*point, s=4 * model.megabytes, alpha=0.5)
@@ -314,6 +319,8 @@ def main() -> None:
         price = {"model": name, "MB": f"{model.megabytes:.0f}", "CPU s": f"{times[name]:.3f}"}
         for row in cells(model, scores[name]):
             print_row(columns, {**price, **row})
+    print(f"\nA column's {BEST} (its number in brackets) is chosen by the test itself. Texts:")
+    print(*(f"{' and '.join(task.labels)} {len(task.texts)}" for task in tasks), sep=", ")
     if find_spec("matplotlib"):
         plot(args.folder / "frontier.png", found, times, scores)
 

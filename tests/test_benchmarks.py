@@ -18,7 +18,10 @@ import torch
 
 pytestmark = pytest.mark.slow
 FOLDER = Path(__file__).parents[1] / "benchmarks"
-MODULES = ("bulk", "common", "count", "embed", "peers", "plain", "pretrain", "texts", "train")
+MODULES = (
+    *("bulk", "common", "count", "embed", "frontier", "frontier_models", "peers", "plain"),
+    *("pretrain", "texts", "train"),
+)
 # What every row has, whatever is measured.
 RATES = "GFLOP/s", "mm GFLOP/s", "fraction", "peak MB"
 COUNTS = "kernels", "MB/token"
@@ -27,15 +30,16 @@ SMALL_CORPUS = "--shapes", "tiny", "--sentences", "600", "--steps", "1", "--prec
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    """A folder with a file of sentences where the benchmarks look for one."""
+    """A folder with files of sentences where the benchmarks look for them."""
     folder = tmp_path_factory.mktemp("shared")
-    path = folder / "data" / "ud_en_ewt" / "en_ewt-ud-train.conllu"
-    path.parent.mkdir(parents=True)
-    with path.open("w", encoding="utf8") as file:
-        for number in range(600):
-            for i in range(1, 5 + number % 7):
-                file.write(f"{i}\tword{number * i % 397}\t_\tNOUN\n")
-            file.write("\n")
+    treebank = folder / "data" / "ud_en_ewt"
+    treebank.mkdir(parents=True)
+    for part in ("train", "test"):
+        with (treebank / f"en_ewt-ud-{part}.conllu").open("w", encoding="utf8") as file:
+            for number in range(600):
+                for i in range(1, 5 + number % 7):
+                    file.write(f"{i}\tword{number * i % 397}\t_\tNOUN\tNN\n")
+                file.write("\n")
     return folder
 
 
@@ -111,3 +115,19 @@ def test_bulk(run):
     assert_filled(two, "to 1 worker")
     with pytest.raises(SystemExit):
         run("bulk", "--runs", "spark:1")
+
+
+def test_frontier(run, tmp_path):
+    entities = tmp_path / "entities.txt"
+    entities.write_text("Ann\tB-person\nsleeps\tO\n\n" * 9, encoding="utf8")
+    options = ["--train", "9", "--test", "6", "--words", "20", "--entities", str(entities)]
+    options += ["--models", "en_elmo_sm float32", "--folder", str(tmp_path)]
+    mean, best = run("frontier", *options)
+    assert (mean["view"], best["view"]) == ("mean of layers", "best layer")
+    assert mean["UPOS"] == mean["XPOS"] == mean["entities"] == "100.0"
+    assert_filled(mean, "MB", "CPU s")
+    assert mean["STS-B"] == ""
+    # What is kept is read again.
+    (kept,) = tmp_path.glob("*entities*.json")
+    kept.write_text(kept.read_text().replace("100.0", "50.0"))
+    assert run("frontier", *options)[0]["entities"] == "50.0"
