@@ -280,7 +280,7 @@ def plot(path: Path, found: dict, times: dict, scores: dict) -> None:
                 size = 4 * model.megabytes
                 panel.scatter(times[name], values[column], size, alpha=0.5, label=name)
         panel.set(xscale="log", title=column, xlabel="CPU s per 1,000 words (area: MB)")
-        if column in (SCORES[0], SCORES[3]):
+        if column in (SCORES[0], SCORES[3]) and panel.has_data():
             panel.legend(fontsize=7, markerscale=0.4)
     figure.savefig(path, dpi=100)
 
