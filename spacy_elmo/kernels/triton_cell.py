@@ -104,7 +104,7 @@ def backward_kernel(
     d_i_sum, d_j_sum, d_f_sum, d_o_sum = _load_gates(bias, H, cell < H)
     for number in range(ROWS):
         row = group * ROWS + number
-        inside = (cell < H) & (row < n)
+        inside = cell < tl.where(row < n, H, 0)
         gate = row * (4 * H) + cell
         i, j, f, o = _load_gates(gates + direction * gates_stride + gate, H, inside)
         value = _load(c + direction * c_stride + row * H + cell, inside)
