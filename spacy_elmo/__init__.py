@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .bulk.columns import EmbedColumns
     from .component import Elmo
+    from .pretraining.scores import ScoreTokens
     from .tools.embedder import EmbedTokens
 
 __version__ = "0.1.0"
-__all__ = ["Elmo", "EmbedColumns", "EmbedTokens", "__version__"]
-_MODULES = {"Elmo": "component", "EmbedColumns": "bulk.columns", "EmbedTokens": "tools.embedder"}
+__all__ = ["Elmo", "EmbedColumns", "EmbedTokens", "ScoreTokens", "__version__"]
+_MODULES = {
+    "Elmo": "component",
+    "EmbedColumns": "bulk.columns",
+    "EmbedTokens": "tools.embedder",
+    "ScoreTokens": "pretraining.scores",
+}
 
 
 def __getattr__(name: str) -> Any:

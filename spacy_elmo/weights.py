@@ -31,7 +31,8 @@ DEFAULT = "en_elmo_sm"
 
 def bundled_names() -> list[str]:
     """RETURNS (list): The names of the weights that come with the package."""
-    return sorted(path.name for path in FOLDER.glob("*") if path.is_dir())
+    folders = (path for path in FOLDER.glob("*") if path.is_dir())
+    return sorted(path.name for path in folders if path.suffix != ".head")  # Output layers.
 
 
 def find_source(source: Union[str, Path]) -> Path:

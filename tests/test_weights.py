@@ -11,11 +11,14 @@ from pathlib import Path
 import numpy
 import pytest
 import spacy
+from spacy.lang.en.examples import sentences
 from spacy.tokens import Doc
 
+from spacy_elmo import ScoreTokens
 from spacy_elmo import weights as sources
 from spacy_elmo.architectures import PretrainedBiLM
 from spacy_elmo.inference import current_session
+from spacy_elmo.pretraining.head import head_folder, load_head
 from spacy_elmo.tools.embedder import EmbedTokens
 from spacy_elmo.weights import DEFAULT, bundled_names, load_bilm, load_pipeline
 
@@ -251,8 +254,15 @@ def test_weights_make_a_pipeline(tmp_path):
 
 def test_the_default_fits_into_a_wheel():
     files = {path.name: path.stat().st_size for path in (sources.FOLDER / DEFAULT).iterdir()}
-    assert set(files) == {"options.json", "weights.safetensors", "README.md", "SOURCES.md"}
+    tensors = "weights.safetensors", "pooling.safetensors"
+    assert set(files) == {"options.json", *tensors, "README.md", "SOURCES.md"}
     assert sum(files.values()) < 20e6
+    head = head_folder(sources.FOLDER / DEFAULT)
+    assert sum(path.stat().st_size for path in head.iterdir()) <= 4e6
+    assert len(load_head(head).words) == 20_000
+    # Those of other weights would predict nothing.
+    scores = ScoreTokens()([[token.text for token in spacy.blank("en")(x)] for x in sentences])
+    assert numpy.mean([x for score in scores for x in (*score.forward, *score.backward)]) > -6
     card = (sources.FOLDER / DEFAULT / "README.md").read_text(encoding="utf8")
     assert all(word in card for word in ("Licence", "Perplexity", "Limits"))
 

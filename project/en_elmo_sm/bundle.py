@@ -5,8 +5,9 @@
     python bundle.py CORPUS/en_elmo_sm $PACKAGE --card $PACKAGE/README.md
 
 The first command makes what is evaluated, with the output layer beside it (OUT.head). The second
-one puts it into the package, with its card, which is there already, and its sources. --mix gives
-the weights their own default mix instead of the mean of the layers.
+one puts it into the package, with its card, which is there already, and its sources. It removes the
+output layer of the old weights: output_layer.py makes another. --mix gives the weights their own
+default mix instead of the mean of the layers.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from wasabi import msg
 
 from spacy_elmo.bilm.mixes import TrainedMix
 from spacy_elmo.cli.util import exit_on_error
-from spacy_elmo.files import atomic_folder
+from spacy_elmo.files import atomic_folder, remove_folder
 from spacy_elmo.formats import round_to_half, safetensors_format
 from spacy_elmo.pretraining.head import head_folder
 from spacy_elmo.weights import load_bilm
@@ -51,6 +52,7 @@ def main() -> None:
         if card is not None:
             (args.out / "README.md").write_text(card, "utf8")
             shutil.copy(SOURCES, args.out)
+            remove_folder(head_folder(args.out))  # Of other weights.
         elif head.is_dir():
             with atomic_folder(head_folder(args.out)) as new:
                 shutil.copytree(head, new, dirs_exist_ok=True)

@@ -54,6 +54,20 @@ def check_batch(batch: object, name: str, advice: str) -> None:
         raise ValueError(f"{name}: {found} is a {type(batch).__name__}, not a batch: {advice}")
 
 
+def token_lists(sentences: object) -> list[list[str]]:
+    """RETURNS (list): Sentences as lists of tokens.
+    RAISES (ValueError): If they, or one of them, are a string, or a token is none."""
+    advice = "give a list of lists of tokens"
+    check_batch(sentences, "sentences", advice)
+    lists = []
+    for number, sentence in enumerate(sentences):  # type: ignore[arg-type, var-annotated]
+        check_batch(sentence, f"sentence {number}", advice)
+        lists.append(list(sentence))
+        if wrong := [token for token in lists[-1] if not isinstance(token, str)]:
+            raise ValueError(f"sentence {number} has a token that is no string: {wrong[0]!r}")
+    return lists
+
+
 def check_range(name: str, value: float, least: float, below: float = math.inf) -> None:
     """RAISES (ValueError): If a setting is not at least `least` and less than `below`."""
     if not least <= value < below:

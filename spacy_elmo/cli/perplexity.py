@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import itertools
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
 
+import numpy
 import srsly
 import typer
 from wasabi import msg
 
 from ..files import atomic_file
-from ..formats import unpacked
 from ..pretraining.corpus import Sentences
-from ..pretraining.head import load_language_model
+from ..pretraining.head import open_language_model
 from ..pretraining.perplexity import finite, perplexity
+from ..pretraining.scores import TokenScores, score
 from ..pretraining.tokenize import tokenize
 from ..tools.records import Reader
 from ..tools.texts import find_files, read_texts
-from ..weights import bundled_names, find_source, load_bilm
-from .util import ENCODING, ERRORS, INPUT_HELP, TEXT, exit_on_error, torch_device, warn_of_errors
+from .util import (
+    ENCODING,
+    ERRORS,
+    INPUT_HELP,
+    TEXT,
+    check_overwrite,
+    exit_on_error,
+    torch_device,
+    warn_of_errors,
+)
 
 
 def perplexity_cli(
-    model: str = typer.Argument(..., help="A result of `pretrain`, or a checkpoint of bilm-tf"),
+    model: str = typer.Argument(
+        ..., help="en_elmo_sm, a result of `pretrain`, or a checkpoint of bilm-tf"
+    ),
     texts: list[str] = typer.Argument(..., help=INPUT_HELP),
     text: Optional[str] = TEXT,
     encoding: str = ENCODING,
@@ -33,6 +46,8 @@ def perplexity_cli(
     carry_state: bool = typer.Option(False, "--carry-state", help="Carry the LSTMs' states over"),
     as_json: bool = typer.Option(False, "--json", help="Print JSON"),
     out: Optional[Path] = typer.Option(None, "--out", help="Write JSON, too"),
+    words: Optional[Path] = typer.Option(None, "--words", help="Write each word's, JSON lines"),
+    force: bool = typer.Option(False, "--force", "-F", help="Overwrite the file of --words"),
 ) -> None:
     """
     Measure how well a model predicts a text.
@@ -40,24 +55,27 @@ def perplexity_cli(
     Perplexities are exact (full softmax), of both directions. The text is tokenised as the training
     text was. Words outside the vocabulary count as predictions of <UNK>. A training with
     carry_state = true measures itself with carried states: compare with those of --carry-state.
+    --words writes a line per sentence: its tokens, their natural log probabilities forward and
+    backward, which of them are unknown, and the log probabilities of its end and its beginning.
     """
     with exit_on_error():
         device = torch_device(gpu_id)
-        path = find_source(model)
-        if model in bundled_names() and head is None:
-            raise ValueError(
-                f"{model} comes without its output layer, which perplexity needs: "
-                f"`spacy project run` in project/{model} rebuilds it, for --head"
-            )
-        with unpacked(path) as unpacked_path:
-            bilm = load_bilm(unpacked_path)
-            language_model, output = load_language_model(bilm, unpacked_path, head)
+        if words is not None and carry_state:
+            raise ValueError("--words are those of whole sentences: leave out --carry-state")
+        if words is not None:
+            check_overwrite(words, force)
+        language_model, output = open_language_model(model, head)
         reader = Reader(text, encoding, errors)
         files = find_files(texts, columns=text is not None)
         tokenized = tokenize(read_texts(files, reader), output.tokenization)
         tokens = itertools.chain.from_iterable(sentences for _, sentences in tokenized)
         sentences = Sentences.from_tokens(tokens, output.words)
-        scores = perplexity(language_model.to(device), sentences, carry_state=carry_state)
+        language_model.to(device)
+        if words is None:
+            scores = perplexity(language_model, sentences, carry_state=carry_state)
+        else:
+            scores, by_sentence = score(language_model, sentences)
+            _write_words(words, by_sentence)
         assert scores is not None
         warn_of_errors(reader)
         if out is not None:
@@ -67,6 +85,14 @@ def perplexity_cli(
             print(srsly.json_dumps(finite(scores), indent=2))
         else:
             _print_table(scores)
+
+
+def _write_words(path: Path, by_sentence: Iterator[TokenScores]) -> None:
+    with atomic_file(path) as temporary, temporary.open("w", encoding="utf8") as file:
+        for scores in by_sentence:
+            fields = scores._asdict().items()
+            line = {k: v.tolist() if isinstance(v, numpy.ndarray) else v for k, v in fields}
+            file.write(json.dumps(line) + "\n")
 
 
 def _print_table(scores: dict[str, Any]) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
 
 import typer
+from spacy.language import Language
 from wasabi import msg
 
 from ..layers.encoder import get_shim
@@ -42,6 +45,23 @@ def quantize_cli(
     """
     if precision not in ("float16", "int8"):
         raise ValueError(f"unknown precision {precision!r}: choose one of int8, float16")
+    with rewritten(pipeline, out, force) as nlp:
+        elmo = get_component(nlp, name)
+        sizes = [len(get_shim(elmo.model).to_bytes())]
+        docs = (doc for doc, _ in read_docs(nlp, find_files(text))) if text else None
+        cosines = quantize(nlp, elmo, precision, docs or map(nlp.make_doc, _examples(nlp.lang)))
+        sizes.append(len(get_shim(elmo.model).to_bytes()))
+    print(f"\nCosines with the vectors of float32, {cosines.shape[1]:,} tokens:")
+    rows = [(str(i), f"{x.min():.5f}", f"{x.mean():.5f}") for i, x in enumerate(cosines)]
+    msg.table(rows, header=("layer", "smallest", "mean"), divider=True, aligns=("r", "r", "r"))
+    setting = nlp.get_pipe_config(elmo.name)["model"]["precision"]
+    size = f"{sizes[1] / 1e6:,.1f} MB instead of {sizes[0] / 1e6:,.1f}"
+    msg.good(f"Wrote the pipeline {out}", f"Weights in {precision}: {size}. It runs in {setting}")
+
+
+@contextlib.contextmanager
+def rewritten(pipeline: str, out: Path, force: bool) -> Iterator[Language]:
+    """Load a pipeline, or one of weights, and write what the caller makes of it to a folder."""
     source = find_source(pipeline)
     apart = source.resolve(), out.resolve()
     if apart[0] in (apart[1], *apart[1].parents) or apart[1] in apart[0].parents:
@@ -50,19 +70,9 @@ def quantize_cli(
     files = sorted(source.rglob("*")) if is_pipeline(source) else []
     with lock_pipeline(out, force, (x.relative_to(source).as_posix() for x in files)):
         nlp = load_pipeline(pipeline)
-        elmo = get_component(nlp, name)
-        sizes = [len(get_shim(elmo.model).to_bytes())]
-        docs = (doc for doc, _ in read_docs(nlp, find_files(text))) if text else None
-        cosines = quantize(nlp, elmo, precision, docs or map(nlp.make_doc, _examples(nlp.lang)))
-        sizes.append(len(get_shim(elmo.model).to_bytes()))
+        yield nlp
         notices = [x for x in files if x.parent == source and x.is_file()]  # A licence.
         write_pipeline(nlp, source, out, notices)
-    print(f"\nCosines with the vectors of float32, {cosines.shape[1]:,} tokens:")
-    rows = [(str(i), f"{x.min():.5f}", f"{x.mean():.5f}") for i, x in enumerate(cosines)]
-    msg.table(rows, header=("layer", "smallest", "mean"), divider=True, aligns=("r", "r", "r"))
-    setting = nlp.get_pipe_config(elmo.name)["model"]["precision"]
-    size = f"{sizes[1] / 1e6:,.1f} MB instead of {sizes[0] / 1e6:,.1f}"
-    msg.good(f"Wrote the pipeline {out}", f"Weights in {precision}: {size}. It runs in {setting}")
 
 
 def _examples(lang: Optional[str]) -> list[str]:

@@ -1,8 +1,9 @@
 """Weights in 8 bits in safetensors files: whole numbers, NAME, and their scales, NAME.scales.
 
-Only the products of the LSTMs, highways and projections are stored so, if that is exact (after
-`round_to_int8`): a scale for each row of each product. A gate_weight has two products side by side,
-of the input and of the previous output; other tensors have one.
+Only the products of the LSTMs, highways and projections are stored so, and the matrices of an
+output layer, if that is exact (after `round_to_int8`): a scale for each row of each product. A
+gate_weight has two products side by side, of the input and of the previous output; other tensors
+have one.
 """
 
 from __future__ import annotations
@@ -22,8 +23,15 @@ _MAX_SCALE = 1e36  # Products with numbers of 8 bits are finite.
 
 def encode(model: BiLM) -> dict[str, Tensor]:
     """RETURNS (dict): The tensors to store, of all weights that 8 bits hold exactly."""
-    tensors, widths = {}, _widths(model)
-    for name, weight in named_weights(model):
+    return encode_weights(dict(named_weights(model)), _widths(model))
+
+
+def encode_weights(
+    weights: Mapping[str, Tensor | Int8Weight], widths: Mapping[str, Sequence[int]]
+) -> dict[str, Tensor]:
+    """RETURNS (dict): The tensors to store, of those with widths that 8 bits hold exactly."""
+    tensors = {}
+    for name, weight in weights.items():
         if isinstance(weight, Tensor) and name in widths:
             weight = _quantize_if_exact(weight.to("cpu", torch.float32), widths[name])
         if isinstance(weight, Int8Weight):
@@ -37,16 +45,7 @@ def decode(model: BiLM, tensors: Mapping[str, Tensor], keep_int8: bool) -> dict[
     RAISES (ValueError): If a weight is impossible."""
     values, widths = dict(tensors), _widths(model)
     for name in [x for x in widths if x in tensors and tensors[x].dtype == torch.int8]:
-        numbers, scales = values.pop(name), to_float32(name + SCALES, values.pop(name + SCALES))
-        rows = len(model.get_parameter(name))
-        is_right = numbers.shape == model.get_parameter(name).shape
-        is_right &= scales.shape == (len(widths[name]), rows)
-        if not (is_right and ((scales > 0) & (scales < _MAX_SCALE)).all()):
-            raise ValueError(
-                f"{name} and {name}{SCALES} do not fit the options, or not all scales are between "
-                f"0 and {_MAX_SCALE:g}"
-            )
-        weight = Int8Weight(numbers, scales, widths[name])
+        weight = take_weight(name, values, model.get_parameter(name).shape, widths[name])
         owner, _, key = name.rpartition(".")
         layer = model.get_submodule(owner)
         if keep_int8 and isinstance(layer, LSTMLayer):
@@ -54,6 +53,20 @@ def decode(model: BiLM, tensors: Mapping[str, Tensor], keep_int8: bool) -> dict[
         else:
             values[name] = weight.dequantize()
     return {name: to_float32(name, value) for name, value in values.items()}
+
+
+def take_weight(
+    name: str, tensors: dict[str, Tensor], shape: Sequence[int], widths: tuple[int, ...]
+) -> Int8Weight:
+    """Take a weight out of the tensors of a file. RAISES (ValueError): If it is impossible."""
+    numbers, scales = tensors.pop(name), to_float32(name + SCALES, tensors.pop(name + SCALES))
+    is_right = numbers.shape == shape and scales.shape == (len(widths), shape[0])
+    if not (is_right and ((scales > 0) & (scales < _MAX_SCALE)).all()):
+        raise ValueError(
+            f"{name} and {name}{SCALES} do not fit the options, or not all scales are between "
+            f"0 and {_MAX_SCALE:g}"
+        )
+    return Int8Weight(numbers, scales, widths)
 
 
 def fits_int8(model: BiLM) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional
 
 import numpy
 
@@ -162,12 +162,25 @@ def group_by_length(
 
 def pack(sentences: Sentences, numbers: numpy.ndarray) -> Batch:
     """Read some sentences of a corpus, by number."""
+    batch_sizes, sequences, positions, starts, lengths = _arrange(sentences, numbers)
+    return _read_rows(sentences, batch_sizes, starts[sequences], lengths[sequences], positions)
+
+
+def find_places(sentences: Sentences, numbers: numpy.ndarray) -> numpy.ndarray:
+    """RETURNS (ndarray): Where the prediction of each row of `pack` stands among those of all
+    sentences, each with its words in order and the boundary after them; shape (2, rows)."""
+    _, sequences, positions, starts, lengths = _arrange(sentences, numbers)
+    left = lengths[sequences] - positions
+    backward = numpy.where(left > 0, left - 1, positions)
+    return (starts + numbers)[sequences] + numpy.stack((positions, backward))
+
+
+def _arrange(sentences: Sentences, numbers: numpy.ndarray) -> tuple[Any, ...]:
+    # What `pack_sequences` returns, and the first token and the length of each sentence.
     ends = sentences.ends[numbers]
     starts = numpy.where(numbers > 0, sentences.ends[numbers - 1], 0)
-    lengths = ends - starts
     # A sentence of n words has n + 1 predictions.
-    batch_sizes, sequences, positions = pack_sequences(lengths + 1)
-    return _read_rows(sentences, batch_sizes, starts[sequences], lengths[sequences], positions)
+    return *pack_sequences(ends - starts + 1), starts, ends - starts
 
 
 def _read_rows(

@@ -29,7 +29,7 @@ def build_model(config: RunConfig, corpus: Corpus) -> tuple[LanguageModel, str]:
         bilm = BiLM(architecture, None if architecture.char_cnn else words)
         return _new_model(bilm, corpus, settings), "new weights"
     bilm = load_bilm(source)
-    bilm.trained_mix = None  # It is for the weights as they were.
+    bilm.trained_mix = bilm.pooling = None  # They are for the weights as they were.
     if architecture not in (None, bilm.config):
         raise ValueError(f"the [bilm] section differs from {source}: leave it out")
     if bilm.config.char_cnn is None and bilm.vocabulary != words:

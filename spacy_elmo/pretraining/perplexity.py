@@ -10,13 +10,14 @@ import numpy
 import torch
 
 from ..bilm.lstm_layer import LayerState
-from .batches import Batch, ContiguousBatches, SentenceBatches, group_by_length
+from .batches import Batch, ContiguousBatches, SentenceBatches, find_places, group_by_length
 from .corpus import Sentences
 from .distributed import rank, sum_over_processes, world_size
 from .language_model import LanguageModel
 from .vocabulary import UNK_ID
 
-Batches = Iterator[tuple[Optional[Batch], Optional[list[LayerState]]]]
+# With the LSTMs' states, or with the place of each row's prediction; see `perplexity`.
+Batches = Iterator[tuple[Optional[Batch], Optional[list[LayerState]], Any]]
 _SAMPLE_SEED = 0  # The same for all runs, so that their perplexities can be compared.
 # Predictions per row of a stream, or more. Each row begins with zero states, from which a model
 # that was trained with carried ones predicts badly: rows are long, so that this hardly counts.
@@ -31,6 +32,7 @@ def perplexity(
     max_words: int = 0,
     carry_state: bool = False,
     unigram: Optional[numpy.ndarray] = None,
+    log_probabilities: Optional[numpy.ndarray] = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Optional[dict[str, Any]]:
     """Evaluate with exact probabilities of every word and, in each direction, one boundary per
@@ -38,6 +40,9 @@ def perplexity(
 
     max_words (int): Words of the random sample that is read, the same every time; 0 for all.
     carry_state (bool): Read the sentences in a random order, with the LSTMs' states carried over.
+    log_probabilities (Optional[ndarray]): Filled with those of all that is predicted, in nats, if
+        no state is carried. Shape (2, predictions): of each sentence, in both directions, its words
+        in order, then the boundary.
     should_stop (Callable): Called before every batch.
     RETURNS (Optional[dict]): Perplexities, counts, and the share of "unknown" words; None: stopped.
     """
@@ -48,16 +53,20 @@ def perplexity(
     # Forward and backward log probabilities, unigram's, unknown words, words, predictions.
     sums = numpy.zeros(6)
     try:
-        for batch, states in read(model, sentences, chosen, batch_words):
+        for batch, states, places in read(model, sentences, chosen, batch_words):
             if should_stop():
                 return None
-            if batch is not None:
-                sums += _score(model, batch, states, unigram)
+            if batch is None:
+                continue
+            both = model.log_likelihood(batch, states).double().cpu().numpy()
+            sums += _sum(both, batch, unigram)
+            if log_probabilities is not None:
+                numpy.put_along_axis(log_probabilities, places, both, axis=1)
     finally:
         model.train(was_training)
     total = sum_over_processes(torch.from_numpy(sums).to(model.bilm.device))
-    *log_probabilities, n_unknown, n_words, n_targets = total.tolist()
-    forward, backward, words = (-value / n_targets for value in log_probabilities)
+    *logarithms, n_unknown, n_words, n_targets = total.tolist()
+    forward, backward, words = (-value / n_targets for value in logarithms)
     means = {"forward": forward, "backward": backward, "average": (forward + backward) / 2}
     means |= {} if unigram is None else {"unigram": words}
     return {
@@ -65,21 +74,15 @@ def perplexity(
         **{name: math.exp(x) if x < 700 else math.inf for name, x in means.items()},
         "n_words": int(n_words),
         "n_sentences": len(chosen),
-        "unknown": n_unknown / n_words,
+        "unknown": n_unknown / max(n_words, 1),
     }
 
 
-def _score(
-    model: LanguageModel,
-    batch: Batch,
-    states: Optional[list[LayerState]],
-    unigram: Optional[numpy.ndarray],
-) -> numpy.ndarray:
+def _sum(both: numpy.ndarray, batch: Batch, unigram: Optional[numpy.ndarray]) -> numpy.ndarray:
     targets = batch.targets[0]
-    both = model.log_likelihood(batch, states).double().sum(1).tolist()
     of_unigram = 0.0 if unigram is None else unigram[targets].sum()
     n_unknown = (targets == UNK_ID).sum()
-    return numpy.array([*both, of_unigram, n_unknown, batch.n_words, batch.n_targets])
+    return numpy.array([*both.sum(1), of_unigram, n_unknown, batch.n_words, batch.n_targets])
 
 
 def _choose(sentences: Sentences, max_words: int, carry_state: bool) -> numpy.ndarray:
@@ -104,7 +107,10 @@ def _whole_sentences(
     # Each process reads other batches; None if none is left for it.
     epoch = SentenceBatches(sentences, group_by_length(sentences.lengths, chosen, batch_words))
     for number in range(rank(), len(epoch) + rank(), world_size()):
-        yield epoch.read(number) if number < len(epoch) else None, None
+        if number >= len(epoch):
+            yield None, None, None
+            continue
+        yield epoch.read(number), None, find_places(sentences, epoch.plan[number])
 
 
 def _carried_rows(
@@ -117,4 +123,4 @@ def _carried_rows(
     first, last = epoch.rows(rank(), world_size())
     states = model.new_states(last - first)
     for number in range(len(epoch)):
-        yield epoch.read(number, rank(), world_size()), states
+        yield epoch.read(number, rank(), world_size()), states, None

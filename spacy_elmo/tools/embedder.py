@@ -11,7 +11,7 @@ import numpy
 import torch
 from spacy.util import minibatch
 
-from ..bilm.validation import check_batch
+from ..bilm.validation import token_lists
 from ..formats import load
 from ..inference import Settings, current_session
 from ..inference.settings import Precision, check_precision
@@ -53,12 +53,8 @@ class EmbedTokens:
         """Embed lists of tokens without padding: a token "" or "<pad>" is a word like any other.
         RETURNS (list): All layers of each sentence, shape (L+1, tokens, 2P). No two share memory.
         """
-        check_batch(sentences, "sentences", "give a list of lists of tokens")
-        tokens = [s if isinstance(s, str) else list(s) for s in sentences]
-        for number, sentence in enumerate(tokens):
-            if wrong := [token for token in sentence if not isinstance(token, str)]:
-                raise ValueError(f"sentence {number} has a token that is no string: {wrong[0]!r}")
-        if any("" in sentence for sentence in tokens if not isinstance(sentence, str)):
+        tokens = token_lists(sentences)
+        if any("" in sentence for sentence in tokens):
             message = "there is an empty token (''), which is read as a word: leave out padding"
             warnings.warn(message, stacklevel=2)
         embedded = current_session(self.bilm, self._settings).embed(tokens)

@@ -5,6 +5,7 @@ import re
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from spacy_elmo.pretraining.config import LossConfig
 from spacy_elmo.pretraining.head import Head, load_head, load_language_model, write_head
@@ -41,6 +42,25 @@ def test_round_trip(folder):
     tensors = model.output.state_dict()
     assert tensors.keys() == head.tensors.keys()
     assert all(torch.equal(value, head.tensors[name]) for name, value in tensors.items())
+
+
+def test_rounded_matrices_are_stored_in_8_bits(folder):
+    head = load_head(folder)
+    for name, tensor in head.tensors.items():
+        if tensor.dim() == 2:
+            scale = tensor.abs().amax(1, keepdim=True) / 127
+            head.tensors[name] = torch.round(tensor / scale) * scale
+    write_head(folder, head)
+    stored = load_file(folder / "head.safetensors")
+    matrices = {name for name, tensor in head.tensors.items() if tensor.dim() == 2}
+    assert {name for name, tensor in stored.items() if tensor.dtype == torch.int8} == matrices
+    loaded = load_head(folder).tensors
+    assert all(torch.equal(value, head.tensors[name]) for name, value in loaded.items())
+    for change in (lambda x: x * float("nan"), lambda x: -x, lambda x: x[:, 1:]):
+        name = f"{min(matrices)}.scales"
+        save_file(stored | {name: change(stored[name]).contiguous()}, folder / "head.safetensors")
+        with pytest.raises(ValueError, match=re.escape(name)):
+            load_head(folder)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_embed_sentences_reads_no_more_than_a_batch_ahead(embedder):
 @pytest.mark.parametrize(
     "batch, problem",
     [
-        ([["fine"], "The bank"], r"sentence 1 is a string \('The bank'\).*tokens"),
+        ([["fine"], "The bank"], "sentence 1: 'The bank' is a str, .*give a list of lists"),
         ([["fine"], ["the", None]], "sentence 1 has a token that is no string: None"),
         ("The bank", "^sentences: .* is a str, not a batch: give a list"),
         (3, "^sentences: 3 is a int, not a batch: give a list"),
