@@ -6,7 +6,7 @@
 
 `index` reads the parts twice, one at a time, but the index itself is built in memory: for about 600
 bytes more per row than the vectors have. It prints the recall: how many of the ten nearest rows of
-a sample the index finds. As in semantic_search.py, the mean of all vectors is subtracted.
+a sample the index finds. The mean of all vectors is subtracted.
 
 Needs `pip install "spacy-elmo[search]"`.
 """
@@ -24,7 +24,6 @@ import pyarrow
 import pyarrow.dataset
 import pyarrow.parquet
 import srsly
-from semantic_search import normalised
 from usearch.index import Index
 
 from spacy_elmo import EmbedColumns
@@ -144,6 +143,11 @@ def search(index: Path, query: str, n: int) -> list[tuple[float, dict]]:
     rows = pyarrow.dataset.dataset(index / "rows.parquet").take(matches.keys)
     # The inner product of usearch is a distance, 1 - the similarity.
     return [(1 - float(x), row) for x, row in zip(matches.distances, rows.to_pylist())]
+
+
+def normalised(vectors: numpy.ndarray) -> numpy.ndarray:
+    norms = numpy.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / numpy.where(norms > 0, norms, 1)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ DEFAULT_CONFIG = {
     "frozen": True,
     "optimizer": None,
     "activation_cache": {"@misc": "spacy-elmo.ActivationCache.v1"},
+    "pooling": None,
     "model": {
         "@architectures": "spacy-elmo.PretrainedBiLM.v1",
         "segmenter": {"@misc": "spacy-elmo.sentences.v1"},
@@ -87,6 +88,8 @@ class Elmo(Upstream):
     optimizer (Optional[Optimizer]): For the biLM, if it is not frozen; None for the pipeline's.
     activation_cache (Optional[ActivationCache]): Keeps what a frozen biLM computes while the
         components that listen are trained, until `end_training`.
+    pooling (Optional[Pooling]): How tokens become the vector of a doc or span. None: what was
+        fitted for the weights, else the mean of `doc._.elmo_tokens`.
     RAISES (ValueError): If batch_size is not positive, or the mix has weights to be trained.
     """
 

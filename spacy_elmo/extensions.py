@@ -5,19 +5,21 @@
 | doc._.elmo_layers | (L+1, tokens, 2P), layer 0 is the token encoder        | yes (keep_layers) |
 | doc._.elmo_tokens | (tokens, width), the component's own mix               | yes               |
 | token._.elmo      | (width,), the token's row                              | getter            |
-| span._.elmo       | (width,), mean over the tokens that are not whitespace | getter            |
+| span._.elmo       | (pooled width,), a mean over its tokens (see `pooling`)| getter            |
 | doc._.elmo        | the same for the whole doc                             | getter            |
 
 All are None on a doc that no "elmo" component has processed. The width is 2P, except when the
-component's mix has another width (all layers concatenated). Arrays are those of the component's
-ops: on a GPU CuPy's, which take up GPU memory for as long as the doc keeps them.
+component's mix has another width (all layers concatenated). A pooling has a width of its own.
+Arrays are those of the component's ops: on a GPU CuPy's, which take up GPU memory for as long as
+the doc keeps them.
 
 With several "elmo" components, the last one that ran gives the arrays. Listeners find the layers of
 each. Setting `doc._.elmo_layers` replaces them all, so that None frees them.
 
-Each array is stored in a dict: "array"; "words", the hashes (ORTH) of its rows, to refuse it if the
-doc was retokenised; and for layers "component" and "checksum", the name of the component and the
-checksum of its weights, which are None if the user has set them.
+Each array is stored in a dict: "array"; beside the mix "pooled", the rows that vectors of spans are
+the mean of, or None; "words", the hashes (ORTH) of its rows, to refuse it if the doc was
+retokenised; and for layers "component" and "checksum", the name of the component and the checksum
+of its weights, which are None if the user has set them.
 """
 
 from __future__ import annotations
@@ -48,8 +50,9 @@ def token_vector(token: Token) -> Optional[Floats1d]:
     return vectors[token.i]
 
 
-def mean_vector(span: Union[Doc, Span]) -> Optional[Floats1d]:
-    """RETURNS (Optional[Floats1d]): The mean over a doc or span; zeros if it is all whitespace."""
+def span_vector(span: Union[Doc, Span]) -> Optional[Floats1d]:
+    """RETURNS (Optional[Floats1d]): The mean over a doc or span of its tokens' rows, pooled if they
+    are; zeros if it is all whitespace."""
     doc, start = (span, 0) if isinstance(span, Doc) else (span.doc, span.start)
     stored = _get(doc, _TOKENS)
     if stored is None:
@@ -57,7 +60,7 @@ def mean_vector(span: Union[Doc, Span]) -> Optional[Floats1d]:
     # `Span.to_array` is not in spaCy's type stubs. It reads only the tokens of the span.
     values = cast(Any, span).to_array([ORTH, IS_SPACE])
     tokens = slice(start, start + len(values))
-    vectors = stored["array"]
+    vectors = stored["array"] if stored.get("pooled") is None else stored["pooled"]
     _check(doc, len(vectors), stored["words"][tokens], values[:, 0])
     # Whitespace tokens have zero vectors: they add nothing to the sum.
     n_words = int((values[:, 1] == 0).sum())
@@ -65,16 +68,21 @@ def mean_vector(span: Union[Doc, Span]) -> Optional[Floats1d]:
 
 
 def write(
-    doc: Doc, component: str, checksum: str, layers: Optional[Floats3d], tokens: Optional[Floats2d]
+    doc: Doc,
+    component: str,
+    checksum: str,
+    layers: Optional[Floats3d],
+    tokens: Optional[Floats2d],
+    pooled: Optional[Floats2d],
 ) -> None:
-    """Write what a component computed to the doc, in place of what it wrote before: its layers and
-    its mix. The layers of other components are kept for listeners."""
+    """Write what a component computed to the doc, in place of what it wrote before: its layers, its
+    mix, and the rows that are pooled. The layers of other components are kept for listeners."""
     words = doc.to_array(ORTH)
     own = {"component": component, "checksum": checksum, "words": words, "array": layers}
     others = [one for one in _get(doc, _LAYERS) or () if one["component"] not in (None, component)]
     data = cast(dict, doc.user_data)
     data[_LAYERS] = [own, *others]
-    data[_TOKENS] = {"words": words, "array": tokens}
+    data[_TOKENS] = {"words": words, "array": tokens, "pooled": pooled}
 
 
 def get_layers(
@@ -125,7 +133,7 @@ def install_vectors(doc: Doc) -> None:
 
 # Functions of the module, not closures: docs are pickled together with their hooks.
 def _vector(obj: Union[Doc, Span, Token]) -> Floats1d:
-    vector = token_vector(obj) if isinstance(obj, Token) else mean_vector(obj)
+    vector = token_vector(obj) if isinstance(obj, Token) else span_vector(obj)
     if vector is None:
         raise ValueError(
             "set_vectors is on, but the doc has no ELMo vectors: a doc_cleaner has removed them, "
@@ -147,6 +155,8 @@ def _has_vector(obj: Union[Doc, Span, Token]) -> bool:
 
 
 def _similarity(obj: Union[Doc, Span, Token], other: Any) -> float:
+    if isinstance(obj, Token) != isinstance(other, Token):  # Pooled vectors are of another kind.
+        obj, other = (x.doc[x.i : x.i + 1] if isinstance(x, Token) else x for x in (obj, other))
     # Docs that were stored have theirs in main memory.
     product = float(to_numpy(obj.vector) @ to_numpy(other.vector))
     norms = float(obj.vector_norm) * float(other.vector_norm)
@@ -180,8 +190,8 @@ def register() -> None:
     attributes: list[tuple[Any, str, Callable, Optional[Callable]]] = [
         (Doc, "elmo_layers", _get_layers, _set_layers),
         (Doc, "elmo_tokens", _get_tokens, _set_tokens),
-        (Doc, "elmo", mean_vector, None),
-        (Span, "elmo", mean_vector, None),
+        (Doc, "elmo", span_vector, None),
+        (Span, "elmo", span_vector, None),
         (Token, "elmo", token_vector, None),
     ]
     for kind, name, getter, setter in attributes:

@@ -53,7 +53,7 @@ print(json.dumps([f"{x.__module__}:{x.__name__}" for x in functions]))
 def test_spacy_finds_every_name():
     """In a fresh process that imports only spaCy; in this one the decorators have run.
 
-    After a change of setup.py: `pip install -e .` again.
+    After a change of pyproject.toml: `pip install -e .` again.
     """
     pairs = [(REGISTRIES[e.group], name) for name, e in NAMES.items()]
     command = [sys.executable, "-c", RESOLVE, json.dumps(pairs)]

@@ -17,8 +17,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy
 import srsly
@@ -31,7 +32,7 @@ from wasabi import msg
 from spacy_elmo.cli.util import exit_on_error, torch_device
 from spacy_elmo.files import atomic_file, locked_output
 from spacy_elmo.pretraining.batches import SentenceBatches, plan_epoch
-from spacy_elmo.pretraining.config import read_config
+from spacy_elmo.pretraining.config import RunConfig, read_config
 from spacy_elmo.pretraining.corpus import Corpus, Sentences, open_corpus
 from spacy_elmo.pretraining.export import write_model
 from spacy_elmo.pretraining.head import head_folder, load_head, load_language_model
@@ -92,15 +93,7 @@ def with_output_layer(name: str, corpus: Corpus, out: Path, n_words: int, device
     made = out / name.strip("/").replace("/", "_")
     record_path = made.with_name(f"{made.name}.json")
     bilm = load_bilm(name)
-    n_steps = max(1, n_words // read_config(CONFIG).pretraining.batch_words)
-    config = read_config(
-        CONFIG,
-        {
-            "pretraining.optimizer.schedule": "cosine",
-            "pretraining.optimizer.total_steps": n_steps,
-            "pretraining.optimizer.warmup_steps": n_steps // 20,
-        },
-    )
+    config = output_layer_config(n_words)
     settings = config.pretraining
     torch.manual_seed(config.system.seed)
     model = LanguageModel(bilm, len(corpus.words), settings.loss, 0.0).to(device)
@@ -118,17 +111,31 @@ def with_output_layer(name: str, corpus: Corpus, out: Path, n_words: int, device
         if same and all(v.cpu().equal(weights[k]) for k, v in bilm.state_dict().items()):
             return made
     msg.info(f"{name}: training an output layer for the vocabulary of {corpus.folder}")
-    model.bilm.requires_grad_(False)
-    lengths = corpus.train.lengths
-    epoch = SentenceBatches(corpus.train, plan_epoch(lengths, settings.batch_words, 0, 0))
     with locked_output(made):
-        for number in tqdm(range(n_steps), disable=None):
-            updater.update(epoch, [number % len(epoch)], number)
+        train_output_layer(updater, corpus)
         record_path.unlink(missing_ok=True)  # It is not of what is written now.
         write_model(made, model, settings.loss, corpus, None)
         with atomic_file(record_path) as new:
             srsly.write_json(new, record)
     return made
+
+
+def output_layer_config(n_words: int, overrides: Mapping[str, Any] = {}) -> RunConfig:
+    """RETURNS (RunConfig): How an output layer is trained on so many words, with one cosine."""
+    n_steps = max(1, n_words // read_config(CONFIG, overrides).pretraining.batch_words)
+    schedule = {"schedule": "cosine", "total_steps": n_steps, "warmup_steps": n_steps // 20}
+    ours = {f"pretraining.optimizer.{name}": value for name, value in schedule.items()}
+    return read_config(CONFIG, {**ours, **overrides})
+
+
+def train_output_layer(updater: Updater, corpus: Corpus) -> None:
+    """Train the output layer of a model until its schedule ends. Its biLM stays as it is."""
+    settings = updater.settings
+    updater.model.bilm.requires_grad_(False)
+    lengths = corpus.train.lengths
+    epoch = SentenceBatches(corpus.train, plan_epoch(lengths, settings.batch_words, 0, 0))
+    for number in tqdm(range(settings.optimizer.total_steps), disable=None):
+        updater.update(epoch, [number % len(epoch)], number)
 
 
 def texts(data: Path, held_out: Path) -> Iterator[tuple[str, list[str]]]:

@@ -92,7 +92,8 @@ class BiLSTM(nn.Module):
 class BiLM(nn.Module):
     """A token encoder under two stacks of LSTMs, one for each direction, for autograd. For fast
     inference, see `inference.current_session`. The vocabulary has the words by row, if words are
-    read. The attribute `trained_mix` is the mix that came with the weights, if one did."""
+    read. The attributes `trained_mix` and `pooling` are what came with the weights: a mix, and how
+    vectors of spans are made (a `WordPooling`, which this part does not use); or None."""
 
     @no_fork()  # In a forked process, this comes before the weights are read.
     def __init__(self, config: BiLMConfig, vocabulary: Optional[Sequence[str]] = None) -> None:
@@ -102,6 +103,7 @@ class BiLM(nn.Module):
         self.lstm = BiLSTM(config.lstm)
         self.n_invalidations = 0
         self.trained_mix: Optional[TrainedMix] = None
+        self.pooling: Any = None
 
     @property
     def vocabulary(self) -> Optional[list[str]]:

@@ -29,7 +29,7 @@ from ..weights import absolute_source, choose_component, load_pipeline
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "layers": ("all", "top", "mix", "mean", "the number of one"),
-    "pool": ("none", "mean"),
+    "pool": ("doc", "mean", "none"),
     "dtype": ("float16", "float32"),
     "nulls": ("error", "empty"),
 }
@@ -47,8 +47,10 @@ class EmbedColumns:
     text (str): The column of texts. A row is a string, a list of tokens (one sentence), or a doc.
     layers (Union[str, int]): "mix" (the component's), "top", "mean" (of all layers), or the number
         of a layer: 0 is the token encoder. "all": all of them, in a first dimension of their own.
-    pool (str): "mean": the mean over the tokens of a row, without whitespace, or zeros if there are
-        none. "none": a vector for each token, in the last dimension but one; whitespace has zeros.
+    pool (str): "doc": of the mix, what `doc._.elmo` is (see the component's setting `pooling`); of
+        other layers the same as "mean": the mean over the tokens of a row, without whitespace, or
+        zeros if there are none. "none": a vector for each token, in the last dimension but one;
+        whitespace has zeros.
     precision (Optional[str]): Arithmetic; None is that of the pipeline. int8 has to be named here:
         its values depend on the other rows of a batch.
     nulls (str): What becomes of a row whose text is null (None or NaN): "error", or "empty", which
@@ -59,7 +61,7 @@ class EmbedColumns:
     text: str = "text"
     output: str = "vector"
     layers: Union[str, int] = "mix"
-    pool: str = "mean"
+    pool: str = "doc"
     dtype: str = "float16"
     threads: Optional[int] = None
     precision: Optional[Precision] = field(default=None, kw_only=True)
@@ -179,14 +181,19 @@ class EmbedColumns:
             raise ValueError(f"{self.pipeline}: {problem}")
 
     def _choose(self, doc: Doc) -> numpy.ndarray:
+        if self.pool == "doc" and self.layers == "mix":
+            return self._cast(to_numpy(doc._.elmo), doc)
         vectors = doc._.elmo_tokens if self.layers == "mix" else doc._.elmo_layers
         if self.layers == "mean":
             vectors = vectors.mean(axis=0)
         elif self.layers not in ("mix", "all"):
             vectors = vectors[-1 if self.layers == "top" else self.layers]
         vectors = to_numpy(vectors)
-        if self.pool == "mean":
+        if self.pool != "none":
             vectors = vectors.sum(axis=-2) / max(sum(not token.is_space for token in doc), 1)
+        return self._cast(vectors, doc)
+
+    def _cast(self, vectors: numpy.ndarray, doc: Doc) -> numpy.ndarray:
         try:
             with numpy.errstate(over="raise"):
                 return vectors.astype(self.dtype)

@@ -50,7 +50,7 @@ _AFRESH = "choose another output, or start afresh with --force"
 
 def default_rows(pool: str, layers: object = "mix") -> int:
     """RETURNS (int): Rows of a block: some tens of MB of vectors."""
-    return 16_384 if pool == "mean" else 256 if layers == "all" else 1024
+    return 16_384 if pool != "none" else 256 if layers == "all" else 1024
 
 
 def find_sources(inputs: Sequence[str], out: Path, *, columns: bool = False) -> list[Source]:

@@ -1,5 +1,5 @@
 """Write the shards of a `Job` on Ray. Its actors read their input and write their parts: nothing
-but numbers of shards goes through Ray, and actors may hold all CPUs."""
+but numbers of shards goes through Ray, and actors may hold all CPUs (`data.range` needs one)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run_on_ray(
             raise ValueError(f"Ray has {resources}, but an actor needs {needed}: fewer --threads?")
         n_actors = min(n_actors or n_possible, n_possible)
         n_shards = max(len(job.sources), 8 * n_actors)  # Many, so that all end at the same time.
-        done = ray.data.range(n_shards, override_num_blocks=n_shards).map_batches(
+        done = ray.data.from_items([*range(n_shards)], override_num_blocks=n_shards).map_batches(
             _Writer,
             fn_constructor_args=(job, n_shards, os.getcwd()),
             batch_size=1,
@@ -65,7 +65,7 @@ class _Writer:
         counts = [(0, 0, 0)]
         problem, n_bad = "", self.job.reader.n_bad
         try:
-            counts += self.job.run(int(batch["id"][0]), self.n_shards)
+            counts += self.job.run(int(batch["item"][0]), self.n_shards)
         except (ValueError, OSError) as error:  # Ray would hide the message in its own.
             problem = str(error)
         sums = {x: [sum(y)] for x, y in zip(("rows", "nulls", "new"), zip(*counts))}

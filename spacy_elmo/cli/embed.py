@@ -36,7 +36,7 @@ def embed_cli(
     inputs: list[str] = _INPUTS,
     model: str = typer.Option(..., "--model", "-m", help="A pipeline, or weights"),
     layers: Optional[str] = _LAYERS,
-    pool: Optional[str] = typer.Option(None, help="none: a vector per token; mean: per row"),
+    pool: Optional[str] = typer.Option(None, help="none: a vector per token; doc, mean: per row"),
     dtype: Optional[str] = typer.Option(None, help="float32 or float16"),
     name: Optional[str] = typer.Option(None, "--name", "-n", help="Name of the elmo component"),
     whitespace: bool = typer.Option(False, "--whitespace", "-w", help="Spaces separate the tokens"),

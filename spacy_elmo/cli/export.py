@@ -9,6 +9,7 @@ import typer
 from wasabi import msg
 
 from ..formats import FORMATS, OPTIONS, VOCABULARY, round_to_half
+from ..pooling import FILE as POOLING
 from ..weights import load_bilm
 from .util import exit_on_error, lock_folder
 
@@ -30,7 +31,7 @@ def export_cli(
 
     The default, options.json and weights.hdf5, is for AllenNLP and bilm-tf.
     """
-    with exit_on_error(), lock_folder(out, force, (OPTIONS, VOCABULARY, *_WEIGHTS)):
+    with exit_on_error(), lock_folder(out, force, (OPTIONS, VOCABULARY, POOLING, *_WEIGHTS)):
         writer = _WRITERS.get(format)
         if writer is None:
             raise ValueError(f"unknown format {format!r}: choose one of {', '.join(_WRITERS)}")

@@ -124,6 +124,7 @@ def _describe_bilm(bilm: BiLM) -> dict[str, Any]:
         **({"words": len(bilm.vocabulary)} if bilm.vocabulary else {}),
         **settings,
         "vectors": f"{bilm.config.n_activations} layers of width {bilm.config.output_dim}",
+        "docs and spans": f"pooled, width {bilm.pooling.width}" if bilm.pooling else "the mean",
         "parameters": sum(p.numel() for p in bilm.parameters()),
         "exact in": "int8" if fits_int8(bilm) else "float16" if fits_half(bilm) else "float32",
     }

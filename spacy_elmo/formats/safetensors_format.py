@@ -4,7 +4,8 @@ Tensors are named like the model's parameters. Each is stored as int8 (see `int8
 that is exact, else as float32: weights do not change when they are saved.
 
 The metadata key `spacy-elmo` is JSON with `options` and `vocabulary` (null for character input), so
-that no other file is read, and `mix` if the weights came with a trained one.
+that no other file is read, and `mix` if the weights came with a trained one. The file
+`pooling.safetensors` beside it has what `pooling` learned. In a pipeline, it is one more tensor.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from ..bilm.mixes import TrainedMix
 from ..bilm.model import BiLM
 from ..files import atomic_folder, save_tensors
 from ..parallel import no_fork
+from ..pooling import FILE as POOLING
+from ..pooling import WordPooling
 from . import int8
 from .options import read_options, write_options
 from .parameters import as_half_if_exact, check_finite, empty_model, fill, stored_tensor
@@ -47,6 +50,8 @@ def read(path: Path, options: Optional[Path] = None) -> BiLM:
     with safe_open(path, "pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         model = _build(tensors, file.metadata(), options)
+    if (pooling := path.with_name(POOLING)).is_file():
+        _set_pooling(model, pooling.read_bytes())
     for parameter in model.parameters():
         # It is mapped into memory, and a map changes with its file.
         parameter.data = parameter.data.clone()
@@ -58,11 +63,17 @@ def write(model: BiLM, folder: Path, *, half: bool = False) -> None:
     with atomic_folder(folder) as new:
         save_tensors(_stored(model), new / WEIGHTS, _metadata(model))
         write_options(model.config, model.vocabulary, new)
+        if model.pooling is not None:
+            model.pooling.to_disk(new / POOLING)
 
 
 def to_bytes(model: BiLM) -> bytes:
     """RETURNS (bytes): The contents of a safetensors file that rebuilds the model."""
-    return safetensors_torch.save(_stored(model), _metadata(model))
+    tensors = _stored(model)
+    if model.pooling is not None:
+        data = bytearray(model.pooling.to_bytes())
+        tensors["pooling"] = torch.frombuffer(data, dtype=torch.uint8)
+    return safetensors_torch.save(tensors, _metadata(model))
 
 
 def from_bytes(data: bytes, *, keep_int8: bool = False) -> BiLM:
@@ -73,10 +84,14 @@ def from_bytes(data: bytes, *, keep_int8: bool = False) -> BiLM:
     """
     try:
         tensors = safetensors_torch.load(data)
+        pooling = tensors.pop("pooling", None)
         # The layout: 8 bytes with the length of the header, then the header as JSON.
         length = int.from_bytes(data[:8], "little")
         metadata = json.loads(data[8 : 8 + length])["__metadata__"]
-        return _build(tensors, metadata, keep_int8=keep_int8)
+        model = _build(tensors, metadata, keep_int8=keep_int8)
+        if pooling is not None:
+            _set_pooling(model, pooling.numpy().tobytes())
+        return model
     except Exception as error:  # For damaged bytes, safetensors raises several.
         raise ValueError(f"the serialized biLM cannot be read: {error}") from error
 
@@ -98,6 +113,11 @@ def _build(
         *weights, gamma = check_finite("mix", numbers).reshape(config.n_activations + 1).tolist()
         model.trained_mix = TrainedMix(weights, gamma)
     return model
+
+
+def _set_pooling(model: BiLM, data: bytes) -> None:
+    config = model.config
+    model.pooling = WordPooling.from_bytes(data, config.n_activations, config.output_dim)
 
 
 @no_fork()

@@ -14,12 +14,14 @@ class BatchLayers(NamedTuple):
     lengths (list[int]): Tokens of each doc.
     frozen (bool): Whether the biLM is frozen, so that nobody needs the gradient of the layers.
     mixed (Optional[Floats2d]): The mix of the layers, shape (tokens of all docs, width).
+    pooled (Optional[Floats2d]): What vectors of spans are the mean of, if not `mixed`.
     """
 
     layers: Any
     lengths: list[int]
     frozen: bool = False
     mixed: Optional[Floats2d] = None
+    pooled: Optional[Floats2d] = None
 
     def split(self) -> list[BatchLayers]:
         """RETURNS (list): The part of each doc, in memory of its own."""
@@ -27,6 +29,6 @@ class BatchLayers(NamedTuple):
         for n in self.lengths:
             start, end = end, end + n
             layers = None if self.layers is None else self.layers[:, start:end].copy()
-            mixed = None if self.mixed is None else self.mixed[start:end].copy()
-            parts.append(BatchLayers(layers, [n], self.frozen, mixed))
+            tokens = (x if x is None else x[start:end].copy() for x in (self.mixed, self.pooled))
+            parts.append(BatchLayers(layers, [n], self.frozen, *tokens))
         return parts

@@ -23,6 +23,7 @@ from ..formats import safetensors_format
 from ..inference import Session, Settings, current_session
 from ..inference.settings import Precision, check_precision
 from ..parallel import no_fork
+from ..pooling import WordPooling
 from ..segmenters import Segmenter, Sequences
 from .activation_cache import ActivationCache
 from .batch_layers import BatchLayers
@@ -229,12 +230,14 @@ def encode(
     *,
     keep_layers: bool = True,
     cache: Optional[ActivationCache] = None,
+    pooling: Optional[WordPooling] = None,
 ) -> BatchLayers:
     """Predict. Without `keep_layers`, the layers of all tokens are never in memory together. The
     mix gets the trained one that came with the weights."""
     session, ops = get_session(model), model.ops
     layers: Any = None
     mixed: Any = None
+    pooled: Any = None
     batches: Any
     if cache is not None and docs:
         layers = _encode_cached(model, docs, cache)
@@ -252,12 +255,18 @@ def encode(
         # A token of zeros gives the width.
         width = mix.predict(ops.alloc3f(shape[0], 1, shape[2])).shape[1]
         mixed = ops.alloc2f(shape[1], width)
+    if pooling is not None:
+        word_weights = ops.asarray1f(pooling.weights(docs))
+        pooled = ops.alloc2f(shape[1], pooling.width)
     for rows, values in batches:
         if layers is not None and layers is not values:
             layers[:, rows] = values
         if mix is not None:
             mixed[rows] = mix.predict(values)
-    return BatchLayers(layers if keep_layers else None, [len(doc) for doc in docs], True, mixed)
+        if pooling is not None:
+            pooled[rows] = pooling(values, word_weights[rows], ops)
+    lengths = [len(doc) for doc in docs]
+    return BatchLayers(layers if keep_layers else None, lengths, True, mixed, pooled)
 
 
 def _encode_cached(model: Encoder, docs: Sequence[Doc], cache: ActivationCache) -> Floats3d:

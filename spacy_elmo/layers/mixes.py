@@ -1,7 +1,7 @@
 """How the activations of all layers become one vector per token (Peters et al. 2018, section 3.2).
 
 A mix is a thinc model that maps (L+1, tokens, 2P) to (tokens, width), token by token. Its name for
-configs is an entry point of the group "thinc_layers" in `setup.py`.
+configs is an entry point of the group "thinc_layers" in `pyproject.toml`.
 
 What a mix guarantees: vectors in the type of the layers and in memory of their own; layers that it
 does not change; any number of tokens, also 0; only `mix.ops` for arrays, which are on a GPU

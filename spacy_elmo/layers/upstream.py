@@ -16,6 +16,7 @@ from thinc.types import Floats3d
 
 from .. import extensions
 from ..bilm import BiLM
+from ..pooling import Pooling, WordPooling
 from .activation_cache import ActivationCache
 from .batch_layers import BatchLayers
 from .encoder import encode, get_bilm, get_session, get_shim
@@ -60,6 +61,7 @@ class Upstream(Tok2Vec):
     frozen: bool
     optimizer: Optional[Optimizer]
     activation_cache: Optional[ActivationCache]
+    pooling: Optional[Pooling]
     _run: RunState = field(default_factory=RunState, init=False)
 
     def __setstate__(self, state: Any) -> None:
@@ -88,6 +90,12 @@ class Upstream(Tok2Vec):
         """A checksum of the present weights, the same in every process; None without weights."""
         return get_session(self.model).checksum if get_shim(self.model).has_weights else None
 
+    @property
+    def used_pooling(self) -> Optional[WordPooling]:
+        """What makes the vectors of docs and spans; None for the mean."""
+        fitted = get_shim(self.model).stored_bilm().pooling
+        return fitted if self.pooling is None else self.pooling(fitted)
+
     def predict(
         self, docs: Iterable[Doc], *, keep_layers: Optional[bool] = None
     ) -> list[BatchLayers]:
@@ -101,7 +109,10 @@ class Upstream(Tok2Vec):
             is_training = set(map(id, docs)) <= set(map(id, self._run.docs))
             cache = cache if is_training else None
         keeps = self.keep_layers if keep_layers is None else keep_layers
-        batch = encode(self.model, docs, self.mix, keep_layers=keeps, cache=cache)
+        settings: Any = {"keep_layers": keeps, "cache": cache}
+        if docs:  # Else there need not be weights.
+            settings["pooling"] = self.used_pooling
+        batch = encode(self.model, docs, self.mix, **settings)
         # Parts are copies, because a view of one doc would keep the whole batch in memory.
         return [batch] if len(docs) == 1 else batch.split()
 
@@ -148,7 +159,7 @@ class Upstream(Tok2Vec):
             return
         checksum = get_session(self.model).checksum
         for doc, one in zip(docs, scores):
-            extensions.write(doc, self.name, checksum, one.layers, one.mixed)
+            extensions.write(doc, self.name, checksum, one.layers, one.mixed, one.pooled)
             if self.set_vectors:
                 extensions.install_vectors(doc)
 

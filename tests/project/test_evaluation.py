@@ -9,11 +9,18 @@ import spacy
 import torch
 from spacy.tokens import Doc, DocBin
 
+from spacy_elmo import ScoreTokens
+from spacy_elmo.pretraining.corpus import prepare
+from spacy_elmo.pretraining.head import load_head
+from spacy_elmo.pretraining.tokenize import TokenizationConfig
+from spacy_elmo.weights import DEFAULT
+
 from ..test_polysemy import SENSES
 from .conftest import PROJECT
 
 sys.path.insert(0, str(PROJECT / "en_elmo_sm"))
 import neighbors
+import output_layer
 import scores
 import tasks
 from sources import Source
@@ -72,3 +79,21 @@ def test_neighbors(corpus, weights_folder, monkeypatch, capsys):
     for row in rows:
         first, second = row.strip("| ").split(" | ")
         assert first == second and "**bank**" in first and first.endswith("(news)")
+
+
+@pytest.mark.slow
+def test_output_layer(tmp_path, monkeypatch, capsys):
+    """The words of the layer have learned the text, those that it lacks are unknown."""
+    lines = [f"We saw {x} {y} cats." for x in ("big", "old", "red") for y in "abcdefgh"]
+    tokenization = TokenizationConfig(one_per_line=True)
+    prepare(lines, tmp_path / "prepared", tokenization, dev_texts=["We saw big cats."])
+    monkeypatch.setattr(output_layer, "N_WORDS", 9)
+    monkeypatch.setattr(output_layer, "BATCH_WORDS", 30)
+    head = tmp_path / "new.head"
+    run(monkeypatch, output_layer, tmp_path, DEFAULT, head, "--words", 3000)
+    assert "in 8 bits" in capsys.readouterr().out
+    words = load_head(head).words
+    assert len(words) == 9 and {"We", "saw", "cats", "."} <= {*words}
+    [scores] = ScoreTokens(DEFAULT, head=head)([["We", "saw", "red", "x", "cats", "."]])
+    assert scores.forward[[1, 5]].min() > -1 and scores.backward[[0, 4]].min() > -1
+    assert scores.unknown.tolist() == [False, False, "red" not in words, True, False, False]

@@ -10,7 +10,7 @@ from typing import Optional
 from ...tools.records import import_arrow
 from ..columns import vectors_to_arrow
 
-DEFAULTS = {"layers": "mix", "pool": "mean", "dtype": "float16"}
+DEFAULTS = {"layers": "mix", "pool": "doc", "dtype": "float16"}
 REFUSED: tuple[str, ...] = ()
 PART = ".parquet"
 _CHECKSUM = b"spacy-elmo.input"  # In the footer of a part.

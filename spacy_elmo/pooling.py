@@ -1,0 +1,136 @@
+"""How a doc or span becomes one vector: the mean of a row for each token that is not whitespace.
+
+The rows of `MeanPooling` are the component's own mix. Those of `WeightedPooling` are
+
+    y = (w x - m) M,   x = the sum of s_l h_l,   w = a / (a + p)
+
+for a token with the layers h_l, shares s_l, and a word of the frequency p: frequent words say less
+about a sentence (Arora, Liang and Ma 2017, section 3). m is the mean of w x over sentences, because
+all have much in common. M scales each principal component of them by its variance to the power of
+-0.35: a few components have most of the variance, and say little about meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy
+import torch
+from safetensors import numpy as safetensors_numpy
+from spacy.attrs import IS_SPACE, LOWER
+from spacy.tokens import Doc
+from spacy.util import registry
+from thinc.api import Ops, torch2xp, xp2torch
+
+from .files import atomic_file
+from .parallel import no_fork
+
+FILE = "pooling.safetensors"
+
+
+@dataclass(eq=False)
+class WordPooling:
+    """What `WeightedPooling` has learned for the weights of a biLM.
+
+    words (ndarray): spaCy's hashes of frequent words in lower case, sorted; shape (n,).
+    word_weights (ndarray): The weight w of each. That of other words is 1.
+    shares (ndarray): The weight s of each layer, shape (L+1,).
+    mean (ndarray): m, shape (2P,).
+    matrix (ndarray): M, shape (2P, width).
+    """
+
+    words: Any
+    word_weights: Any
+    shares: Any
+    mean: Any
+    matrix: Any
+
+    @property
+    def width(self) -> int:
+        return self.matrix.shape[1]
+
+    def weights(self, docs: Sequence[Doc]) -> Any:
+        """RETURNS (ndarray): The weight of each token of some docs; 0 for whitespace."""
+        values: list[numpy.ndarray] = [numpy.zeros((0, 2), dtype=numpy.uint64)]
+        values += [doc.to_array([LOWER, IS_SPACE]) for doc in docs]
+        lower, is_space = numpy.concatenate(values).T
+        place = numpy.searchsorted(self.words, lower).clip(max=len(self.words) - 1)
+        weights = numpy.where(self.words[place] == lower, self.word_weights[place], 1)
+        return numpy.where(is_space == 0, weights, 0).astype("float32")
+
+    def __call__(self, layers: Any, weights: Any, ops: Ops) -> Any:
+        """RETURNS (Floats2d): The row of each token, on the device of the ops.
+
+        layers (Floats3d): Shape (L+1, n, 2P).
+        weights (Floats1d): Those of the tokens. A token of the weight 0 has a row of zeros.
+        """
+        # PyTorch has more threads than `ops.gemm`, and NumPy's would wait busily for their next
+        # product, while the biLM runs.
+        arrays = self.shares, layers, weights, self.mean, self.matrix
+        with no_fork(), torch.no_grad():
+            shares, x, weights, mean, matrix = (xp2torch(ops.asarray(array)) for array in arrays)
+            x = torch.tensordot(shares, x, 1)
+            weights = weights[:, None]
+            return torch2xp((x * weights - mean * (weights > 0)) @ matrix, ops=ops)
+
+    def to_bytes(self) -> bytes:
+        """RETURNS (bytes): A safetensors file."""
+        return safetensors_numpy.save({x.name: getattr(self, x.name) for x in fields(self)})
+
+    def to_disk(self, path: Path) -> None:
+        """Write a file of the contents of `to_bytes`."""
+        with atomic_file(path) as temporary:
+            temporary.write_bytes(self.to_bytes())
+
+    @classmethod
+    def from_bytes(cls, data: bytes, n_layers: int, width: int) -> WordPooling:
+        """The inverse of `to_bytes`, for a biLM of so many layers and of this width.
+        RAISES (ValueError): If the bytes are damaged, or for another biLM."""
+        try:
+            self = cls(**safetensors_numpy.load(data))
+            shapes = self.words.shape, (n_layers,), (width,), (width, self.matrix.shape[1])
+        except Exception as error:  # For damaged bytes, safetensors raises several.
+            raise ValueError(f"the pooling cannot be read: {error}") from error
+        values = self.word_weights, self.shares, self.mean, self.matrix
+        is_valid = self.words.dtype == numpy.uint64 and all(
+            x.dtype == numpy.float32 and x.shape == shape and numpy.isfinite(x).all()
+            for x, shape in zip(values, shapes)
+        )
+        if not is_valid or not len(self.words):
+            raise ValueError(
+                f"the pooling is damaged, or not for a biLM of {n_layers} layers of width {width}: "
+                "fit it with `spacy elmo fit-pooling`"
+            )
+        return self
+
+
+# From what the weights have to what is used: None for the mean.
+Pooling = Callable[[Optional[WordPooling]], Optional[WordPooling]]
+
+
+@registry.misc("spacy-elmo.MeanPooling.v1")
+def MeanPooling() -> Pooling:
+    """The mean of the component's mix over the tokens."""
+    return _mean
+
+
+@registry.misc("spacy-elmo.WeightedPooling.v1")
+def WeightedPooling() -> Pooling:
+    """What was fitted for the weights: fewer of what frequent words, and all sentences, share."""
+    return _weighted
+
+
+def _mean(fitted: Optional[WordPooling]) -> None:
+    return None
+
+
+def _weighted(fitted: Optional[WordPooling]) -> WordPooling:
+    if fitted is None:
+        raise ValueError(
+            "the weights have no pooling for spacy-elmo.WeightedPooling.v1: make a pipeline that "
+            "has one with `spacy elmo fit-pooling`, or set pooling = null for the mean"
+        )
+    return fitted
