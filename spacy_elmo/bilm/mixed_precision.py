@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Optional
 
 import torch
@@ -18,26 +19,35 @@ from ..parallel import no_fork, run_side_by_side
 COMPILED_PER_SIZE = "cpu", torch.bfloat16
 
 
-@cache
 @no_fork()
-def bfloat16_speed() -> float:
-    """RETURNS (float): How many times as fast as in float32 a product is in bfloat16 on this
-    processor, in one thread, measured in some milliseconds: instructions do not tell."""
-    times: dict[torch.dtype, float] = {}
+def shortest_times(calls: Sequence[Callable[[], object]]) -> list[float]:
+    """RETURNS (list): The seconds that each call takes in one thread: the least of a few that take
+    turns, because others may use the processor, too."""
+    times = [math.inf] * len(calls)
 
     @torch.inference_mode()
     @torch.autocast("cpu", enabled=False)
     def measure() -> None:
-        # The least of a few that take turns: others may use the processor, too.
-        for dtype in (torch.float32, torch.bfloat16) * 4:
-            x, weight = torch.ones(64, 256, dtype=dtype), torch.ones(256, 512, dtype=dtype)
+        for number, call in [*enumerate(calls)] * 4:
             start = time.perf_counter()
-            torch.mm(x, weight)
-            times[dtype] = min(time.perf_counter() - start, times.get(dtype, math.inf))
+            call()
+            times[number] = min(time.perf_counter() - start, times[number])
 
     # Beside an empty task, so that the thread has one thread inside operators.
     run_side_by_side([measure, lambda: None], torch.device("cpu"))
-    return times[torch.float32] / times[torch.bfloat16]
+    return times
+
+
+@cache
+def bfloat16_speed() -> float:
+    """RETURNS (float): How many times as fast as in float32 a product is in bfloat16 on this
+    processor, measured in some milliseconds: instructions do not tell."""
+    products = []
+    for dtype in (torch.float32, torch.bfloat16):
+        factors = torch.ones(64, 256, dtype=dtype), torch.ones(256, 512, dtype=dtype)
+        products.append(partial(torch.mm, *factors))
+    exact, low = shortest_times(products)
+    return exact / low
 
 
 def bfloat16_is_faster() -> bool:

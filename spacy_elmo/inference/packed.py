@@ -4,7 +4,7 @@ bfloat16, FBGEMM's for half-precision and 8-bit weights."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Optional
 
 import torch
@@ -13,11 +13,17 @@ from torch import Tensor
 from ..bilm.config import LSTMConfig
 from ..bilm.int8 import Int8Weight
 from ..bilm.lstm_layer import add_forget_bias, lstm_step, run_layer
-from ..bilm.mixed_precision import add_rows
+from ..bilm.mixed_precision import add_rows, shortest_times
 from ..bilm.model import BiLSTM, LSTMLayer
 from ..bilm.token_encoder import CharCNN, WordEmbedding
 from ..kernels import load_kernels
-from ..torch_private import Product, float16_product, int8_product, onednn_product
+from ..torch_private import (
+    Product,
+    float16_product,
+    has_quantized_products,
+    int8_product,
+    onednn_product,
+)
 from .settings import Precision, Settings
 
 # Bytes of gates computed at once: enough rows for a fast product, and little enough memory for the
@@ -112,10 +118,13 @@ def _pack_layer(
     layers: Sequence[LSTMLayer], precision: Precision, cell: Any, config: LSTMConfig
 ) -> Callable[..., None]:
     """Pack one direction, or both for batched products."""
-    pack = partial(pack_linear, precision=precision, keep_type=cell is not None)
     bias = add_forget_bias(_gather([layer.gate_bias for layer in layers]))
     dim, width = config.dim, layers[0].widths[0]
     inputs, recurrent, projection = map(_gather, zip(*(layer.matrices() for layer in layers)))
+    matrices = [x for x in (inputs, recurrent, projection) if x is not None]
+    if precision == "float32" and bias.device.type == "cpu" and all(map(_is_half, matrices)):
+        precision = _fastest_exact(*recurrent.shape)
+    pack = partial(pack_linear, precision=precision, keep_type=cell is not None)
     # Packing helps the inputs' product less, which sees the rows of many steps at once: it is worth
     # a second copy of the weights while they are small.
     many_rows = 4 * dim * width > _MAX_PACKED_INPUT_WEIGHTS
@@ -130,6 +139,27 @@ def _pack_layer(
         lstm_step if cell is None else cell.forward,
     )
     return partial(run_layer, config=config, products=products)
+
+
+def _is_half(weight: Tensor) -> bool:
+    """Whether float16 has all values of a float32 weight."""
+    return weight.dtype == torch.float32 and torch.equal(weight.half().float(), weight)
+
+
+@cache
+def _fastest_exact(n_out: int, n_in: int) -> Precision:
+    """RETURNS (str): How to keep a weight that is exact in float16 for products in float32: in
+    float16, if that is faster on this processor for the rows of a batch and for a single one."""
+    if not has_quantized_products():
+        return "float32"
+    weight = torch.ones(n_out, n_in)
+    products = [pack_linear(weight, None, x) for x in ("float16", "float32")]
+    for n in (1, 64):
+        x = torch.ones(n, n_in)
+        half, exact = shortest_times([partial(product, x) for product in products])
+        if half >= exact:
+            return "float32"
+    return "float16"
 
 
 def _gather(weights: Sequence[Any]) -> Any:

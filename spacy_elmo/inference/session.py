@@ -26,6 +26,7 @@ from ..bilm.packing import PackedBatch, pack_sentences, split_sentences, to_devi
 from ..bilm.validation import check_batch
 from ..parallel import no_fork, start
 from ..torch_private import Product, has_quantized_products, tf32_products
+from .callers import Callers
 from .packed import pack_lstm, pack_token_encoder
 from .settings import Precision, Settings, check_precision
 from .type_cache import LOCK, TypeCache
@@ -65,6 +66,9 @@ class Session:
         self.trained_mix = bilm.trained_mix
         self._token_encoder, self._lstm = bilm.token_encoder, bilm.lstm
         self._max_tokens = 0 if settings.stateful else settings.max_tokens(bilm.device)
+        # In int8, the values of a call depend on what is in its batch.
+        joins = settings.precision != "int8"
+        self._callers = Callers(self._run_one_batch, self._max_tokens if joins else 0)
         self._packed: Any = None
         self._states: Optional[list[LayerState]] = None
         self._checksum: Optional[str] = None
@@ -75,12 +79,28 @@ class Session:
         self, types: Sequence[str], index: numpy.ndarray, lengths: Sequence[int] | numpy.ndarray
     ) -> Iterator[tuple[numpy.ndarray, Tensor]]:
         """Run the biLM over sentences of similar length, one batch after the other. The arguments
-        are those of `BiLM.forward`.
+        are those of `BiLM.forward`. A call that fits into one batch may be run with those of other
+        threads.
 
         YIELDS (tuple): The numbers of a batch's tokens, shape (n,), and all layers' activations,
             shape (L+1, n, 2P). Layer 0 is the token encoder, twice.
         """
         sizes = numpy.asarray(lengths, dtype=numpy.int64)
+        n_tokens = int(len(index) + 2 * numpy.count_nonzero(sizes))
+        if 0 < n_tokens <= self._callers.max_tokens:
+            yield numpy.arange(len(index)), self._callers.run(types, index, sizes, n_tokens)
+        else:
+            yield from self._run_batches(types, index, sizes)
+
+    def _run_one_batch(
+        self, types: Sequence[str], index: numpy.ndarray, sizes: numpy.ndarray
+    ) -> Tensor:
+        [(_, layers)] = self._run_batches(types, index, sizes)
+        return layers
+
+    def _run_batches(
+        self, types: Sequence[str], index: numpy.ndarray, sizes: numpy.ndarray
+    ) -> Iterator[tuple[numpy.ndarray, Tensor]]:
         starts = numpy.cumsum(sizes) - sizes
         products, lstm = self._packed or self._pack()
         types = [*types, *self._token_encoder.boundaries]

@@ -127,10 +127,10 @@ def test_the_users_own_precision_stays_in_the_new_interface(user: str, everywher
 
 
 def test_tf32_in_two_threads():
-    """The first one that enters is the first one that leaves."""
+    """The first one that enters is the first one that leaves. Calls of one biLM take turns."""
     before, states = state(), []
     first_in, second_in, first_out = (threading.Event() for _ in range(3))
-    bilm = on_device(TINY)
+    bilms = on_device(TINY), on_device(TINY)
 
     def second_enters():
         first_in.set()
@@ -142,12 +142,12 @@ def test_tf32_in_two_threads():
         states.append(state())
 
     def first():
-        run(bilm, "tf32", second_enters)
+        run(bilms[0], "tf32", second_enters)
         first_out.set()
 
     thread = threading.Thread(target=first)
     thread.start()
     assert first_in.wait(60)
-    run(bilm, "tf32", first_leaves)
+    run(bilms[1], "tf32", first_leaves)
     thread.join()
     assert states[0][0] and state() == before

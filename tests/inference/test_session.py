@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig, mixed_precision
-from spacy_elmo.inference import Session, Settings, current_session
+from spacy_elmo.inference import Session, Settings, current_session, packed
 
 from ..bilm.test_model import SEEDS, SENTENCES, arguments, random_case
 from ..conftest import TINY, TINY_WORDS, max_difference, needs_bfloat16, random_bilm
@@ -191,6 +191,28 @@ def test_auto_goes_by_the_speed_of_a_product(monkeypatch, kind, chosen):
 def test_auto_is_float32_where_others_are_not_close(monkeypatch):
     monkeypatch.setattr("spacy_elmo.inference.session.MIN_COSINE", 1.1)
     assert Session(random_bilm(WIDER), Settings("auto")).settings.precision == "float32"
+
+
+@pytest.mark.parametrize("is_half", [True, False])
+@pytest.mark.parametrize("times", [(1.0, 2.0), (2.0, 1.0)])
+def test_float32_takes_the_faster_of_exact_products(monkeypatch, times, is_half):
+    """LSTMs whose weights half precision has are packed in it, where that is faster."""
+    made, make = [], packed.float16_product
+    monkeypatch.setattr(packed, "float16_product", lambda *x: made.append(x) or make(*x))
+    monkeypatch.setattr(packed, "shortest_times", lambda calls: times)
+    monkeypatch.setattr(packed, "has_quantized_products", lambda: True)
+    packed._fastest_exact.cache_clear()
+    bilm = random_bilm(WIDER)
+    if is_half:
+        bilm.half().float()
+    session = Session(bilm, Settings())
+    for _ in range(2):
+        for tokens, layers in zip(SENTENCES, session.embed(SENTENCES)):
+            assert max_difference(layers, reference_layers(bilm, tokens).layers) <= 1e-5
+    packed._fastest_exact.cache_clear()
+    of_bilm = [weight for weight, _ in made if weight.unique().numel() > 1]
+    # Inputs, previous outputs and projection, by layer and direction.
+    assert len(of_bilm) == (12 if is_half and times[0] < times[1] else 0)
 
 
 # ------------------------------------------------------------------------------------------ threads
