@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Optional
 
 import spacy
 import typer
+from thinc.api import Config
 from wasabi import msg
 
 from ..files import atomic_file
@@ -21,6 +23,9 @@ def init_config_cli(
     pretraining: bool = typer.Option(False, "--pretraining", help="For spacy elmo pretrain"),
     lang: str = typer.Option("en", "--lang", "-l", help="Language of the pipeline"),
     weights: Optional[str] = typer.Option(None, "--weights", "-w", help="Other weights"),
+    vectors: Optional[str] = typer.Option(
+        None, "--vectors", "-v", help="A pipeline with a table of word vectors, to read beside ELMo"
+    ),
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite the file"),
 ) -> None:
     """
@@ -36,16 +41,20 @@ def init_config_cli(
         if name not in choices:
             raise ValueError(f"no config {name!r}: choose one of {', '.join(choices)}")
         text = (folder / f"{name}.cfg").read_text(encoding="utf8")
-        if lang != "en" or weights is not None:
+        if lang != "en" or weights is not None or vectors is not None:
             if pretraining:
                 raise ValueError(
-                    "--lang and --weights are for tasks: give the language to `spacy elmo prepare`"
-                    ", and weights to start from to `spacy elmo pretrain` as --paths.init_from"
+                    "--lang, --weights and --vectors are for tasks: give the language to `spacy "
+                    "elmo prepare`, and weights to start from to `spacy elmo pretrain` as "
+                    "--paths.init_from"
                 )
             config = spacy.util.load_config(folder / f"{name}.cfg")
             config["nlp"]["lang"] = lang
             config["nlp"]["tokenizer"] = spacy.blank(lang).config["nlp"]["tokenizer"]
-            config["paths"]["weights"] = weights
+            if lang != "en" or weights is not None:
+                config["paths"]["weights"] = weights
+            if vectors is not None:
+                read_vectors(config, vectors)
             text = config.to_str()
         with atomic_file(out) as temporary:
             temporary.write_text(text, encoding="utf8")
@@ -57,3 +66,17 @@ def init_config_cli(
         msg.warn(f"There are no weights for {lang!r} in the package: name some as --paths.weights")
     data = "--paths.train TRAIN.spacy --paths.dev DEV.spacy"
     print(f"python -m spacy train {out} --output OUTPUT {data}")
+
+
+def read_vectors(config: Config, vectors: str) -> None:
+    """Let tasks read a table of word vectors beside ELMo. A listener gets the tok2vec of `ner`."""
+    own = spacy.util.load_config(FOLDER / "ner.cfg")["components"]["ner"]["model"]["tok2vec"]
+    models = [config["components"][x].get("model", {}) for x in config["nlp"]["pipeline"]]
+    tasks = [model for model in models if "tok2vec" in model]
+    if any("TextCatSum" in model["@architectures"] for model in tasks):
+        raise ValueError("--vectors is for tasks on tokens and for textcat_tok2vec")
+    for model in tasks:
+        if "embed" not in model["tok2vec"]:
+            model["tok2vec"] = deepcopy(own)
+        model["tok2vec"]["embed"]["include_static_vectors"] = True
+    config["paths"]["vectors"] = vectors

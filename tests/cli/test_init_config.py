@@ -13,7 +13,6 @@ from spacy_elmo.cli import app
 from spacy_elmo.cli.init_config import FOLDER
 from spacy_elmo.pretraining.config import read_config
 
-from ..test_setup import settings  # noqa: F401
 from .conftest import fail, succeed
 
 TASKS = sorted(path.stem for path in FOLDER.glob("*.cfg"))
@@ -49,6 +48,24 @@ def test_other_weights(tmp_path: Path, weights_folder: Path):
     assert nlp.lang == "de" and nlp.get_pipe("elmo").bilm.config.lstm.dim == 12
 
 
+@pytest.mark.parametrize("task", ["ner", "tagger", "spancat", "multitask", "textcat_tok2vec"])
+def test_static_vectors(task: str, tmp_path: Path):
+    """The task's own layers read the table, and nothing else changes where they have an embed."""
+    succeed("init-config", task, tmp_path / "a.cfg", "--vectors", "table")
+    config, before = load_config(tmp_path / "a.cfg"), load_config(FOLDER / f"{task}.cfg")
+    nlp = load_model_from_config(config, auto_fill=True)
+    tasks = [nlp.get_pipe(x) for x in nlp.pipe_names if x not in ("elmo", "doc_cleaner")]
+    assert tasks and config["paths"].pop("vectors") == "table"
+    for one in (x for x in tasks if hasattr(x, "model")):
+        assert [node.name for node in one.model.walk()].count("static_vectors") == 1
+        embed = config["components"][one.name]["model"]["tok2vec"]["embed"]
+        assert embed.pop("include_static_vectors") is True
+        embed["include_static_vectors"] = False
+    config["paths"]["vectors"] = None
+    assert config == before or task == "spancat"
+    assert "textcat_tok2vec" in fail("init-config", "textcat", tmp_path / "b.cfg", "-v", "table")
+
+
 def test_what_is_wrong(tmp_path: Path):
     out = tmp_path / "a.cfg"
     assert "choose one of morphologizer, multitask, ner," in fail("init-config", "tager", out)
@@ -64,11 +81,11 @@ def test_what_is_wrong(tmp_path: Path):
     assert load_config(out)["nlp"]["pipeline"][:2] == ["elmo", "tagger"]
 
 
-def test_configs_are_part_of_the_package(settings):  # noqa: F811
-    root = FOLDER.parent
-    packaged = {
-        path for pattern in settings["package_data"]["spacy_elmo"] for path in root.glob(pattern)
-    }
+def test_configs_are_part_of_the_package():
+    tomllib = pytest.importorskip("tomllib")
+    settings = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf8"))
+    patterns = settings["tool"]["setuptools"]["package-data"]["spacy_elmo"]
+    packaged = {path for pattern in patterns for path in FOLDER.parent.glob(pattern)}
     assert packaged >= set(FOLDER.rglob("*.cfg")) and len(TASKS) >= 9 and len(SIZES) >= 5
 
 
