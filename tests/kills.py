@@ -81,12 +81,15 @@ def run_to_the_end(
     return subprocess.CompletedProcess(process.args, code, stdout, stderr)
 
 
-def wait_for_end(session: int) -> list[str]:
-    """RETURNS (list): Processes of a session that are still there after the grace period."""
+def wait_for_end(session: int, name: str = "") -> list[str]:
+    """RETURNS (list): Processes of a session that are still there after the grace period, of those
+    with this in their command line."""
     end = time.monotonic() + GRACE
-    while (left := _members(session)) and time.monotonic() < end:
+    while left := [x for x in map(_describe, _members(session)) if name in x]:
+        if time.monotonic() > end:
+            break
         time.sleep(0.05)
-    return [_describe(process) for process in left]
+    return left
 
 
 @contextlib.contextmanager

@@ -126,7 +126,7 @@ def write_and_die(path, dies_after):
     os._exit(9)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.forks
 @pytest.mark.parametrize("dies_after", [0, 1, 2])
 def test_what_a_killed_process_leaves_is_cleared(path, dies_after):
     write(path, "old")

@@ -1,5 +1,5 @@
-"""Threads and `nlp.pipe(n_process=2)`. What forks does so in processes of its own: the start method
-is set once per process, and a hang must not take the tests with it."""
+"""Threads and `nlp.pipe(n_process=2)`, in processes of their own: the start method is set once per
+process."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy
 import pytest
@@ -19,6 +20,8 @@ from spacy_elmo.strings import one_thread
 
 from .conftest import elmo_pipeline, max_difference, random_bilm
 from .kills import PROGRAMS, started, wait_for_end
+
+TESTS = Path(__file__).parent
 
 TIMEOUT = 300  # Seconds. Generous, for machines that do other work as well.
 
@@ -43,6 +46,16 @@ def wait(process, read, timeout=TIMEOUT):
 
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+
+
+@needs_fork
+def test_what_forks_the_process_of_the_tests():
+    """In another one: a hang must not take the tests with it."""
+    files = ["test_multiprocessing.py", "test_files.py", "inference/test_callers.py"]
+    options = ["-m", "forks", "-p", "no:cacheprovider", "-o", f"faulthandler_timeout={TIMEOUT}"]
+    command = [sys.executable, "-m", "pytest", *options, *files]
+    done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
@@ -92,6 +105,7 @@ def test_the_end_of_a_program_in_the_middle_of_a_pipe(weights_folder, end):
 
 
 @needs_fork
+@pytest.mark.slow
 def test_a_pipe_that_is_left_early_leaves_nothing(weights_folder):
     code, output, errors = leave("fork", EARLY, weights_folder)
     assert code == 0, errors
@@ -126,7 +140,7 @@ def test_forked_processes_use_one_thread_for_elmo_only(tmp_path, weights_folder)
     }
 
 
-@needs_fork
+@pytest.mark.forks
 def test_fork_while_another_thread_has_its_turn():
     inside, forked = threading.Event(), threading.Event()
 
@@ -185,7 +199,7 @@ def fork():
     return True
 
 
-@needs_fork
+@pytest.mark.forks
 def test_iterators_of_sentences_may_wait_for_forks():
     def sentences():
         assert in_threads(fork) == [True]
@@ -196,7 +210,7 @@ def test_iterators_of_sentences_may_wait_for_forks():
     assert max_difference(layers, expected) <= 1e-6
 
 
-@needs_fork
+@pytest.mark.forks
 def test_a_fork_need_not_wait_for_the_reader_of_batches():
     """Between two batches, the biLM does not run."""
     session = current_session(random_bilm(), Settings(max_tokens_per_batch=3))

@@ -87,6 +87,13 @@ def test_command_line_blocks_run(folder: Path, run: Callable[[str], str]):
         assert (folder / name).exists()
 
 
+@pytest.mark.slow
+def test_words_are_scored(folder: Path):
+    (code,) = blocks("bash", "scores")
+    run_bash(code)
+    assert '"tokens"' in (folder / "river.jsonl").read_text(encoding="utf8")
+
+
 def test_documented_config_is_the_default(folder: Path):
     (text,) = blocks("ini")
     nlp = spacy.blank("en")
@@ -118,6 +125,17 @@ def test_training_command_runs(folder: Path, run: Callable[[str], str]):
     output = run(f"{code.strip()} --training.max_steps 2")
     assert "tagger/input: scalar_mix" in output
     assert spacy.load(folder / "tagger" / "model-last")("The bank")[0].tag_
+
+
+def test_a_table_beside_elmo(folder: Path):
+    (code,) = blocks("bash", "with a table")
+    (folder / "vectors.txt").write_text("Anna 1 0\nRome 0 1\n")
+    doc = spacy.blank("en")("Anna lives in Rome")
+    doc.ents = [doc.char_span(0, 4, "PER"), doc.char_span(14, 18, "LOC")]
+    for name in ("train", "dev"):
+        DocBin(docs=[doc]).to_disk(folder / f"{name}.spacy")
+    run_in_process(f"{code.strip()} --training.max_steps 2")
+    assert spacy.load(folder / "ner" / "model-last").vocab["Rome"].vector.tolist() == [0, 1]
 
 
 def test_conversion_to_training_data_runs(folder: Path):

@@ -57,7 +57,7 @@ def same(first: Path, second: Path) -> bool:
 @pytest.mark.parametrize(
     "name, times",
     [
-        ("out.hdf5", 2),
+        ("out.hdf5", 1),
         pytest.param("out.parquet", 2, marks=pytest.mark.slow),
         pytest.param("out.hdf5", 20, marks=pytest.mark.slow),
     ],
@@ -100,7 +100,7 @@ def test_killed_at_random_moments(name: str, times: int, weights_folder: Path, t
     # Room for one part or two of four; then for all parts, but not for the output.
     [
         ("hdf5", 700),
-        ("hdf5", 2000),
+        pytest.param("hdf5", 2000, marks=pytest.mark.slow),
         pytest.param("npz", 2000, marks=pytest.mark.slow),
         pytest.param("spacy", 1500, marks=pytest.mark.slow),
     ],

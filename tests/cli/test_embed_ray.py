@@ -56,6 +56,8 @@ def test_bad_input(pipeline: Path, tmp_path: Path):
     output = run(command, tmp_path / "home", code=1)
     assert "bad.jsonl, line 2: no 'text'" in output
     assert "Traceback" not in output
+    output = run([*command, "--threads", 4096], tmp_path / "home", code=1)
+    assert "an actor needs {'CPU': 4096}: fewer --threads?" in output
 
 
 def test_killed(pipeline: Path, tmp_path: Path):
@@ -87,8 +89,8 @@ def test_killed(pipeline: Path, tmp_path: Path):
         wait_for_parts(140)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        # An agent of Ray notices later.
-        assert not [name for name in wait_for_end(process.pid) if "MapWorker" in name]
+        # An agent of Ray notices a minute later.
+        assert not wait_for_end(process.pid, "MapWorker")
     n_before = check()
     assert n_before < 400
     run(command, tmp_path / "home")

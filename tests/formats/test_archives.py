@@ -283,6 +283,7 @@ print(next(line.split()[1] for line in status.splitlines() if line.startswith("V
 """
 
 
+@pytest.mark.slow
 def test_files_that_fill_the_memory(tmp_path):
     """Each is refused, in a process that takes less than a gigabyte."""
     paths = [malicious.zip_bomb(tmp_path / "x.zip"), malicious.tar_bomb(tmp_path / "x.tar.gz")]

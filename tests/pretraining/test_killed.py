@@ -54,7 +54,8 @@ def text(tmp_path_factory) -> Path:
     return path
 
 
-def test_prepare_killed(tmp_path, text):
+@pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.slow)])
+def test_prepare_killed(tmp_path, text, times):
     succeed("prepare", text, tmp_path / "whole", *OPTIONS)  # In one process.
     command = [*SPACY, "prepare", text, *OPTIONS, "--n-process", 2]
     folder = tmp_path / "out"
@@ -62,7 +63,7 @@ def test_prepare_killed(tmp_path, text):
     (folder / "text.txt").symlink_to(text)
     kill_repeatedly(
         [*command, folder / "corpus", "--force"],
-        times=2,
+        times=times,
         seed=2,
         progress=lambda: bytes_below(folder) - text.stat().st_size,
         # Files are written twice, provisionally and renumbered.
@@ -76,8 +77,10 @@ def test_prepare_killed(tmp_path, text):
 
 @pytest.mark.parametrize(
     "number, group",
-    [(signal.SIGTERM, False), (signal.SIGINT, True)],
-    ids=["by the system", "at a terminal"],
+    [
+        pytest.param(signal.SIGTERM, False, id="by the system", marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, True, id="at a terminal"),
+    ],
 )
 def test_prepare_interrupted(tmp_path, number, group):
     """Its workers, each in the middle of a chunk that takes minutes, end with it, and nothing is
@@ -135,7 +138,8 @@ def result(folder: Path) -> dict[str, object]:
     return files
 
 
-def test_pretrain_killed(tmp_path, config):
+@pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.slow)])
+def test_pretrain_killed(tmp_path, config, times):
     succeed("pretrain", config, tmp_path / "whole")
     folder = tmp_path / "killed"
 
@@ -146,10 +150,10 @@ def test_pretrain_killed(tmp_path, config):
 
     kill_repeatedly(
         [*SPACY, "pretrain", config, folder, "--resume"],
-        times=2,
+        times=times,
         seed=0,
         progress=lambda: last_step(folder),
-        spread=12,
+        spread=24 // (times + 1),  # Of 24 steps.
         after_kill=check,
     )
     assert result(folder) == result(tmp_path / "whole")

@@ -299,6 +299,7 @@ def test_all_of_it_in_one_run(tmp_path, corpus, raise_signal):
 # Several machines
 
 
+@pytest.mark.slow
 def test_machines_without_a_shared_disk(tmp_path, corpus, capfd):
     """Each has a folder of its own; only that of rank 0 has checkpoints."""
     config = run_config(corpus, max_steps=4)

@@ -211,19 +211,17 @@ learn_rate = 0.05
 """
 
 
+# Adam, Muon, or a small accumulator, make large steps of gradients that are nothing but rounding,
+# unless their rate is low.
+ADAGRAD = OptimizerConfig("adagrad", initial_accumulator=1.0)
+
+
 @pytest.mark.parametrize(
     "loss, carry_state, optimizer",
     [
-        # Adam, Muon, or a small accumulator, make large steps of gradients that are nothing but
-        # rounding, unless their rate is low.
-        ("sampled", False, OptimizerConfig("adagrad", initial_accumulator=1.0)),
-        pytest.param(
-            "sampled",
-            True,
-            OptimizerConfig("adagrad", initial_accumulator=1.0),
-            marks=pytest.mark.slow,
-        ),
-        ("adaptive", False, OptimizerConfig("adagrad", initial_accumulator=1.0)),
+        pytest.param("sampled", False, ADAGRAD, marks=pytest.mark.slow),
+        pytest.param("sampled", True, ADAGRAD, marks=pytest.mark.slow),
+        pytest.param("adaptive", False, ADAGRAD, marks=pytest.mark.slow),
         ("adaptive", False, OptimizerConfig("muon", learn_rate=1e-7, muon_rate=1e-4)),
     ],
     ids=["sampled", "carried", "adaptive", "muon"],
