@@ -106,5 +106,10 @@ def page() -> str:
     return "\n".join(parts)
 
 
+def pages() -> dict[str, str]:
+    """RETURNS (dict): The page by the name of its file."""
+    return {OUT.name: page()}
+
+
 if __name__ == "__main__":
     OUT.write_text(page(), encoding="utf8")
