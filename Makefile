@@ -8,17 +8,21 @@ READY = $(VENV)/.ready
 
 LOWEST = .venv-lowest/bin/python
 
-.PHONY: demo test test-slow test-lowest lint bench clean
+.PHONY: demo docs test test-slow test-lowest lint bench dist clean
 
 demo: $(READY)
 	$(BIN)/python -m spacy project run demo project --vars.demo ../demo
+
+# Into site/. A warning is an error: a link that leads nowhere, or a page in no menu.
+docs: $(READY)
+	$(BIN)/python -m mkdocs build --strict
 
 # Lint runs beside the tests and prints after them. Both must pass.
 test test-slow: $(READY)
 	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
 	$(MAKE) --no-print-directory lint >"$$log" 2>&1 & lint=$$!; \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 20 \
-		$(if $(filter test-slow,$@),-m "slow or not slow"); tests=$$?; \
+		$(if $(filter test-slow,$@),-m "not forks"); tests=$$?; \
 	wait $$lint; linted=$$?; cat "$$log"; \
 	[ $$tests = 0 ] || echo "make $@: the tests failed"; \
 	[ $$linted = 0 ] || echo "make $@: lint failed"; \
@@ -42,10 +46,18 @@ bench: $(READY)
 	$(BIN)/python benchmarks/pretrain.py
 	$(BIN)/python benchmarks/pretrain.py --shapes tiny small --precision float32 --scaling
 
-clean:
-	rm -rf demo build dist *.egg-info
+# Into dist/: the source, a wheel of it for this machine, and one without compiled code for others.
+dist: $(READY)
+	$(BIN)/python -m pip install -q build twine
+	rm -rf build dist
+	$(BIN)/python -m build
+	SPACY_ELMO_PURE=1 $(BIN)/python -m build --wheel
+	$(BIN)/python -m twine check --strict dist/*
 
-$(READY): setup.py constraints.txt spacy_elmo/kernels/_kernels.c
+clean:
+	rm -rf demo site build dist *.egg-info
+
+$(READY): pyproject.toml setup.py constraints.txt spacy_elmo/kernels/_kernels.c
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
 	touch $(READY)
