@@ -83,7 +83,8 @@ def test_what_is_wrong(tmp_path: Path):
 
 def test_configs_are_part_of_the_package():
     tomllib = pytest.importorskip("tomllib")
-    settings = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf8"))
+    file = Path(__file__).parents[2] / "pyproject.toml"
+    settings = tomllib.loads(file.read_text(encoding="utf8"))
     patterns = settings["tool"]["setuptools"]["package-data"]["spacy_elmo"]
     packaged = {path for pattern in patterns for path in FOLDER.parent.glob(pattern)}
     assert packaged >= set(FOLDER.rglob("*.cfg")) and len(TASKS) >= 9 and len(SIZES) >= 5
