@@ -72,9 +72,10 @@ class WordPooling:
         arrays = self.shares, layers, weights, self.mean, self.matrix
         with no_fork(), torch.no_grad():
             shares, x, weights, mean, matrix = (xp2torch(ops.asarray(array)) for array in arrays)
-            x = torch.tensordot(shares, x, 1)
             weights = weights[:, None]
-            return torch2xp((x * weights - mean * (weights > 0)) @ matrix, ops=ops)
+            # The rows of the product are fewer numbers than those of x.
+            rows = torch.tensordot(shares, x, 1) @ matrix
+            return torch2xp(rows * weights - (mean @ matrix) * (weights > 0), ops=ops)
 
     def to_bytes(self) -> bytes:
         """RETURNS (bytes): A safetensors file."""
