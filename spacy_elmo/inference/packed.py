@@ -121,10 +121,7 @@ def _pack_layer(
     bias = add_forget_bias(_gather([layer.gate_bias for layer in layers]))
     dim, width = config.dim, layers[0].widths[0]
     inputs, recurrent, projection = map(_gather, zip(*(layer.matrices() for layer in layers)))
-    matrices = [x for x in (inputs, recurrent, projection) if x is not None]
-    if precision == "float32" and bias.device.type == "cpu" and all(map(_is_half, matrices)):
-        precision = _fastest_exact(*recurrent.shape)
-    pack = partial(pack_linear, precision=precision, keep_type=cell is not None)
+    pack = partial(pack_linear, keep_type=cell is not None)
     # Packing helps the inputs' product less, which sees the rows of many steps at once: it is worth
     # a second copy of the weights while they are small.
     many_rows = 4 * dim * width > _MAX_PACKED_INPUT_WEIGHTS
@@ -132,24 +129,28 @@ def _pack_layer(
     if precision == "float32" and many_rows:
         gate_bytes = max(gate_bytes, _GATE_BYTES_UNPACKED)
     products = (
-        pack(inputs, bias, many_rows=many_rows),
+        pack(inputs, bias, precision, many_rows),
         gate_bytes // (4 * dim * bias.element_size() * len(layers)),
-        pack(recurrent, None),
-        None if projection is None else pack(projection, None),
+        pack(recurrent, None, _exact(recurrent, precision)),
+        None if projection is None else pack(projection, None, _exact(projection, precision)),
         lstm_step if cell is None else cell.forward,
     )
     return partial(run_layer, config=config, products=products)
 
 
-def _is_half(weight: Tensor) -> bool:
-    """Whether float16 has all values of a float32 weight."""
-    return weight.dtype == torch.float32 and torch.equal(weight.half().float(), weight)
+def _exact(weight: Tensor, precision: Precision) -> Precision:
+    """RETURNS (str): How to keep a weight of the products of a step. For float32: in float16, if
+    it has all values of the weight and is faster on this processor."""
+    on_cpu = weight.device.type == "cpu" and weight.dtype == torch.float32
+    if precision != "float32" or not on_cpu or not torch.equal(weight.half().float(), weight):
+        return precision
+    return _fastest_exact(*weight.shape)
 
 
 @cache
 def _fastest_exact(n_out: int, n_in: int) -> Precision:
-    """RETURNS (str): How to keep a weight that is exact in float16 for products in float32: in
-    float16, if that is faster on this processor for the rows of a batch and for a single one."""
+    """RETURNS (str): Which of float16 and float32 has the faster product, for the rows of a batch
+    and for a single one."""
     if not has_quantized_products():
         return "float32"
     weight = torch.ones(n_out, n_in)
