@@ -17,21 +17,24 @@ from ..parallel import no_fork, run_side_by_side
 
 # Where training compiles and keeps a kernel for every number of rows (see `round_up`).
 COMPILED_PER_SIZE = "cpu", torch.bfloat16
+_SECONDS_OF_TURNS = 0.02
 
 
 @no_fork()
 def shortest_times(calls: Sequence[Callable[[], object]]) -> list[float]:
-    """RETURNS (list): The seconds that each call takes in one thread: the least of a few that take
-    turns, because others may use the processor, too."""
+    """RETURNS (list): The seconds that each call takes in one thread: the least of those that take
+    turns for a while, because others may use the processor, too."""
     times = [math.inf] * len(calls)
 
     @torch.inference_mode()
     @torch.autocast("cpu", enabled=False)
     def measure() -> None:
-        for number, call in [*enumerate(calls)] * 4:
-            start = time.perf_counter()
-            call()
-            times[number] = min(time.perf_counter() - start, times[number])
+        end = time.perf_counter() + _SECONDS_OF_TURNS
+        while min(times) == math.inf or time.perf_counter() < end:
+            for number, call in [*enumerate(calls)] * 4:
+                start = time.perf_counter()
+                call()
+                times[number] = min(time.perf_counter() - start, times[number])
 
     # Beside an empty task, so that the thread has one thread inside operators.
     run_side_by_side([measure, lambda: None], torch.device("cpu"))
