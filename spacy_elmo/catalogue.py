@@ -85,6 +85,13 @@ def find_model(source: str, table: Mapping[str, Model]) -> Model:
     return {"name": file.stem, "files": {"options.json": urls, "weights.hdf5": [source]}}
 
 
+def hub_repository(target: str) -> str:
+    """RETURNS (str): The "owner/name" of "hf:owner/name". RAISES (ValueError): If it is another."""
+    if (match := _HUB.fullmatch(target)) and not match["revision"]:
+        return match["hub"]
+    raise ValueError(f"{target!r} is not a repository of Hugging Face: give hf:owner/name")
+
+
 def model_source(model: Model) -> str:
     """RETURNS (str): The addresses of the files of a model, as one text that tells models apart."""
     if model.get("hub"):

@@ -1,4 +1,4 @@
-"""Download the files of published models: the only code of the package that uses the network."""
+"""Download the files of published models. Only this and `upload.py` use the network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .files import remove_folder, sha256
 _TIMEOUT = (5, 60)  # Seconds to connect, and without data.
 # The file itself is wanted, not a compressed form of it.
 _HEADERS = {"Accept-Encoding": "identity", "User-Agent": "spacy-elmo"}
-# What readers need of a repository of Hugging Face.
+# What readers of weights need of a repository of Hugging Face.
 _HUB_FILES = "*.json *.hdf5 weights.safetensors *.pkl *.dic *.th *.index *.data-* checkpoint "
 _HUB_FILES += "vocab*.txt vocab*.txt.gz *.tar.gz *.zip"
 
@@ -88,20 +88,39 @@ def _transfer(url: str, path: Path, quiet: bool) -> None:
     os.replace(part, path)
 
 
-def _download_repository(model: Model, folder: Path, quiet: bool) -> list[str]:
-    """Download the files of a model from Hugging Face, whose library resumes and checks.
-    RETURNS (list): Their names."""
+def hub_library(quiet: bool) -> tuple[Any, Any]:
+    """RETURNS (tuple): The library of Hugging Face, and its client.
+    RAISES (ValueError): If it is not installed."""
     try:
-        from huggingface_hub import HfApi, utils
+        import huggingface_hub
+        from huggingface_hub.utils import disable_progress_bars
     except ImportError as error:
         raise ValueError('for hf:, run `pip install "spacy-elmo[hub]"`') from error
     if quiet:
-        utils.disable_progress_bars()
-    api, names = HfApi(endpoint=os.environ.get("HF_ENDPOINT")), []
+        disable_progress_bars()
+    return huggingface_hub, huggingface_hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+
+
+def is_visible(name: str) -> bool:
+    """RETURNS (bool): Whether a file of a repository is below its folder, and not hidden."""
+    return not any(part.startswith(".") for part in name.split("/")) and not name.startswith("/")
+
+
+def _is_needed(name: str, is_pipeline: bool) -> bool:
+    """RETURNS (bool): Whether a file of a repository is one of its pipeline or of its weights."""
+    if is_pipeline:
+        return is_visible(name) and not name.endswith((".md", ".whl"))
+    return "/" not in name and any(fnmatch(name, x) for x in _HUB_FILES.split())
+
+
+def _download_repository(model: Model, folder: Path, quiet: bool) -> list[str]:
+    """Download the files of a model from Hugging Face, whose library resumes and checks.
+    RETURNS (list): Their names."""
+    _, api = hub_library(quiet)
     info = api.model_info(model["hub"], revision=model.get("revision") or "main")
-    for name in (file.rfilename for file in info.siblings or ()):
-        if "/" not in name and any(fnmatch(name, x) for x in _HUB_FILES.split()):
-            api.hf_hub_download(info.id, name, revision=info.sha, local_dir=folder)
-            names.append(name)
+    found = [file.rfilename for file in info.siblings or ()]
+    names = sorted(name for name in found if _is_needed(name, "config.cfg" in found))
+    for name in names:
+        api.hf_hub_download(info.id, name, revision=info.sha, local_dir=folder)
     shutil.rmtree(folder / ".cache", ignore_errors=True)
-    return sorted(names)
+    return names

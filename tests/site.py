@@ -31,7 +31,7 @@ class Site:
         return f"{self.url}{path}"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     site: Site
 
@@ -65,9 +65,9 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def site() -> Iterator[Site]:
+def site(base: type[Handler] = Handler) -> Iterator[Site]:
     """Run a site."""
-    handler = type("Handler", (_Handler,), {})
+    handler = type("Running", (base,), {})
     with _Server(("127.0.0.1", 0), handler) as server:
         handler.site = Site(f"http://127.0.0.1:{server.server_port}")  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

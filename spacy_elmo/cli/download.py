@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Optional
 
@@ -12,6 +13,7 @@ from wasabi import msg
 from .. import catalogue
 from ..catalogue import MANIFEST, TABLE, Model, model_folder, model_source, read_manifest
 from ..download import download_model
+from ..files import atomic_folder
 from ..weights import bundled_names, is_pipeline
 from .convert import convert, lock_pipeline
 from .util import exit_on_error, lock_folder
@@ -97,8 +99,17 @@ def _make_pipeline(
     if not model.get("readable", True):
         raise ValueError(f"{name} cannot be converted, only downloaded: --no-convert. {notes}")
     spacy.blank(lang)  # Before the download, so that errors appear here.
-    with lock_pipeline(out, force):
-        _get(model, model_folder("weights", name), force, quiet)
-        path = catalogue.find_download(name, published=True) or model_folder("weights", name)
+    folder = model_folder("weights", name)
+    with lock_pipeline(out, force, read_manifest(folder).get("files", ())):
+        _get(model, folder, force, quiet)
+        path = catalogue.find_download(name, published=True) or folder
+        if is_pipeline(path):
+            if half or model["lang"]:
+                raise ValueError(f"{name} is a pipeline already: leave out --half and --lang")
+            with atomic_folder(out) as new:
+                shutil.copytree(
+                    path, new, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST)
+                )
+            return
         meta = {"name": name.replace("-", "_"), "license": model.get("licence", "")}
         convert(path, out, None, lang, half, sentencizer, **meta)
