@@ -21,9 +21,10 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 # The pages, and what they link to.
 SOURCES = (
-    *("*.md", "docs/*.md", "docs/*.svg", "docs/*.css", "examples/*.py", "benchmarks/*.md"),
-    *("benchmarks/*.py", "project/*.md", "project/en_elmo_sm/N*.md", "project/project.yml"),
-    *("project/scripts/*.py", "spacy_elmo/weights/*/*.md", "spacy_elmo/configs/**/*.cfg"),
+    *("*.md", "docs/*.md", "docs/*.svg", "docs/*.css", "docs/*.json", "examples/*.py"),
+    *("examples/notebooks/*.ipynb", "benchmarks/*.md", "benchmarks/*.py", "project/*.md"),
+    *("project/en_elmo_sm/N*.md", "project/project.yml", "project/scripts/*.py"),
+    *("spacy_elmo/weights/*/*.md", "spacy_elmo/configs/**/*.cfg"),
 )
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 DRAWING = re.compile(r'<img alt="([^"]*)" src="([^"]*\.svg)" ?/?>')
