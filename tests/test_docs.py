@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import subprocess
@@ -61,3 +62,15 @@ def test_the_site_builds_without_a_warning_and_needs_no_other_host(tmp_path: Pat
     for page in tmp_path.rglob("*.html"):
         tags = re.findall(r"<(?:script|link|img|iframe)\b[^>]*>", page.read_text(encoding="utf8"))
         assert not [tag for tag in tags if re.search(r'"(?:https?:)?//', tag)], page
+
+
+def test_the_entry_for_spacys_universe(capsys: pytest.CaptureFixture[str]):
+    """The keys are those of website/UNIVERSE.md in spaCy's repository, all strings but some."""
+    entry = json.loads((DOCS / "universe.json").read_text(encoding="utf8"))
+    lists = {"code_example", "category", "tags"}
+    needed = {"id", "title", "slogan", "description", "pip", "code_language", "author"} | lists
+    assert needed <= set(entry) <= needed | {"github", "url", "thumb", "image", "author_links"}
+    assert all(isinstance(entry[key], list if key in lists else str) for key in needed)
+    exec(compile("\n".join(entry["code_example"]), "universe.json", "exec"), {})
+    shape, similarity, layers = capsys.readouterr().out.splitlines()
+    assert (shape, layers) == ("(512,)", "(3, 5, 512)") and float(similarity) < 0.95
