@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import itertools
+import json
 import os
 import re
 import shlex
@@ -16,6 +17,8 @@ import pytest
 import spacy
 from spacy.tokens import DocBin
 from spacy.util import load_config_from_str, registry
+
+import spacy_elmo
 
 from .conftest import run_spacy, tagged
 
@@ -85,6 +88,15 @@ def test_command_line_blocks_run(folder: Path, run: Callable[[str], str]):
     run(code)
     for name in ("en_small/config.cfg", "exported/weights.hdf5", "vectors.hdf5"):
         assert (folder / name).exists()
+
+
+def test_a_package_names_what_it_requires(folder: Path):
+    (code,) = blocks("bash", "packages")
+    run_in_process(code)
+    meta = json.loads((folder / "en_mine-1.0.0" / "meta.json").read_text(encoding="utf8"))
+    assert any(
+        x.startswith(f"spacy-elmo>={spacy_elmo.__version__},<") for x in meta["requirements"]
+    )
 
 
 @pytest.mark.slow
