@@ -12,19 +12,11 @@ from spacy.language import Language
 from ..component import Elmo
 
 _TASKS = {
-    "token-classification": ("ner", "tagger", "morphologizer", "parser", "senter", "spancat"),
-    "text-classification": ("textcat", "textcat_multilabel"),
+    "token-classification": {"ner", "tagger", "morphologizer", "parser", "senter", "spancat"},
+    "text-classification": {"textcat", "textcat_multilabel"},
 }
-# The scores of spaCy that a hub lists: the name, its kind of metric, the task.
-_SCORES = {
-    "tag_acc": ("TAG (XPOS) Accuracy", "accuracy", "token-classification"),
-    "pos_acc": ("POS (UPOS) Accuracy", "accuracy", "token-classification"),
-    "morph_acc": ("Morph (UFeats) Accuracy", "accuracy", "token-classification"),
-    "dep_uas": ("Unlabeled Attachment Score (UAS)", "f_score", "token-classification"),
-    "dep_las": ("Labeled Attachment Score (LAS)", "f_score", "token-classification"),
-    "ents_f": ("NER F Score", "f_score", "token-classification"),
-    "cats_score": ("Text Classification Score", "f_score", "text-classification"),
-}
+# The licences that a hub knows by a short name, such as cc-by-sa-4.0.
+_LICENCE = re.compile(r"(mit|apache|bsd|cc|a?l?gpl|mpl|unlicense)[\w.-]*")
 _USE = """
 ## Use
 
@@ -38,11 +30,7 @@ python -m spacy elmo download hf:{repository} --output {name}
 import spacy
 
 nlp = spacy.load("{name}")
-doc = nlp("...")
-doc[0]._.elmo  # the vector of a token in its sentence
 ```
-
-In the config of another pipeline, without `--output` above: `weights = "hf:{repository}"`.
 """
 
 
@@ -54,39 +42,26 @@ def model_card(nlp: Language, repository: str) -> str:
     meta = nlp.meta
     name = f"{meta['lang']}_{meta['name']}"
     # JSON is YAML.
-    head = "".join(f"{key}: {json.dumps(value)}\n" for key, value in _facts(nlp, name).items())
-    text = [f"---\n{head}---\n\n# {name}\n"]
-    text += [f"\n{meta['description']}\n"] if meta["description"] else []
-    for pipe_name, elmo in nlp.components:
-        if isinstance(elmo, Elmo):
-            text.append(f"\n`{pipe_name}`: {_describe(elmo)}\n")
-    performance = {k: x for k, x in meta["performance"].items() if not k.endswith("_loss")}
-    text.append(f"\n{generate_readme({**meta, 'description': '', 'performance': performance})}\n")
-    return "".join(text) + _USE.format(repository=repository, name=name)
+    facts = "".join(f"{key}: {json.dumps(value)}\n" for key, value in _facts(nlp).items())
+    described = [f"`{pipe}`: {_describe(x)}" for pipe, x in nlp.components if isinstance(x, Elmo)]
+    # What was not measured is 0 or None.
+    scores = {k: x for k, x in meta["performance"].items() if x and not k.endswith("_loss")}
+    table = generate_readme({**meta, "description": "", "performance": scores})
+    parts = [f"---\n{facts}---", f"# {name}", meta["description"], *described, table]
+    return "\n\n".join(filter(None, parts)) + "\n" + _USE.format(repository=repository, name=name)
 
 
-def _facts(nlp: Language, name: str) -> dict[str, Any]:
-    """RETURNS (dict): What a hub reads: library, tags, language, licence, scores."""
-    meta = nlp.meta
+def _facts(nlp: Language) -> dict[str, Any]:
+    """RETURNS (dict): Library, tags, language and licence, as a hub names them."""
+    lang, licence = nlp.meta["lang"], nlp.meta["license"]
     factories = {nlp.get_pipe_meta(pipe).factory for pipe in nlp.component_names}
-    tags = [task for task, names in _TASKS.items() if factories & {*names}]
-    facts: dict[str, Any] = {"library_name": "spacy", "tags": ["spacy", "elmo", *tags]}
-    facts["language"] = ["multilingual" if meta["lang"] == "xx" else meta["lang"]]
-    if licence := meta["license"]:
-        # A hub takes names of a list, such as cc-by-sa-4.0, and other licences as text.
-        short = "-".join(licence.lower().removeprefix("gnu ").split())
-        is_short = re.fullmatch(r"(mit|apache|bsd|cc|a?l?gpl|mpl|unlicense)[\w.-]*", short)
-        facts["license"] = short if is_short else "other"
-        facts |= {} if is_short else {"license_name": licence}
-    results = [
-        {
-            "task": {"name": title, "type": task},
-            "metrics": [{"name": title, "type": kind, "value": meta["performance"][score]}],
-        }
-        for score, (title, kind, task) in _SCORES.items()
-        if isinstance(meta["performance"].get(score), float)
-    ]
-    return {**facts, "model-index": [{"name": name, "results": results}]} if results else facts
+    tags = ["spacy", "elmo", *(task for task, names in _TASKS.items() if factories & names)]
+    facts: dict[str, Any] = {"library_name": "spacy", "tags": tags}
+    facts["language"] = ["multilingual" if lang == "xx" else lang]
+    if short := "-".join(licence.lower().removeprefix("gnu ").split()):
+        known = {"license": short}
+        facts |= known if _LICENCE.fullmatch(short) else {"license": "other", "license_name": short}
+    return facts
 
 
 def _describe(elmo: Elmo) -> str:
