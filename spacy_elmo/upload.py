@@ -19,7 +19,7 @@ def push_folder(
     repository (str): "owner/name"; it is made if there is none.
     private (bool): Only its owner may see it; of a new repository alone.
     RETURNS (str): Its address.
-    RAISES (ValueError): If it cannot be written.
+    RAISES (ValueError): If it cannot be written, or has something else than a pipeline.
     """
     hub, api = hub_library(quiet)
     paths = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*"))}
@@ -27,7 +27,10 @@ def push_folder(
     files.setdefault(CARD, card.encode())
     try:
         url = api.create_repo(repository, private=private, exist_ok=True)
-        gone = {x for x in api.list_repo_files(repository) if is_visible(x)} - {*files}
+        there = {x for x in api.list_repo_files(repository) if is_visible(x)}
+        if there - {CARD} and "config.cfg" not in there:
+            raise ValueError(f"it has other files than those of a pipeline: {sorted(there)[:3]}")
+        gone = there - {*files}
         changes = [hub.CommitOperationDelete(x) for x in sorted(gone)]
         changes += [hub.CommitOperationAdd(name, x) for name, x in files.items()]
         api.create_commit(repository, changes, commit_message=message)

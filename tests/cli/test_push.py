@@ -11,7 +11,7 @@ import srsly
 from spacy.language import Language
 
 from ..conftest import add_tagger, elmo_pipeline, max_difference
-from ..hub import TOKEN, HubHandler, use_hub
+from ..hub import TOKEN, HubHandler, publish, use_hub
 from ..site import site
 from .conftest import fail, succeed
 
@@ -27,6 +27,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with site(HubHandler) as web:
         use_hub(web, monkeypatch)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
+        HubHandler.site = web
         yield HubHandler
 
 
@@ -77,7 +78,7 @@ def test_the_card_says_what_the_pipeline_says(hub: type[HubHandler], nlp: Langua
     assert f"spacy elmo download {TARGET} --output en_pipeline" in text
 
 
-def test_other_licences_languages_and_cards(hub: type[HubHandler], nlp: Language):
+def test_other_licences_and_cards(hub: type[HubHandler], nlp: Language):
     meta = srsly.read_json("pipeline/meta.json")
     srsly.write_json("pipeline/meta.json", {**meta, "license": "Ask us", "performance": {}})
     succeed("push", "pipeline", TARGET, "--quiet")
@@ -102,6 +103,18 @@ def test_a_second_push_replaces_the_first(hub: type[HubHandler], nlp: Language):
     assert created["create"] == "owner/name"
     assert created.get("visibility") == "private" or created.get("private") is True
     assert (commit["summary"], second["summary"]) == ("Push a pipeline", "Without a tagger")
+
+
+def test_another_model_is_not_replaced(hub: type[HubHandler], nlp: Language):
+    for name, files in (("card", {"README.md": b"soon"}), ("model", {"a.bin": b"", "b.md": b""})):
+        hub.repositories[f"owner/{name}"] = {**files}
+        publish(hub.site, f"owner/{name}", files)
+    succeed("push", "pipeline", "hf:owner/card", "--quiet")
+    assert b"soon" not in hub.repositories["owner/card"]["README.md"]
+    assert "other files than those of a pipeline: ['a.bin'" in fail(
+        "push", "pipeline", "hf:owner/model"
+    )
+    assert set(hub.repositories["owner/model"]) == {"a.bin", "b.md"}
 
 
 def test_what_cannot_be_pushed(hub: type[HubHandler], nlp: Language, weights_folder: Path):
