@@ -22,7 +22,7 @@ from spacy_elmo.catalogue import read_table
 from spacy_elmo.cli import app
 
 API = {
-    "spacy_elmo": "EmbedTokens EmbedColumns ScoreTokens Elmo",
+    "spacy_elmo": "EmbedTokens EmbedColumns ScoreTokens Elmo render",
     "spacy_elmo.weights": "load_bilm load_pipeline",
     "spacy_elmo.bilm": "BiLM",
     "spacy_elmo.bilm.mixes": "ScalarMix",

@@ -10,14 +10,16 @@ if TYPE_CHECKING:
     from .component import Elmo
     from .pretraining.scores import ScoreTokens
     from .tools.embedder import EmbedTokens
+    from .visualize import render
 
 __version__ = "0.1.0"
-__all__ = ["Elmo", "EmbedColumns", "EmbedTokens", "ScoreTokens", "__version__"]
+__all__ = ["Elmo", "EmbedColumns", "EmbedTokens", "ScoreTokens", "render", "__version__"]
 _MODULES = {
     "Elmo": "component",
     "EmbedColumns": "bulk.columns",
     "EmbedTokens": "tools.embedder",
     "ScoreTokens": "pretraining.scores",
+    "render": "visualize",
 }
 
 

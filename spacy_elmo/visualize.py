@@ -11,7 +11,7 @@ from functools import cache
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, Optional, Union, get_args
+from typing import Any, Optional, Union
 
 import numpy
 from jinja2 import Environment, Template
@@ -25,7 +25,7 @@ from .mix_logger import find_mixes
 from .pretraining.scores import ScoreTokens
 from .weights import DEFAULT
 
-Style = Literal["similarity", "layers", "senses", "mix", "surprisal"]
+STYLES = ("similarity", "layers", "senses", "mix", "surprisal")
 Label = Union[str, Callable[[Token], Any]]
 
 MAX_WORDS = 20_000  # A browser takes seconds for more.
@@ -62,7 +62,7 @@ class Word:
 
 def render(
     docs: Union[Doc, Iterable[Doc], Language],
-    style: Style = "similarity",
+    style: str = "similarity",
     *,
     page: bool = False,
     jupyter: Optional[bool] = None,
@@ -91,8 +91,8 @@ def render(
     RAISES (ValueError): If the docs have no vectors or no words, or too many, or lack one of
         `words`, or if the style is unknown.
     """
-    if style not in get_args(Style):
-        raise ValueError(f"unknown style {style!r}: choose one of {', '.join(get_args(Style))}")
+    if style not in STYLES:
+        raise ValueError(f"unknown style {style!r}: choose one of {', '.join(STYLES)}")
     if isinstance(docs, Language) != (style == "mix"):
         kind = "a trained pipeline" if style == "mix" else "a Doc or a list of them"
         raise ValueError(f"style {style!r} shows {kind}, not {type(docs).__name__}")
@@ -156,31 +156,36 @@ def _word(token: Token, **settings: Any) -> Word:
 
 def _arrays(tokens: Sequence[Token], layer: Union[int, slice, None]) -> numpy.ndarray:
     """RETURNS (ndarray): The vectors of tokens in the mix or in layers, (layers, tokens, width)."""
-    arrays: list[numpy.ndarray] = []
-    for doc, group in groupby(tokens, lambda token: token.doc):
-        members = list(group)
-        if layer is None:
-            # Each of them compares its word, so that a retokenised doc is an error.
-            rows = [token._.elmo for token in members]
-            found = None if rows[0] is None else numpy.stack([to_numpy(row) for row in rows])[None]
-        elif (found := get_layers(doc)) is not None:
-            found = to_numpy(found)[:, [token.i for token in members]]
-            if isinstance(layer, int) and not -len(found) <= layer < len(found):
-                raise ValueError(f"no layer {layer}: the docs have layers 0 to {len(found) - 1}")
-            found = found[layer : layer + 1 or None] if isinstance(layer, int) else found[layer]
-        if found is None:
-            what = "vectors" if layer is None else "layers"
-            need = "an elmo component" + ("" if layer is None else " that has keep_layers = true")
-            raise ValueError(f"no ELMo {what} in the doc '{doc.text:.50}': process it with {need}")
-        if arrays and (found.shape[0], found.shape[2]) != (arrays[0].shape[0], arrays[0].shape[2]):
-            raise ValueError("the docs have vectors of several widths: process all by one pipeline")
-        arrays.append(found)
+    groups = (list(group) for _, group in groupby(tokens, lambda token: token.doc))
+    arrays = [_rows(group, layer) for group in groups]
+    if len({(len(array), array.shape[2]) for array in arrays}) > 1:
+        raise ValueError("the docs have vectors of several widths: process all by one pipeline")
     return numpy.concatenate(arrays, axis=1, dtype="float32")
 
 
-def _pack(arrays: numpy.ndarray, names: Sequence[str], n_nearest: int) -> dict[str, Any]:
+def _rows(tokens: list[Token], layer: Union[int, slice, None]) -> numpy.ndarray:
+    """RETURNS (ndarray): The same for tokens of one doc."""
+    doc = tokens[0].doc
+    if layer is None:
+        # Each of them compares its word, so that a retokenised doc is an error.
+        rows = [token._.elmo for token in tokens]
+        if rows[0] is not None:
+            return numpy.stack([to_numpy(row) for row in rows])[None]
+        what, where = "vectors", "an elmo component"
+    elif (layers := get_layers(doc)) is not None:
+        numbers = range(len(layers))
+        if isinstance(layer, int) and not -len(layers) <= layer < len(layers):
+            raise ValueError(f"no layer {layer}: the docs have layers 0 to {len(layers) - 1}")
+        chosen = [numbers[layer]] if isinstance(layer, int) else [*numbers[layer]]
+        return to_numpy(layers)[chosen][:, [token.i for token in tokens]]
+    else:
+        what, where = "layers", "an elmo component that has keep_layers = true"
+    raise ValueError(f"no ELMo {what} in the doc '{doc.text:.50}': process it with {where}")
+
+
+def _pack(arrays: numpy.ndarray, titles: Sequence[str], n_nearest: int) -> dict[str, Any]:
     """RETURNS (dict): What the script computes cosines from: unit vectors in 8 bits, projected to
-    their principal directions where a page would be too large."""
+    their principal directions where a page would be too large; and how far they are from exact."""
     n_spaces, n_words, width = arrays.shape
     norms = numpy.linalg.norm(arrays, axis=-1, keepdims=True)
     units = arrays / numpy.where(norms > 0, norms, 1)
@@ -197,13 +202,17 @@ def _pack(arrays: numpy.ndarray, names: Sequence[str], n_nearest: int) -> dict[s
     return {
         "error": float(numpy.abs(errors).max()),
         "data": {
-            "spaces": list(names),
+            "titles": list(titles),
             "width": n_kept,
             "scales": [float(scale) for scale in scales[:, 0, 0] ** 2],
             "nearest": n_nearest,
             "vectors": base64.b64encode(codes.tobytes()).decode("ascii"),
         },
     }
+
+
+def _source(layer: Optional[int]) -> str:
+    return "the component's mix of the layers" if layer is None else f"layer {layer}"
 
 
 def _layer_names(n_layers: int) -> list[str]:
@@ -214,32 +223,31 @@ def _vectors(sentences: list[list[Token]], style: str, layer: Optional[int]) -> 
     """RETURNS (dict): What the template shows of the styles "similarity" and "layers"."""
     tokens = [token for sentence in sentences for token in sentence]
     arrays = _arrays(tokens, slice(None) if style == "layers" else layer)
-    words = [_word(token) for token in tokens]
-    names, n_nearest = ["mix" if layer is None else f"layer {layer}"], 8
+    groups = [[_word(token) for token in sentence] for sentence in sentences]
+    source, titles, n_nearest = _source(layer), ["Nearest words"], 8
     if style == "layers":
-        names, n_nearest = _layer_names(len(arrays)), 3
+        names = _layer_names(len(arrays))
+        source, titles, n_nearest = ", ".join(names), [f"{name}, length" for name in names], 3
         lengths = numpy.linalg.norm(arrays, axis=-1)
         shortest, longest = lengths.min(axis=1), lengths.max(axis=1)
         heats = (lengths - shortest[:, None]) / numpy.maximum(longest - shortest, 1e-9)[:, None]
+        words = (word for group in groups for word in group)
         for word, values, heat in zip(words, lengths.T.tolist(), heats.T.tolist()):
             word.cells = [(f"{value:.1f}", strength) for value, strength in zip(values, heat)]
-    packed = _pack(arrays, names, n_nearest)
+    packed = _pack(arrays, titles, n_nearest)
     # The page opens with a word that is in another sentence, too, if there is one.
     n_sentences = Counter(word for x in sentences for word in {token.lower_ for token in x})
-    common = (token.is_alpha and not token.is_stop and n_sentences[token.lower_] for token in tokens)
+    common = (
+        token.is_alpha and not token.is_stop and n_sentences[token.lower_] for token in tokens
+    )
     counts = [int(count) for count in common]
     packed["data"]["start"] = counts.index(max(counts))
-    return {**_content(_regroup(words, sentences), tokens), **packed}
-
-
-def _regroup(words: Iterable[Word], sentences: list[list[Token]]) -> list[list[Word]]:
-    rest = iter(words)
-    return [[next(rest) for _ in sentence] for sentence in sentences]
+    return {**_content(groups, tokens), **packed, "source": source}
 
 
 def _content(groups: list[list[Word]], tokens: Sequence[Token] = ()) -> dict[str, Any]:
     lang = tokens[0].lang_ if tokens else ""
-    return {"groups": groups, "lang": "" if lang == "xx" else lang, "data": {"spaces": []}}
+    return {"groups": groups, "lang": "" if lang == "xx" else lang, "data": {"titles": []}}
 
 
 def _surprisal(sentences: list[list[Token]], model: Union[str, Path]) -> dict[str, Any]:
@@ -247,13 +255,15 @@ def _surprisal(sentences: list[list[Token]], model: Union[str, Path]) -> dict[st
     groups = []
     for sentence, scores in zip(sentences, score([[x.text for x in s] for s in sentences])):
         words = [_word(token) for token in sentence]
-        for word, *pair, is_unknown in zip(words, -scores.forward, -scores.backward, scores.unknown):
+        for word, *pair, is_unknown in zip(
+            words, -scores.forward, -scores.backward, scores.unknown
+        ):
             word.cells = [(f"{bits:.1f}", min(bits / _MAX_BITS, 1)) for bits in pair]
             word.note = "not in the vocabulary: scored as <UNK>" if is_unknown else ""
         groups.append(words)
     content = _content(groups, sentences[0])
-    content["data"]["spaces"] = ["forward", "backward"]
-    return {**content, "model": str(model), "max_bits": _MAX_BITS}
+    content["data"]["titles"] = ["forward, bits", "backward, bits"]
+    return {**content, "source": str(model), "max_bits": _MAX_BITS}
 
 
 def _mix(nlp: Language) -> dict[str, Any]:
@@ -266,14 +276,14 @@ def _mix(nlp: Language) -> dict[str, Any]:
         words.append(Word(task, cells=cells, note=note))
     if not words:
         raise ValueError("the pipeline has no component that listens to ELMo")
-    return _content([words])
+    return _content([[word] for word in words])
 
 
 def _senses(
     docs: Iterable[Doc], words: Sequence[str], label: Optional[Label], layer: Optional[int]
 ) -> dict[str, Any]:
     if not words:
-        raise ValueError("style 'senses' needs the words whose occurrences it shows: words=['bank']")
+        raise ValueError("style 'senses' shows the occurrences of some words: name them")
     wanted, tokens = {word.lower() for word in words}, []
     for doc in docs:
         tokens += [token for token in doc if token.lower_ in wanted]
@@ -296,9 +306,10 @@ def _senses(
         points.append(word)
     # By place, so that arrow keys go from left to right; vectors have the same order.
     order = numpy.argsort(places[:, 0], kind="stable").tolist()
-    packed = _pack(arrays[:, order], ["mix" if layer is None else f"layer {layer}"], 5)
+    packed = _pack(arrays[:, order], ["Nearest occurrences"], 5)
     content = _content([[points[i] for i in order]], tokens)
-    return {**content, **packed, "labels": counts, "aspect": aspect, "shown": shown}
+    about = {"source": _source(layer), "labels": counts, "aspect": aspect, "shown": shown}
+    return {**content, **packed, **about}
 
 
 def _project(vectors: numpy.ndarray) -> tuple[numpy.ndarray, float, float]:
@@ -309,20 +320,19 @@ def _project(vectors: numpy.ndarray) -> tuple[numpy.ndarray, float, float]:
     places = numpy.zeros((len(vectors), 2))
     places[:, : len(values)] = (left * values)[:, :2]
     centre = (places.max(axis=0) + places.min(axis=0)) / 2
-    # Both axes have one scale; a map that is very flat would waste the page.
-    ranges = numpy.maximum(numpy.ptp(places, axis=0), 1e-6)
-    ranges[1] = max(ranges[1], ranges[0] / 2)
-    places = 50 + 92 * (places - centre) / ranges * (1, -1)
+    # Both axes have one scale. The map is neither very flat nor higher than wide.
+    width, height = numpy.maximum(numpy.ptp(places, axis=0), 1e-6)
+    width, height = max(width, height), max(height, width / 2)
+    places = 50 + 92 * (places - centre) / (width, -height)
     total = (values**2).sum()
-    return places, float(ranges[0] / ranges[1]), float((values[:2] ** 2).sum() / total or 1)
+    shown = float((values[:2] ** 2).sum() / total) if total else 1.0
+    return places, float(width / height), shown
 
 
 def _context(token: Token) -> tuple[str, str]:
     """RETURNS (tuple): The sentence before and after a token, cut to a window."""
     doc = token.doc
     span = token.sent if doc.has_annotation("SENT_START") else doc[:]
-    before = " ".join(doc[span.start : token.i].text_with_ws.split("\n"))
+    before = doc[span.start : token.i].text_with_ws
     after = token.whitespace_ + doc[token.i + 1 : span.end].text
-    before = before if len(before) <= _CONTEXT else "… " + before[-_CONTEXT:].partition(" ")[2]
-    after = after if len(after) <= _CONTEXT else after[:_CONTEXT].rpartition(" ")[0] + " …"
-    return before, after
+    return before[-_CONTEXT:], after[:_CONTEXT]

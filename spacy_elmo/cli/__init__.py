@@ -8,7 +8,7 @@ from spacy.cli import app as spacy_app
 # Each is the function NAME_cli in the module NAME.
 COMMANDS = (
     "convert download embed export fit-pooling info init-config mixes models neighbors perplexity "
-    "prepare pretrain push quantize"
+    "prepare pretrain push quantize visualize"
 )
 # They take settings of a config as options.
 _OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}

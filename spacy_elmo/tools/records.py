@@ -82,7 +82,8 @@ def check_kind(source: Source, *, columns: bool = False) -> str:
         advice = "of annotated files, `python -m spacy convert FILE FOLDER` makes .spacy"
         raise ValueError(f"{source}: {suffix} is not read: write .txt, .jsonl or .csv; {advice}")
     if columns and kind in (LINES, DOCS):
-        raise ValueError(f"{source}: its {kind} have no columns: leave out --text and --id")
+        advice = "leave out the options that name one (--text, --id, --label)"
+        raise ValueError(f"{source}: its {kind} have no columns: {advice}")
     return kind
 
 

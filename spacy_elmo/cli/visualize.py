@@ -1,0 +1,98 @@
+"""spacy elmo visualize: write a page to look at vectors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+import typer
+from spacy.language import Language
+from spacy.tokens import Doc
+from wasabi import msg
+
+from ..component import pipe_settings
+from ..files import atomic_file
+from ..tools.records import STDIN, Reader, suffix_of
+from ..tools.texts import find_files, make_doc
+from ..visualize import render
+from ..weights import load_pipeline
+from . import util
+
+_TEXTS = typer.Argument(
+    None, metavar="TEXT|FILE...", help=f"Texts, or: {util.INPUT_HELP}", show_default=False
+)
+_STYLE = typer.Option(
+    "similarity", "--style", "-s", help="similarity, layers, senses, mix or surprisal"
+)
+_WORDS = typer.Option([], "--word", "-w", help="For senses: a word to show; any number")
+_LABEL = typer.Option(None, "--label", help="For senses: the column that colours the words")
+_LAYER = typer.Option(None, "--layer", "-L", help="A layer, -1 for the top; by default the mix")
+
+
+def visualize_cli(
+    pipeline: str = typer.Argument(..., help="A pipeline with an elmo component, or weights"),
+    texts: Optional[list[str]] = _TEXTS,
+    out: Path = typer.Option(..., "--output", "-o", help="The page to write: .html"),
+    style: str = _STYLE,
+    words: list[str] = _WORDS,
+    label: Optional[str] = _LABEL,
+    layer: Optional[int] = _LAYER,
+    text: Optional[str] = util.TEXT,
+    encoding: str = util.ENCODING,
+    errors: str = util.ERRORS,
+    name: Optional[str] = typer.Option(None, "--name", help="Name of the elmo component"),
+    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for the CPU"),
+) -> None:
+    """
+    Write a page to look at vectors: the similarity of words in context, layers, senses of words,
+    mixes of a trained pipeline, or surprisal.
+    """
+    with util.exit_on_error():
+        if out.suffix.lower() not in (".html", ".htm"):
+            raise ValueError(f"--output {out}: the page must end in .html")
+        if bool(texts) == (style == "mix"):
+            raise ValueError(
+                f"--style {style}: {'takes no' if texts else 'give it a'} text or file"
+            )
+        util.require_gpu(gpu_id)
+        reader = Reader(text, encoding, errors)
+        nlp = load_pipeline(pipeline)
+        if style == "mix":
+            page = render(nlp, "mix", page=True, jupyter=False)
+        else:
+            settings = pipe_settings(nlp, util.get_component(nlp, name))
+            docs = nlp.pipe(_read(nlp, texts or (), reader, label), **settings)
+            get = None if label is None else lambda token: token.doc.user_data["label"]
+            options: dict[str, Any] = {
+                "words": words,
+                "label": get,
+                "layer": layer,
+                "model": pipeline,
+            }
+            page = render(docs, style, page=True, jupyter=False, **options)
+        with atomic_file(out) as temporary:
+            temporary.write_text(page or "", encoding="utf8")
+        util.warn_of_errors(reader)
+        msg.good(f"Page: {out} ({out.stat().st_size:,} bytes)")
+
+
+def _read(
+    nlp: Language, texts: Sequence[str], reader: Reader, label: Optional[str]
+) -> Iterator[Doc]:
+    """YIELDS (Doc): Docs of texts and of files, tokenised, with their labels in their user data."""
+    columns = [] if label is None else [label]
+    for one in texts:
+        # What looks like the name of a file is no text, so that a missing file is an error.
+        if os.path.exists(one) or one == str(STDIN) or (" " not in one and suffix_of(one)):
+            files = find_files([one], columns=bool(columns or reader.text))
+            records: Iterable[Sequence[Any]] = (
+                (x[1], *x[2]) for file in files for x in reader.read(file, columns)
+            )
+        else:
+            records = [(one,)]
+        for text, *labels in records:
+            doc = make_doc(nlp, text)
+            doc.user_data["label"] = labels[0] if labels else None
+            yield doc
