@@ -20,7 +20,7 @@ from spacy.util import load_config_from_str, registry
 
 import spacy_elmo
 
-from .conftest import run_spacy, tagged
+from .conftest import add_tagger, run_spacy, tagged
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -175,6 +175,19 @@ def test_pretraining_commands_run(folder: Path, run: Callable[[str], str]):
     output = run(code)
     assert "unknown words" in output
     assert spacy.load(folder / "run" / "model-best")("The bank")._.elmo is not None
+
+
+@both_ways
+def test_pages_to_look_at_are_written(folder: Path, run: Callable[[str], str]):
+    (code,) = blocks("bash", "looks")
+    (folder / "texts.txt").write_text("The bank lends money.", encoding="utf8")
+    (folder / "texts.csv").write_text("text,sense\nA river bank,river\n", encoding="utf8")
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo")
+    add_tagger(nlp)
+    nlp.to_disk(folder / "trained")
+    run(code)
+    assert len([*folder.glob("*.html")]) == len(code.splitlines())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

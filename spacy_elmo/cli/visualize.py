@@ -21,7 +21,7 @@ from ..weights import load_pipeline
 from . import util
 
 _TEXTS = typer.Argument(
-    None, metavar="TEXT|FILE...", help=f"Texts, or: {util.INPUT_HELP}", show_default=False
+    None, metavar="TEXT_OR_FILE...", help=f"Texts, or: {util.INPUT_HELP}", show_default=False
 )
 _STYLE = typer.Option(
     "similarity", "--style", "-s", help="similarity, layers, senses, mix or surprisal"
