@@ -30,6 +30,7 @@ Label = Union[str, Callable[[Token], Any]]
 
 MAX_WORDS = 20_000  # A browser takes seconds for more.
 _VECTOR_BYTES = 1_500_000  # Of all vectors of a page, of which base64 makes four thirds.
+_ROWS = 500  # That are compared with all others at once.
 _MAX_BITS = 20  # The surprisal of the strongest colour.
 _N_LABELS = 8  # Colours and shapes of the template.
 _CONTEXT = 200  # Characters on each side of an occurrence.
@@ -183,32 +184,46 @@ def _rows(tokens: list[Token], layer: Union[int, slice, None]) -> numpy.ndarray:
     raise ValueError(f"no ELMo {what} in the doc '{doc.text:.50}': process it with {where}")
 
 
-def _pack(arrays: numpy.ndarray, titles: Sequence[str], n_nearest: int) -> dict[str, Any]:
-    """RETURNS (dict): What the script computes cosines from: unit vectors in 8 bits, projected to
-    their principal directions where a page would be too large; and how far they are from exact."""
-    n_spaces, n_words, width = arrays.shape
-    norms = numpy.linalg.norm(arrays, axis=-1, keepdims=True)
-    units = arrays / numpy.where(norms > 0, norms, 1)
-    n_kept = min(width, max(_VECTOR_BYTES // (n_spaces * n_words), 1))
-    kept = units
+def _nearest(
+    units: numpy.ndarray, groups: list[list[Word]], n: int
+) -> list[list[list[tuple[int, int]]]]:
+    """RETURNS (list): By layer and word, the nearest words of other sentences, or of the only one:
+    their numbers and cosines in per cent, best first."""
+    sentence = numpy.repeat(numpy.arange(len(groups)), [len(group) for group in groups])
+    is_quiet = numpy.array([word.is_quiet for group in groups for word in group])
+    found: list[list] = [[] for _ in units]
+    for layer, rows in zip(units, found):
+        for start in range(0, len(layer), _ROWS):
+            part = slice(start, start + _ROWS)
+            cosines = layer[part] @ layer.T
+            if len(groups) > 1:
+                cosines[sentence[part, None] == sentence] = -numpy.inf
+            cosines[:, is_quiet] = -numpy.inf
+            numpy.fill_diagonal(cosines[:, part], -numpy.inf)
+            best = numpy.argpartition(-cosines, min(n, len(layer)) - 1, axis=1)[:, :n]
+            for row, chosen in zip(cosines, best):
+                chosen = chosen[numpy.argsort(-row[chosen], kind="stable")]
+                rows.append([(int(j), round(100 * float(row[j]))) for j in chosen if row[j] >= -2])
+    return found
+
+
+def _pack(units: numpy.ndarray) -> dict[str, Any]:
+    """RETURNS (dict): What the script computes colours from: unit vectors in 8 bits, projected to
+    their principal directions where a page would be too large."""
+    n_words, width = units.shape
+    n_kept = min(width, _VECTOR_BYTES // n_words)
     if n_kept < width:
-        bases = numpy.linalg.eigh(units.transpose(0, 2, 1) @ units).eigenvectors
-        kept = units @ bases[:, :, -n_kept:]
-    scales = numpy.abs(kept).max(axis=(1, 2), keepdims=True) / 127
-    codes = numpy.rint(kept / numpy.where(scales > 0, scales, 1)).astype("int8")
-    sample = numpy.linspace(0, n_words - 1, min(n_words, 500), dtype=int)
-    exact, rounded = units[:, sample], codes[:, sample] * scales
-    errors = exact @ exact.transpose(0, 2, 1) - rounded @ rounded.transpose(0, 2, 1)
-    return {
-        "error": float(numpy.abs(errors).max()),
-        "data": {
-            "titles": list(titles),
-            "width": n_kept,
-            "scales": [float(scale) for scale in scales[:, 0, 0] ** 2],
-            "nearest": n_nearest,
-            "vectors": base64.b64encode(codes.tobytes()).decode("ascii"),
-        },
-    }
+        units = units @ numpy.linalg.eigh(units.T @ units).eigenvectors[:, -n_kept:]
+        units = _normalize(units)
+    scale = max(float(numpy.abs(units).max()), 1e-9) / 127
+    codes = numpy.rint(units / scale).astype("int8")
+    vectors = base64.b64encode(codes.tobytes()).decode("ascii")
+    return {"width": n_kept, "scale": scale**2, "vectors": vectors}
+
+
+def _normalize(vectors: numpy.ndarray) -> numpy.ndarray:
+    norms = numpy.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / numpy.where(norms > 0, norms, 1)
 
 
 def _source(layer: Optional[int]) -> str:
@@ -224,25 +239,25 @@ def _vectors(sentences: list[list[Token]], style: str, layer: Optional[int]) -> 
     tokens = [token for sentence in sentences for token in sentence]
     arrays = _arrays(tokens, slice(None) if style == "layers" else layer)
     groups = [[_word(token) for token in sentence] for sentence in sentences]
-    source, titles, n_nearest = _source(layer), ["Nearest words"], 8
+    content, units = _content(groups, tokens), _normalize(arrays)
     if style == "layers":
         names = _layer_names(len(arrays))
-        source, titles, n_nearest = ", ".join(names), [f"{name}, length" for name in names], 3
         lengths = numpy.linalg.norm(arrays, axis=-1)
         shortest, longest = lengths.min(axis=1), lengths.max(axis=1)
         heats = (lengths - shortest[:, None]) / numpy.maximum(longest - shortest, 1e-9)[:, None]
         words = (word for group in groups for word in group)
         for word, values, heat in zip(words, lengths.T.tolist(), heats.T.tolist()):
             word.cells = [(f"{value:.1f}", strength) for value, strength in zip(values, heat)]
-    packed = _pack(arrays, titles, n_nearest)
+        data = {"titles": [f"{x}: length" for x in names], "nearest": _nearest(units, groups, 3)}
+    else:
+        data = {"titles": ["Nearest words"], "nearest": _nearest(units, groups, 8)}
+        data |= _pack(units[0])
     # The page opens with a word that is in another sentence, too, if there is one.
     n_sentences = Counter(word for x in sentences for word in {token.lower_ for token in x})
-    common = (
-        token.is_alpha and not token.is_stop and n_sentences[token.lower_] for token in tokens
-    )
-    counts = [int(count) for count in common]
-    packed["data"]["start"] = counts.index(max(counts))
-    return {**_content(groups, tokens), **packed, "source": source}
+    is_start = [token.is_alpha and not token.is_stop for token in tokens]
+    counts = [is_word * n_sentences[token.lower_] for is_word, token in zip(is_start, tokens)]
+    data["start"] = counts.index(max(counts))
+    return {**content, "data": data, "source": _source(layer) if style == "similarity" else names}
 
 
 def _content(groups: list[list[Word]], tokens: Sequence[Token] = ()) -> dict[str, Any]:
@@ -262,7 +277,7 @@ def _surprisal(sentences: list[list[Token]], model: Union[str, Path]) -> dict[st
             word.note = "not in the vocabulary: scored as <UNK>" if is_unknown else ""
         groups.append(words)
     content = _content(groups, sentences[0])
-    content["data"]["titles"] = ["forward, bits", "backward, bits"]
+    content["data"]["titles"] = ["forward, in bits:", "backward, in bits:"]
     return {**content, "source": str(model), "max_bits": _MAX_BITS}
 
 
@@ -292,6 +307,9 @@ def _senses(
         raise ValueError(f"no token of the docs is {missing[0]!r}: give single words that occur")
     arrays = _arrays(tokens, layer)
     places, aspect, shown = _project(arrays[0])
+    # Arrow keys go from left to right.
+    order = numpy.argsort(places[:, 0], kind="stable").tolist()
+    tokens = [tokens[i] for i in order]
     get = attrgetter(label) if isinstance(label, str) else label or attrgetter("lower_")
     labels = [str(x) if (x := get(token)) not in (None, "") else "no label" for token in tokens]
     counts = Counter(labels).most_common()
@@ -300,16 +318,15 @@ def _senses(
         counts = [*counts[: _N_LABELS - 1], (f"{len(counts) - _N_LABELS + 1} others", rest)]
     numbers = {name: number for number, (name, _) in enumerate(counts)}
     points = []
-    for token, (x, y), name in zip(tokens, places.tolist(), labels):
+    for token, (x, y), name in zip(tokens, places[order].tolist(), labels):
         word = _word(token, x=x, y=y, note=name, label=numbers.get(name, _N_LABELS - 1))
         word.before, word.after = _context(token)
         points.append(word)
-    # By place, so that arrow keys go from left to right; vectors have the same order.
-    order = numpy.argsort(places[:, 0], kind="stable").tolist()
-    packed = _pack(arrays[:, order], ["Nearest occurrences"], 5)
-    content = _content([[points[i] for i in order]], tokens)
+    content = _content([points], tokens)
+    nearest = _nearest(_normalize(arrays[:, order]), [points], 5)
+    content["data"] = {"titles": ["Nearest occurrences"], "nearest": nearest}
     about = {"source": _source(layer), "labels": counts, "aspect": aspect, "shown": shown}
-    return {**content, **packed, **about}
+    return {**content, **about}
 
 
 def _project(vectors: numpy.ndarray) -> tuple[numpy.ndarray, float, float]:

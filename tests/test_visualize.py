@@ -74,12 +74,34 @@ class Page(HTMLParser):
         if "q" in self.tags:
             self.words[-1].quote += data
 
-    def cosines(self, n: int | None = None) -> numpy.ndarray:
-        """What the script computes of the first words, (spaces, words, words)."""
+    def cosines(self) -> numpy.ndarray:
+        """What the script computes."""
         codes = numpy.frombuffer(base64.b64decode(self.data["vectors"]), "int8").astype("float64")
-        vectors = codes.reshape(len(self.data["titles"]), len(self.words), self.data["width"])
-        vectors, scales = vectors[:, :n], numpy.array(self.data["scales"])[:, None, None]
-        return vectors @ vectors.transpose(0, 2, 1) * scales
+        vectors = codes.reshape(-1, self.data["width"])[: len(self.words)]
+        return vectors @ vectors.T * self.data["scale"]
+
+
+def nearest(vectors, tokens, n: int, is_alone: bool = False) -> list[list[int]]:
+    """Cosines in per cent with the nearest words of other sentences, best first."""
+    found = []
+    for i, row in enumerate(cosines(vectors)):
+        others = [
+            100 * cosine
+            for j, (cosine, other) in enumerate(zip(row, tokens))
+            if (i != j if is_alone else other.sent != tokens[i].sent) and not other.is_punct
+        ]
+        found.append(sorted(others, reverse=True)[:n])
+    return found
+
+
+def check_nearest(page: Page, vectors, tokens, n: int, layer: int = 0, **settings) -> None:
+    expected = nearest(vectors, tokens, n, **settings)
+    for row, (found, best) in enumerate(zip(page.data["nearest"][layer], expected, strict=True)):
+        assert [percent for _, percent in found] == pytest.approx(best, abs=0.51)
+        own = cosines(vectors)[row]
+        assert [percent / 100 for _, percent in found] == pytest.approx(
+            [own[j] for j, _ in found], abs=0.006
+        )
 
 
 def show(docs, *arguments, **settings) -> Page:
@@ -115,8 +137,8 @@ def test_similarity_is_that_of_the_vectors(docs, layer):
     vectors = [
         token._.elmo if layer is None else get_layers(token.doc)[layer, token.i] for token in tokens
     ]
-    assert page.cosines()[0] == pytest.approx(cosines(numpy.stack(vectors)), abs=0.01)
-    assert "Cosines are right to 0.01." in page.text
+    assert page.cosines() == pytest.approx(cosines(numpy.stack(vectors)), abs=0.01)
+    check_nearest(page, numpy.stack(vectors), tokens, 8)
     # A word that other sentences have, too.
     assert page.words[page.data["start"]].text == "bank"
     assert len(page.groups) == sum(len([s for s in doc.sents if s.text.strip()]) for doc in docs)
@@ -129,22 +151,27 @@ def test_layers_have_their_lengths_and_neighbours(docs):
     )
     lengths = numpy.linalg.norm(layers, axis=-1)
     assert [word.cells for word in page.words] == [[f"{x:.1f}" for x in row] for row in lengths.T]
-    assert page.cosines() == pytest.approx(cosines(layers), abs=0.01)
+    for number, layer in enumerate(layers):
+        check_nearest(page, layer, words_of(docs), 3, number)
 
 
-def test_a_large_page_says_how_exact_it_is():
-    """Vectors are projected so that the page stays small."""
+def test_a_large_page_stays_small():
+    """Colours come from principal directions, the nearest words from the vectors."""
     generator = numpy.random.default_rng(0)
-    directions = generator.normal(size=(600, 600)) * 0.995 ** numpy.arange(600)[:, None]
-    vectors = (generator.normal(size=(5000, 600)) @ directions).astype("float32")
-    doc = Doc(spacy.blank("en").vocab, words=[f"w{i}" for i in range(5000)])
-    doc._.elmo_tokens = vectors
+    vectors = generator.normal(size=(6000, 300)) * 0.98 ** numpy.arange(300)
+    doc = Doc(spacy.blank("en").vocab, words=[f"w{i}" for i in range(6000)])
+    doc._.elmo_tokens = vectors @ numpy.linalg.qr(generator.normal(size=(300, 300))).Q
     html = render(doc, jupyter=False)
     page = Page(html)
-    assert len(html) < 3_000_000 and page.data["width"] < 600
-    stated = float(re.search(r"Cosines are right to (\S+)\.", page.text)[1])
-    error = numpy.abs(page.cosines(800)[0] - cosines(vectors[:800])).max()
-    assert 0.01 < stated < 0.2 and error < 1.5 * stated
+    assert len(html) < 4_000_000 and page.data["width"] == 250
+    page.words = page.words[:500]
+    error = numpy.abs(page.cosines() - cosines(vectors[:500])).max()
+    assert error < 0.02
+    found = numpy.array(page.data["nearest"][0][7])
+    own = cosines(vectors[[7, *found[:, 0]]])[0, 1:]
+    assert found[:, 1] == pytest.approx(100 * own, abs=0.51)
+    units = vectors / numpy.linalg.norm(vectors, axis=1, keepdims=True)
+    assert sorted(units @ units[7])[-9:-1] == pytest.approx(own[::-1], abs=1e-6)
     doc = Doc(doc.vocab, words=["w"] * 20_001)
     doc._.elmo_tokens = numpy.zeros((20_001, 1), "float32")
     with pytest.raises(ValueError, match="20,000 words"):
@@ -198,7 +225,7 @@ def test_a_map_shows_two_principal_components(docs):
         return found / found.max()
 
     assert distances(drawn) == pytest.approx(distances(expected), abs=0.005)
-    assert page.cosines()[0] == pytest.approx(cosines(vectors[order]), abs=0.01)
+    check_nearest(page, vectors[order], [tokens[i] for i in order], 5, is_alone=True)
     assert "bank 3" in page.text and "the 3" in page.text
 
 
