@@ -155,12 +155,12 @@ def _layer_names(n_layers: int) -> list[str]:
 
 
 def _start(sentences: list[list[Token]]) -> int:
-    """RETURNS (int): The number of the word that a page opens with: one that other sentences have,
-    too, if there is one."""
+    """RETURNS (int): The number of the word that a page opens with: the first one that another
+    sentence has, too, if there is one."""
     counts = Counter(word for x in sentences for word in {token.lower_ for token in x})
     tokens = [token for sentence in sentences for token in sentence]
-    scores = [counts[x.lower_] if x.is_alpha and not x.is_stop else 0 for x in tokens]
-    return scores.index(max(scores))
+    shared = (x.is_alpha and not x.is_stop and counts[x.lower_] > 1 for x in tokens)
+    return next((number for number, is_shared in enumerate(shared) if is_shared), 0)
 
 
 def _similarity(sentences: list[list[Token]], layer: Optional[int]) -> dict[str, Any]:
