@@ -53,9 +53,8 @@ def visualize_cli(
         if out.suffix.lower() not in (".html", ".htm"):
             raise ValueError(f"--output {out}: the page must end in .html")
         if bool(texts) == (style == "mix"):
-            raise ValueError(
-                f"--style {style}: {'takes no' if texts else 'give it a'} text or file"
-            )
+            advice = "takes no text or file" if texts else "give it a text or file"
+            raise ValueError(f"--style {style}: {advice}")
         util.require_gpu(gpu_id)
         reader = Reader(text, encoding, errors)
         nlp = load_pipeline(pipeline)
@@ -65,13 +64,8 @@ def visualize_cli(
             settings = pipe_settings(nlp, util.get_component(nlp, name))
             docs = nlp.pipe(_read(nlp, texts or (), reader, label), **settings)
             get = None if label is None else lambda token: token.doc.user_data["label"]
-            options: dict[str, Any] = {
-                "words": words,
-                "label": get,
-                "layer": layer,
-                "model": pipeline,
-            }
-            page = render(docs, style, page=True, jupyter=False, **options)
+            chosen: dict[str, Any] = {"words": words, "label": get, "layer": layer}
+            page = render(docs, style, page=True, jupyter=False, model=pipeline, **chosen)
         with atomic_file(out) as temporary:
             temporary.write_text(page or "", encoding="utf8")
         util.warn_of_errors(reader)
