@@ -20,7 +20,7 @@ from spacy.util import registry
 Log = Callable[[Optional[dict[str, Any]]], None]
 Setup = Callable[[Language, IO[str], IO[str]], tuple[Log, Callable[[], None]]]
 
-_WIDTHS = (5, 8, 9, 10, 10, 10, 9, 17)
+_WIDTHS = (3, 7, 7, 8, 8, 8, 8, 17)  # 80 columns.
 _HEADER = ("E", "#", "Loss", "Forward", "Backward", "Average", "Words/s", "ETA")
 
 

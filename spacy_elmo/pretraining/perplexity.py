@@ -34,6 +34,7 @@ def perplexity(
     unigram: Optional[numpy.ndarray] = None,
     log_probabilities: Optional[numpy.ndarray] = None,
     should_stop: Callable[[], bool] = lambda: False,
+    progress: Callable[[int, int], object] = lambda n, total: None,
 ) -> Optional[dict[str, Any]]:
     """Evaluate with exact probabilities of every word and, in each direction, one boundary per
     sentence. A word outside the vocabulary counts as a prediction of `<UNK>`.
@@ -44,11 +45,12 @@ def perplexity(
         no state is carried. Shape (2, predictions): of each sentence, in both directions, its words
         in order, then the boundary.
     should_stop (Callable): Called before every batch.
+    progress (Callable): Called after every batch, with the words of all processes, and their total.
     RETURNS (Optional[dict]): Perplexities, counts, and the share of "unknown" words; None: stopped.
     """
     chosen = _choose(sentences, max_words, carry_state)
     read = _carried_rows if carry_state else _whole_sentences
-    was_training = model.training
+    was_training, n_chosen = model.training, int(sentences.lengths[chosen].sum())
     model.eval()
     # Forward and backward log probabilities, unigram's, unknown words, words, predictions.
     sums = numpy.zeros(6)
@@ -60,6 +62,7 @@ def perplexity(
                 continue
             both = model.log_likelihood(batch, states).double().cpu().numpy()
             sums += _sum(both, batch, unigram)
+            progress(batch.n_words * world_size(), n_chosen)
             if log_probabilities is not None:
                 numpy.put_along_axis(log_probabilities, places, both, axis=1)
     finally:

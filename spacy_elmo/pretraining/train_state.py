@@ -75,17 +75,7 @@ class TrainState:
         start (TrainState): The state at the start of this run.
         """
         known = {**(self.record or {}), **scores}  # With infinite perplexities.
-        # Earlier runs may be of another machine; only they have a rate before the first step.
-        since = start if self.step > start.step else TrainState()
-        words_per_second = self.words_per_second(since)
-        seconds_per_step = (self.seconds - since.seconds) / (self.step - since.step)
-        limits = settings.max_steps, settings.max_epochs, settings.max_minutes
-        estimates = (
-            (settings.max_steps - self.step) * seconds_per_step,
-            (settings.max_epochs * epoch_words - self.n_words) / words_per_second,
-            60 * settings.max_minutes - self.seconds,
-        )
-        left = [seconds for seconds, limit in zip(estimates, limits) if limit]
+        words_per_second, seconds_left = self.pace(start, settings, epoch_words)
         return {
             "epoch": self.epoch,
             "step": self.step,
@@ -96,11 +86,25 @@ class TrainState:
             "other_scores": {name: known[name] for name in _OTHER if known[name] is not None},
             "checkpoints": [],
             "words_per_second": words_per_second,
-            "seconds_left": max(0.0, min(left)) if left else None,
+            "seconds_left": seconds_left,
         }
 
-    def words_per_second(self, since: TrainState) -> float:
-        return (self.n_words - since.n_words) / max(self.seconds - since.seconds, 1e-9)
+    def pace(
+        self, start: TrainState, settings: PretrainingConfig, epoch_words: int
+    ) -> tuple[float, Optional[float]]:
+        """RETURNS (tuple): Words per second, and the seconds left (None if unknown)."""
+        # Earlier runs may be of another machine; only they have a rate before the first step.
+        since = start if self.step > start.step else TrainState()
+        seconds = max(self.seconds - since.seconds, 1e-9)
+        words_per_second = (self.n_words - since.n_words) / seconds
+        limits = settings.max_steps, settings.max_epochs, settings.max_minutes
+        estimates = (
+            (settings.max_steps - self.step) * seconds / (self.step - since.step),
+            (settings.max_epochs * epoch_words - self.n_words) / words_per_second,
+            60 * settings.max_minutes - self.seconds,
+        )
+        left = [seconds for seconds, limit in zip(estimates, limits) if limit]
+        return words_per_second, max(0.0, min(left)) if left else None
 
 
 def means(sums: Sequence[float], learn_rate: float) -> dict[str, Any]:
@@ -113,15 +117,21 @@ def means(sums: Sequence[float], learn_rate: float) -> dict[str, Any]:
     return {**values, "skipped": int(skipped)}
 
 
+def last_step(settings: PretrainingConfig, n_batches: int) -> int:
+    """RETURNS (int): Where max_steps or max_epochs end a training with epochs of so many batches;
+    0 if they do not."""
+    by_epochs = settings.max_epochs * -(-n_batches // settings.accumulate_gradient)
+    return min((limit for limit in (settings.max_steps, by_epochs) if limit), default=0)
+
+
 def count_steps(settings: PretrainingConfig, n_batches: int) -> int:
     """RETURNS (int): Where the schedule ends: total_steps, or the end of a training with epochs of
     so many batches; 0 if it has none.
     RAISES (ValueError): If the schedule needs an end that is unknown."""
     if settings.optimizer.total_steps:
         return settings.optimizer.total_steps
-    by_epochs = settings.max_epochs * -(-n_batches // settings.accumulate_gradient)
-    limits = [limit for limit in (settings.max_steps, by_epochs) if limit]
-    if not limits and settings.optimizer.schedule in ENDING_SCHEDULES:
+    limit = last_step(settings, n_batches)
+    if not limit and settings.optimizer.schedule in ENDING_SCHEDULES:
         raise ValueError("pretraining.optimizer.total_steps = 0 needs max_steps or max_epochs")
     # A training that is shorter than its warm-up ends within it.
-    return max(min(limits), settings.optimizer.warmup_steps) if limits else 0
+    return max(limit, settings.optimizer.warmup_steps) if limit else 0

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Optional
 
@@ -27,12 +28,13 @@ from .loggers import Log
 from .optimizer import set_learn_rate
 from .perplexity import finite, perplexity
 from .signals import STOP_SIGNALS, handle_signals
-from .train_state import TrainState, count_steps, means
+from .train_state import TrainState, count_steps, last_step, means
 from .updater import Updater
 
 MAX_BAD_STEPS = 100  # Steps without an update that end a training.
 # Steps between two looks at what the device and other processes did: to look is to wait for them.
 LOOK_EVERY = 10
+LINE_EVERY = 30  # Seconds between two lines of a run, at least.
 LOG = "log.jsonl"
 _BAD = "the gradient was NaN or infinite"
 
@@ -60,7 +62,9 @@ class Trainer:
             paths = replace(config.paths, init_from=None)
             config = replace(config, paths=paths, bilm=BiLMConfig.from_options(saved["bilm"]))
         # Raises if there are too many rows for the corpus.
-        total_steps = count_steps(self.settings, len(self._epoch(0)))
+        n_batches = len(self._epoch(0))
+        total_steps = count_steps(self.settings, n_batches)
+        self._last_step = last_step(self.settings, n_batches)
         optimizer = replace(self.settings.optimizer, total_steps=total_steps)
         self.settings = replace(self.settings, optimizer=optimizer)
         torch.manual_seed(config.system.seed)
@@ -74,7 +78,7 @@ class Trainer:
         self.start = replace(self.state)
         # The last good checkpoint; there may be later ones, which are damaged.
         self._saved_step, self._saved_at = self.state.step, self.state.seconds
-        self._line_at = self.state.seconds + 30
+        self._line_at = self.state.seconds + LINE_EVERY
 
     def _restore(self, saved: dict[str, Any], changes: dict[str, tuple[Any, Any]]) -> None:
         checkpoints.restore(saved, self.model, self.updater.optimizer)
@@ -149,10 +153,27 @@ class Trainer:
         """Print a line between evaluations, which may be far apart."""
         state, rate = self.state, self.updater.learn_rate
         loss = means(state.sums, rate)["loss"] or math.nan
-        speed = f"{state.words_per_second(self.start):,.0f} words/s"
+        speed, left = state.pace(self.start, self.settings, self._epoch_words)
+        of = f" of {self._last_step:,}" if self._last_step else ""
+        eta = "" if left is None else f", {timedelta(seconds=int(left))} left"
+        line = f"step {state.step:,}{of}: loss {loss:.3f}, rate {rate:.3g}, {speed:,.0f} words/s"
         if rank() == 0:
-            print(f"step {state.step:,}: loss {loss:.3f}, rate {rate:.3g}, {speed}", flush=True)
-        self._line_at = state.seconds + 60
+            print(line + eta, flush=True)
+        self._line_at = state.seconds + LINE_EVERY
+
+    def _evaluation_lines(self) -> Callable[[int, int], None]:
+        """RETURNS (Callable): The `progress` of an evaluation, which may take minutes."""
+        done, line_at = 0, time.monotonic() + LINE_EVERY
+
+        def progress(n: int, total: int) -> None:
+            nonlocal done, line_at
+            done = min(done + n, total)
+            if rank() == 0 and time.monotonic() >= line_at:
+                step = f"step {self.state.step:,}"
+                print(f"{step}: evaluated {done:,} of {total:,} words", flush=True)
+                line_at = time.monotonic() + LINE_EVERY
+
+        return progress
 
     def _remaining_steps(self) -> Iterator[tuple[EpochBatches, range, bool]]:
         """YIELDS (tuple): An epoch, the batches of one step, whether the data ends with it."""
@@ -173,6 +194,10 @@ class Trainer:
 
     def _epoch(self, number: int) -> EpochBatches:
         return make_epoch(self.corpus.train, self.settings, self.config.system.seed, number)
+
+    @property
+    def _epoch_words(self) -> int:
+        return self.corpus.manifest["n_tokens"]["train"]
 
     def _now(self) -> float:
         # Seconds of the training, in all processes those of rank 0.
@@ -201,7 +226,6 @@ class Trainer:
             state.pending["changed"], state.changed = state.changed, {}
         self.updater.sums.zero_()
         state.sums = self.updater.sums.tolist()
-        self._line_at = state.seconds + 60
 
     def _evaluate(self, log: Log) -> None:
         """Make the pending evaluation, and write it into this step's checkpoint, unless a signal
@@ -216,6 +240,7 @@ class Trainer:
                 carry_state=settings.carry_state,
                 unigram=self.corpus.unigram_log_probabilities(),
                 should_stop=self._must_stop,
+                progress=self._evaluation_lines(),
             )
         if scores is None:
             return
@@ -225,12 +250,12 @@ class Trainer:
             state.best, state.best_step = scores["average"], state.step
             self._write_model("best")
         state.pending, state.evaluated = None, self._now()
+        self._line_at = state.evaluated + LINE_EVERY
         self._save()
         self._write_history()
         if rank() == 0:
             # After saving: a logger may fail, such as one that needs a network.
-            epoch_words = self.corpus.manifest["n_tokens"]["train"]
-            log(state.describe(scores, self.start, settings, epoch_words))
+            log(state.describe(scores, self.start, settings, self._epoch_words))
             if n := record["skipped"]:
                 msg.warn(f"{n} of the steps since the last evaluation were skipped: {_BAD}")
         self._must_stop()

@@ -109,17 +109,18 @@ def test_checkpoints_by_minutes(tmp_path, corpus, clock):
 
 
 def test_lines_by_minutes(tmp_path, corpus, clock, capsys):
-    """After half a minute, and then every minute."""
+    """Every half minute from the start."""
     config = run_config(corpus, max_steps=10, **NEVER)
     train(config, tmp_path / "run", after_update=at(range(100), lambda: clock(20)))
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
-    assert [line.split()[1] for line in lines] == ["2:", "5:", "8:"]
+    assert [line.split(":")[0] for line in lines] == [f"step {n} of 10" for n in (2, 4, 6, 8)]
     for line in lines:
         assert "loss" in line and "rate 0.02" in line
     epoch = make_epoch(corpus.train, config.pretraining, 0, 0)
-    sizes = [epoch.size(number)[0] for number in range(5)]
-    for line, part in zip(lines, (sizes[:2], sizes)):
-        assert line.endswith(f" {sum(part) / (20 * len(part)):,.0f} words/s")
+    sizes = [epoch.size(number)[0] for number in range(4)]
+    for line, part, left in zip(lines, (sizes[:2], sizes), ("0:02:40", "0:02:00")):
+        speed = sum(part) / (20 * len(part))
+        assert line.endswith(f", {speed:,.0f} words/s, {left} left")
 
 
 # What is logged
