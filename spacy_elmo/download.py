@@ -81,7 +81,8 @@ def _transfer(url: str, path: Path, quiet: bool) -> None:
             version.write_text(known, encoding="utf8")
             out.seek(start)
             total = int(response.headers.get("Content-Length", 0)) or None
-            settings: dict[str, Any] = {"total": total, "desc": path.name, "disable": quiet}
+            # None: unless stderr is a terminal.
+            settings: dict[str, Any] = {"total": total, "desc": path.name, "disable": quiet or None}
             with tqdm.wrapattr(response.raw, "read", **settings) as source:
                 shutil.copyfileobj(source, out)
     version.unlink()

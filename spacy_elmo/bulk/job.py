@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from pathlib import Path
@@ -39,7 +39,7 @@ from ..files import (
     sha256,
 )
 from ..layers.encoder import get_session
-from ..tools.records import Reader, Source, check_kind
+from ..tools.records import Progress, Reader, Source, check_kind
 from ..tools.texts import find_files
 from .columns import EmbedColumns
 from .outputs import OUTPUTS
@@ -122,24 +122,29 @@ class Job:
         if differing := [key for key in keys if previous.get(key) != settings.get(key)]:
             raise ValueError(f"{folder} differs from this run in {', '.join(differing)}: {_AFRESH}")
 
-    def count_rows(self, shard: int = 0, n_shards: int = 1) -> Optional[int]:
-        """RETURNS (Optional[int]): The rows of a shard; None if an input cannot be read (twice)."""
+    def count_rows(
+        self, shard: int = 0, n_shards: int = 1, progress: Progress = None
+    ) -> Optional[int]:
+        """RETURNS (Optional[int]): The rows of a shard; None if an input cannot be read (twice).
+        `progress` is called with bytes read."""
         job = replace(self, reader=replace(self.reader))  # It counts bad records.
         with contextlib.suppress(ValueError):
             if all(Path(x).is_file() for x in self.sources):
-                return sum(len(texts) for *_, texts, _ in job._blocks(shard, n_shards))
+                return sum(len(texts) for *_, texts, _ in job._blocks(shard, n_shards, progress))
         return None
 
-    def run(self, shard: int = 0, n_shards: int = 1) -> Iterator[tuple[int, int, int]]:
+    def run(
+        self, shard: int = 0, n_shards: int = 1, progress: Progress = None
+    ) -> Iterator[tuple[int, int, int]]:
         """Write the parts of a shard that are not there yet, and its manifest. Shards take whole
-        files if there are as many, else every n-th block.
+        files if there are as many, else every n-th block. `progress` is called with rows.
         YIELDS (tuple): The number of rows of a part, of nulls, and of rows computed now."""
         parts: dict[str, Any] = {}
         lock = self.folder / f".shard-{shard + 1}-of-{n_shards}.lock"
         with exclusive_lock(lock, f"another run is writing {self.out}: wait for it"):
             try:
                 for path, where, texts, ids in self._blocks(shard, n_shards):
-                    is_new = self._write_part(path, where, texts, ids)
+                    is_new = self._write_part(path, where, texts, ids, progress)
                     n, n_nulls = len(texts), texts.count(None)
                     parts[path.name] = {"rows": n, "nulls": n_nulls, "sha256": sha256(path)}
                     yield n, n_nulls, n * is_new
@@ -150,8 +155,9 @@ class Job:
                     remove_folder(self.folder)
                 raise
 
-    def finish(self, n_shards: int = 1) -> None:
-        """Write the manifest of all parts and the output, if all shards are complete."""
+    def finish(self, n_shards: int = 1, progress: Progress = None) -> None:
+        """Write the manifest of all parts and the output, if all shards are complete. `progress` is
+        called with rows and the number of all."""
         paths = [self._manifest(shard, n_shards) for shard in range(n_shards)]
         if not all(path.is_file() for path in paths):
             return
@@ -164,7 +170,9 @@ class Job:
         self._write_manifest(self.folder / MANIFEST, parts)
         if self.output.join is not None:
             with locked_output(self.out), atomic_file(self.out) as temporary:
-                self.output.join([self.folder / name for name in sorted(parts)], temporary)
+                paths = [self.folder / name for name in sorted(parts)]
+                n_rows = sum(part["rows"] for part in parts.values())
+                self.output.join(paths, temporary, progress and (lambda n: progress(n, n_rows)))
             remove_folder(self.folder)
 
     def _manifest(self, shard: int, n_shards: int) -> Path:
@@ -189,12 +197,14 @@ class Job:
             **_describe_pipeline(nlp, elmo),
         }
 
-    def _blocks(self, shard: int, n_shards: int) -> Iterator[tuple[Path, str, list, dict]]:
+    def _blocks(
+        self, shard: int, n_shards: int, progress: Progress = None
+    ) -> Iterator[tuple[Path, str, list, dict]]:
         by_file = len(self.sources) >= n_shards
         for file, source in enumerate(self.sources):
             if by_file and file % n_shards != shard:
                 continue
-            records = self.reader.read(source, self.ids)
+            records = self.reader.read(source, self.ids, progress)
             for number in count():
                 n_bad = self.reader.n_bad
                 if not (block := list(islice(records, self.n_rows))):
@@ -209,7 +219,9 @@ class Job:
                 first = number * self.n_rows + 1
                 yield path, f"{source}, rows {first} to {first + len(texts) - 1}", list(texts), ids
 
-    def _write_part(self, path: Path, where: str, texts: list, ids: dict[str, list]) -> bool:
+    def _write_part(
+        self, path: Path, where: str, texts: list, ids: dict[str, list], progress: Progress
+    ) -> bool:
         checksum = _checksum([texts, ids])
         previous = self.output.read_part(path) if path.exists() else None
         split = [x.split() if self.whitespace and isinstance(x, str) else x for x in texts]
@@ -220,10 +232,19 @@ class Job:
             if previous is None:
                 clear_temporary(path.parent, path.name)
                 with contextlib.closing(rows), atomic_file(path) as temporary:
-                    self.output.write_part(temporary, ids, rows, checksum)
+                    self.output.write_part(temporary, ids, _counted(rows, progress), checksum)
+            elif progress is not None:
+                progress(len(texts))
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
         return previous is None
+
+
+def _counted(rows: Iterable[tuple], progress: Progress) -> Iterator[tuple]:
+    for row in rows:
+        yield row
+        if progress is not None:
+            progress(1)
 
 
 def _describe_pipeline(nlp: Language, elmo: Elmo) -> dict[str, str]:

@@ -12,16 +12,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
+from ..tools.records import Progress
 from .job import Job
 
 
 def run_on_ray(
-    job: Job, n_actors: Optional[int] = None, *, gpu: bool = False
+    job: Job, n_actors: Optional[int] = None, *, gpu: bool = False, progress: Progress = None
 ) -> Iterator[tuple[int, int, int]]:
     """Write all shards of a job that is prepared. Ray is that of RAY_ADDRESS, or is started for the
     time of the run. An actor takes as many CPUs as `embed` has threads (1), and a GPU if `gpu`.
 
     n_actors (Optional[int]): How many; None for as many as there are CPUs (or GPUs) for.
+    progress (Optional[Callable]): Called with the rows of each shard that is complete.
     YIELDS (tuple): For each shard that is complete, what `Job.run` yields for a part.
     """
     threads = job.embed.threads or 1
@@ -50,6 +52,8 @@ def run_on_ray(
             if row["error"]:
                 raise ValueError(row["error"])
             job.reader.n_bad += row["bad"]
+            if progress is not None:
+                progress(row["rows"])
             yield row["rows"], row["nulls"], row["new"]
         job.finish(n_shards)
 

@@ -9,14 +9,23 @@ from pathlib import Path
 from typing import Any, Optional
 
 import typer
-from tqdm import tqdm
 from wasabi import msg
 
 from ..bulk.columns import EmbedColumns
 from ..bulk.job import Job, default_rows, find_sources
 from ..bulk.outputs import OUTPUTS
 from ..tools.records import Reader
-from .util import ENCODING, ERRORS, INPUT_HELP, TEXT, exit_on_error, require_gpu, warn_of_errors
+from ..tools.texts import total_size
+from .util import (
+    ENCODING,
+    ERRORS,
+    INPUT_HELP,
+    TEXT,
+    exit_on_error,
+    progress_bar,
+    require_gpu,
+    warn_of_errors,
+)
 
 Engine = Enum("Engine", {name: name for name in ("local", "ray")})  # type: ignore[misc]
 
@@ -101,20 +110,23 @@ def _run(
     if not 1 <= number <= n_shards or (force and n_shards > 1):
         raise ValueError(f"--shard must be I/N, with I from 1 to N, no --force, found {shard!r}")
     job.prepare(force=force)
-    total = None if quiet else job.count_rows(number - 1, n_shards)
-    parts = job.run(number - 1, n_shards)
-    if engine == "ray":
-        from ..bulk.ray_engine import run_on_ray
-
-        parts = run_on_ray(job, workers, gpu=job.embed.gpu_id >= 0)
-    counts = [0, 0, 0]
+    total, counts = None, [0, 0, 0]
+    if not quiet and sys.stderr.isatty():
+        with progress_bar("Counting", "B", total_size(map(Path, job.sources))) as progress:
+            total = job.count_rows(number - 1, n_shards, progress)
     try:
-        with tqdm(total=total, unit=" rows", disable=quiet, file=sys.stderr) as bar:
+        with progress_bar("Embedding", " rows", total, quiet=quiet) as progress:
+            parts = job.run(number - 1, n_shards, progress)
+            if engine == "ray":
+                from ..bulk.ray_engine import run_on_ray
+
+                gpu = job.embed.gpu_id >= 0
+                parts = run_on_ray(job, workers, gpu=gpu, progress=progress)
             for part in parts:
                 counts = list(map(sum, zip(counts, part)))
-                bar.update(part[0])
         if engine == "local":
-            job.finish(n_shards)
+            with progress_bar("Writing", " rows", quiet=quiet) as progress:
+                job.finish(n_shards, progress)
     except (OSError, ValueError):
         if any(job.folder.glob("part-*")):
             msg.info(f"{job.folder} has what is finished: the same command continues from there")

@@ -9,9 +9,9 @@ import typer
 from wasabi import msg
 
 from ..tools.fit_pooling import fit_pooling
-from ..tools.texts import find_files, read_docs
+from ..tools.texts import find_files
 from .quantize import rewritten
-from .util import INPUT_HELP, exit_on_error, get_component
+from .util import INPUT_HELP, exit_on_error, get_component, progress_bar, read_docs_with_bar
 
 
 def fit_pooling_cli(
@@ -32,6 +32,8 @@ def fit_pooling_cli(
             raise ValueError("give PIPELINE TEXTS... OUT: texts to fit to, and the folder to write")
         with rewritten(pipeline, Path(out), force) as nlp:
             elmo = get_component(nlp, name)
-            fitted = fit_pooling(nlp, elmo, (doc for doc, _ in read_docs(nlp, find_files(inputs))))
+            docs = (doc for doc, _ in read_docs_with_bar(nlp, find_files(inputs)))
+            with progress_bar("Embedding", " docs") as progress:
+                fitted = fit_pooling(nlp, elmo, docs, progress)
     size = f"{len(fitted.words):,} words, width {fitted.width}"
     msg.good(f"Wrote the pipeline {out}", f"Its docs and spans are pooled by {size}")

@@ -12,7 +12,7 @@ from wasabi import msg
 
 from ..tools.neighbors import find_neighbors
 from ..tools.records import Reader
-from ..tools.texts import find_files, read_docs
+from ..tools.texts import find_files
 from ..weights import load_pipeline
 from . import util
 
@@ -46,7 +46,7 @@ def neighbors_cli(
         files = find_files(corpus, columns=text is not None)
         nlp = load_pipeline(pipeline)
         settings: dict[str, Any] = {"layer": layer, "same_word": same_word, "window": window}
-        docs = read_docs(nlp, files, reader)
+        docs = util.read_docs_with_bar(nlp, files, reader)
         results = find_neighbors(nlp, util.get_component(nlp, name), queries, docs, n=n, **settings)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A file or a pipe may have an encoding without some of the characters, as on Windows.

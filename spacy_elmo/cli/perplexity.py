@@ -20,7 +20,7 @@ from ..pretraining.perplexity import finite, perplexity
 from ..pretraining.scores import TokenScores, score
 from ..pretraining.tokenize import tokenize
 from ..tools.records import Reader
-from ..tools.texts import find_files, read_texts
+from ..tools.texts import find_files, read_texts, total_size
 from .util import (
     ENCODING,
     ERRORS,
@@ -28,6 +28,7 @@ from .util import (
     TEXT,
     check_overwrite,
     exit_on_error,
+    progress_bar,
     torch_device,
     warn_of_errors,
 )
@@ -67,14 +68,19 @@ def perplexity_cli(
         language_model, output = open_language_model(model, head)
         reader = Reader(text, encoding, errors)
         files = find_files(texts, columns=text is not None)
-        tokenized = tokenize(read_texts(files, reader), output.tokenization)
-        tokens = itertools.chain.from_iterable(sentences for _, sentences in tokenized)
-        sentences = Sentences.from_tokens(tokens, output.words)
+        with progress_bar("Reading", "B", total_size(files)) as progress:
+            tokenized = tokenize(read_texts(files, reader, progress), output.tokenization)
+            tokens = itertools.chain.from_iterable(sentences for _, sentences in tokenized)
+            sentences = Sentences.from_tokens(tokens, output.words)
         language_model.to(device)
-        if words is None:
-            scores = perplexity(language_model, sentences, carry_state=carry_state)
-        else:
-            scores, by_sentence = score(language_model, sentences)
+        with progress_bar("Scoring", " words") as progress:
+            settings: dict[str, Any] = {"progress": progress}
+            if words is None:
+                settings["carry_state"] = carry_state
+                scores = perplexity(language_model, sentences, **settings)
+            else:
+                scores, by_sentence = score(language_model, sentences, **settings)
+        if words is not None:
             _write_words(words, by_sentence)
         assert scores is not None
         warn_of_errors(reader)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Optional
 
 import typer
-from tqdm import tqdm
 from wasabi import msg
 
 from ..formats import read_vocabulary
@@ -18,7 +17,16 @@ from ..pretraining.signals import handle_signals
 from ..pretraining.tokenize import TokenizationConfig
 from ..tools.records import Reader
 from ..tools.texts import find_files, read_texts, total_size
-from .util import ENCODING, ERRORS, INPUT_HELP, TEXT, exit_on_error, lock_folder, warn_of_errors
+from .util import (
+    ENCODING,
+    ERRORS,
+    INPUT_HELP,
+    TEXT,
+    exit_on_error,
+    lock_folder,
+    progress_bar,
+    warn_of_errors,
+)
 
 _MAX_UNKNOWN, _MIN_WORDS = 0.5, 1_000_000  # More, or fewer, call for a warning.
 
@@ -81,13 +89,12 @@ def prepare_files(
     files, dev_files = (find_files(names, skip, columns=columns) for names in (sources, dev))
     if same := {x.resolve() for x in files} & {x.resolve() for x in dev_files}:
         raise ValueError(f"{min(same)} is both a text and held out: leave it out of one of them")
-    size = total_size([*files, *dev_files])
-    bar = tqdm(total=size, unit="B", unit_scale=True, desc="Reading", disable=None)
+    bar = progress_bar("Reading", "B", total_size([*files, *dev_files]))
     # An exception: workers end, half-written files are removed.
     on_signal = handle_signals(lambda number, frame: sys.exit(128 + number), signal.SIGTERM)
-    with lock_folder(out, force, (MANIFEST, *FILES)), on_signal, bar:
-        texts = read_texts(files, reader, bar.update)
-        dev_texts = read_texts(dev_files, reader, bar.update) if dev else None
+    with lock_folder(out, force, (MANIFEST, *FILES)), on_signal, bar as progress:
+        texts = read_texts(files, reader, progress)
+        dev_texts = read_texts(dev_files, reader, progress) if dev else None
         manifest = prepare(texts, out, dev_texts=dev_texts, **settings)
     warn_of_errors(reader)
     _report(out, manifest, settings.get("vocabulary") is not None)

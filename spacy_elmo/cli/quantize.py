@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Optional
 
 import typer
 from spacy.language import Language
+from spacy.tokens import Doc
 from wasabi import msg
 
 from ..layers.encoder import get_shim
@@ -17,7 +18,7 @@ from ..tools.quantize import MAX_TOKENS, quantize
 from ..tools.texts import find_files, read_docs
 from ..weights import find_source, is_pipeline, load_pipeline
 from .convert import lock_pipeline, write_pipeline
-from .util import exit_on_error, get_component
+from .util import exit_on_error, get_component, progress_bar
 
 
 @exit_on_error()
@@ -48,8 +49,11 @@ def quantize_cli(
     with rewritten(pipeline, out, force) as nlp:
         elmo = get_component(nlp, name)
         sizes = [len(get_shim(elmo.model).to_bytes())]
-        docs = (doc for doc, _ in read_docs(nlp, find_files(text))) if text else None
-        cosines = quantize(nlp, elmo, precision, docs or map(nlp.make_doc, _examples(nlp.lang)))
+        docs: Iterable[Doc] = map(nlp.make_doc, _examples(nlp.lang))
+        if text:
+            docs = (doc for doc, _ in read_docs(nlp, find_files(text)))
+        with progress_bar("Comparing", " tokens") as progress:
+            cosines = quantize(nlp, elmo, precision, docs, progress)
         sizes.append(len(get_shim(elmo.model).to_bytes()))
     print(f"\nCosines with the vectors of float32, {cosines.shape[1]:,} tokens:")
     rows = [(str(i), f"{x.min():.5f}", f"{x.mean():.5f}") for i, x in enumerate(cosines)]

@@ -1,9 +1,10 @@
-"""What commands and scripts share: errors, devices, checks of outputs, components by name."""
+"""What commands and scripts share: errors, progress, devices, checks of outputs, components."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Optional
@@ -12,11 +13,14 @@ import spacy
 import torch
 import typer
 from spacy.language import Language
+from spacy.tokens import Doc
+from tqdm import tqdm
 from wasabi import Printer, msg
 
 from ..component import Elmo
 from ..files import locked_output
 from ..tools.records import Reader
+from ..tools.texts import read_docs, total_size
 from ..weights import choose_component
 
 # Options of the commands that read texts.
@@ -40,6 +44,38 @@ def exit_on_error() -> Iterator[None]:
         yield
     except (ValueError, OSError, ImportError) as error:  # ImportError: spaCy lacks a language.
         msg.fail(str(error), exits=1)
+
+
+@contextlib.contextmanager
+def progress_bar(
+    what: str, unit: str, total: Optional[int] = None, *, quiet: bool = False
+) -> Iterator[Callable[..., object]]:
+    """Show what is done of a total, the rate and the time left, if stderr is a terminal and it
+    takes more than a second.
+    YIELDS (Callable): To be called with how much was done since the last call, and with the total
+        if it was not known before."""
+    bars: list[tqdm] = []
+    settings = {"unit": unit, "unit_scale": unit == "B", "dynamic_ncols": True, "delay": 1}
+
+    def advance(n: int, total: Optional[int] = total) -> None:
+        if not bars:  # Not before: another bar may be shown until then.
+            off = quiet or None  # None: unless it is a terminal.
+            bars.append(tqdm(desc=what, total=total, disable=off, file=sys.stderr, **settings))
+        bars[0].update(n)
+
+    try:
+        yield advance
+    finally:
+        for bar in bars:
+            bar.close()
+
+
+def read_docs_with_bar(
+    nlp: Language, files: Sequence[Path], reader: Optional[Reader] = None
+) -> Iterator[tuple[Doc, str]]:
+    """YIELDS (tuple): What `read_docs` does."""
+    with progress_bar("Reading", "B", total_size(files)) as progress:
+        yield from read_docs(nlp, files, reader, progress)
 
 
 def warn_of_errors(reader: Reader) -> None:

@@ -75,12 +75,12 @@ class ScoreTokens:
 
 
 def score(
-    model: LanguageModel, sentences: Sentences, unit: float = 1.0
+    model: LanguageModel, sentences: Sentences, unit: float = 1.0, **settings: Any
 ) -> tuple[dict[str, Any], Iterator[TokenScores]]:
-    """RETURNS (tuple): What `perplexity` returns, and the scores of each sentence, in so many
-    nats."""
+    """RETURNS (tuple): What `perplexity` returns, with these settings, and the scores of each
+    sentence, in so many nats."""
     both = numpy.empty((2, len(sentences.ids) + len(sentences)))
-    result = perplexity(model, sentences, log_probabilities=both)
+    result = perplexity(model, sentences, log_probabilities=both, **settings)
     assert result is not None
     both /= unit
     return result, _by_sentence(sentences, both)

@@ -13,17 +13,21 @@ from thinc.api import to_numpy
 
 from ..component import Elmo, pipe_settings
 from ..pooling import WordPooling
+from .records import Progress
 
 # Chosen on the training and development parts of the STS benchmark, and on search.
 SMOOTHING, CONTEXTUAL_SHARE, POWER, WIDTH, N_WORDS = 1e-4, 0.3, -0.35, 256, 5_000
 MAX_SENTENCES = 20_000
 
 
-def fit_pooling(nlp: Language, elmo: Elmo, docs: Iterable[Doc]) -> WordPooling:
+def fit_pooling(
+    nlp: Language, elmo: Elmo, docs: Iterable[Doc], progress: Progress = None
+) -> WordPooling:
     """Fit what `WeightedPooling` uses, and give it to the weights of a component.
 
     docs (Iterable[Doc]): Tokenised texts: word frequencies are those of all, the mean and the
         principal components those of a random sample of their sentences.
+    progress (Optional[Callable]): Called with docs of the sample, and the number of all.
     RAISES (ValueError): If there are too few sentences.
     """
     counts: Counter[int] = Counter()
@@ -44,7 +48,7 @@ def fit_pooling(nlp: Language, elmo: Elmo, docs: Iterable[Doc]) -> WordPooling:
     plain = WordPooling(words, numpy.array(weights, dtype="float32"), shares, *identity)
     elmo.pooling, bilm.pooling, before = None, plain, (elmo.pooling, bilm.pooling)
     try:
-        vectors = _sentence_vectors(nlp, elmo, sample)
+        vectors = _sentence_vectors(nlp, elmo, sample, progress)
     finally:
         elmo.pooling, bilm.pooling = before
     if len(vectors) < 2 * width:
@@ -63,12 +67,16 @@ def fit_pooling(nlp: Language, elmo: Elmo, docs: Iterable[Doc]) -> WordPooling:
     return bilm.pooling
 
 
-def _sentence_vectors(nlp: Language, elmo: Elmo, docs: Iterable[Doc]) -> numpy.ndarray:
+def _sentence_vectors(
+    nlp: Language, elmo: Elmo, docs: list[Doc], progress: Progress
+) -> numpy.ndarray:
     """RETURNS (ndarray): Those of at most `MAX_SENTENCES`; whole docs without boundaries."""
     vectors: list[numpy.ndarray] = []
     for doc in nlp.pipe(docs, **pipe_settings(nlp, elmo, keep_layers=False)):
         spans = doc.sents if doc.has_annotation("SENT_START") else [doc]
         vectors += (to_numpy(span._.elmo) for span in spans)
+        if progress is not None:
+            progress(1, len(docs))
         if len(vectors) >= MAX_SENTENCES:
             break
     return numpy.stack(vectors or [numpy.zeros(0)])

@@ -18,18 +18,22 @@ from ..inference import current_session, has_quantized_products
 from ..inference.settings import Precision
 from ..layers.encoder import get_shim, run_sequences, set_bilm, set_precision
 from ..segmenters import Sequences
+from .records import Progress
 
 # Tokens of a text that are read. They take some seconds, and tell as much as more would.
 MAX_TOKENS = 20_000
 
 
-def quantize(nlp: Language, elmo: Elmo, precision: str, docs: Iterable[Doc]) -> torch.Tensor:
+def quantize(
+    nlp: Language, elmo: Elmo, precision: str, docs: Iterable[Doc], progress: Progress = None
+) -> torch.Tensor:
     """Round the weights of a component to int8 or float16, and set the precision in which it runs.
 
     int8 becomes the precision of the component. float16 replaces float32 if the processor has
     products for it: their vectors are the same, and one sentence takes half the time.
 
     docs (Iterable[Doc]): Tokenised texts to measure the cost, up to `MAX_TOKENS`.
+    progress (Optional[Callable]): Called with tokens that were compared, and the number of all.
     RETURNS (Tensor): The cosines of the vectors with those of float32, shape (L+1, tokens).
     RAISES (ValueError): If the weights are rounded already or cannot be rounded, if the texts have
         no tokens, or if PyTorch lacks products of this precision.
@@ -61,5 +65,10 @@ def quantize(nlp: Language, elmo: Elmo, precision: str, docs: Iterable[Doc]) -> 
     rounded = current_session(shim.float32_bilm(), shim.usable_settings)
     # Batches depend on lengths alone: both sessions have the same tokens in each.
     runs = [run_sequences(sequences, x, elmo.model.ops) for x in (exact, rounded)]
-    pairs = ([torch.from_numpy(layers) for _, layers in batches] for batches in zip(*runs))
-    return torch.cat([F.cosine_similarity(x, y, dim=-1) for x, y in pairs], dim=1)
+    cosines = []
+    for batches in zip(*runs):
+        x, y = (torch.from_numpy(layers) for _, layers in batches)
+        cosines.append(F.cosine_similarity(x, y, dim=-1))
+        if progress is not None:
+            progress(x.shape[1], int(sequences.kept.sum()))
+    return torch.cat(cosines, dim=1)

@@ -26,7 +26,8 @@ from spacy.vocab import Vocab
 
 Source = Union[Path, str]
 Text = Union[str, list[str], Doc, None]
-Progress = Optional[Callable[[int], object]]
+# Called with how much was done since the last call; where it says so, also with the total.
+Progress = Optional[Callable[..., object]]
 # The fields of a record, what is wrong with it, or None for an empty line.
 _Fields = Union[dict[str, Any], ValueError, None]
 
@@ -178,9 +179,12 @@ class Reader:
         kind = check_kind(source)
         columns = list(dict.fromkeys([*ids, self.text or "text"]))
         if kind in (DOCS, PARQUET):
-            yield from _read_docs(source) if kind == DOCS else _read_parquet(source, columns)
-            if progress is not None and isinstance(source, Path):
-                progress(source.stat().st_size)
+            rows = _read_docs(source) if kind == DOCS else _read_parquet(source, columns)
+            size = source.stat().st_size if isinstance(source, Path) and progress else 0
+            for number, (fields, n_rows) in enumerate(rows):
+                yield fields
+                if progress is not None:  # Rows have no sizes of their own.
+                    progress(size * (number + 1) // n_rows - size * number // n_rows)
             return
         # Lines end at line feeds only, but Python's `csv` wants line ends as they are.
         lines = self._read_lines(source, "" if kind == TABLE else "\n", progress)
@@ -252,20 +256,23 @@ def _parse_json(line: str) -> _Fields:
     return value if is_right else ValueError(f"no object: {value!r:.80}")
 
 
-def _read_docs(source: Source) -> Iterator[_Fields]:
+def _read_docs(source: Source) -> Iterator[tuple[_Fields, int]]:
+    """YIELDS (tuple): The fields of a row, and the number of all rows."""
     with _open(source) as (_, stream):
         docs = DocBin().from_bytes(stream.read())
-    yield from ({"text": doc} for doc in docs.get_docs(Vocab()))
+    yield from (({"text": doc}, len(docs)) for doc in docs.get_docs(Vocab()))
 
 
-def _read_parquet(source: Source, columns: list[str]) -> Iterator[_Fields]:
+def _read_parquet(source: Source, columns: list[str]) -> Iterator[tuple[_Fields, int]]:
+    """YIELDS (tuple): See `_read_docs`."""
     arrow = import_arrow()  # Its scalars have their types.
     is_url = isinstance(source, str)
     file_system, path = arrow.fs.FileSystem.from_uri(source) if is_url else (None, source)
     with arrow.parquet.ParquetFile(path, filesystem=file_system) as file:
         _check_header(file.schema_arrow.names, columns)
+        n_rows = file.metadata.num_rows
         for batch in file.iter_batches(columns=columns):
-            yield from (dict(zip(batch.schema.names, row)) for row in zip(*batch.columns))
+            yield from ((dict(zip(batch.schema.names, row)), n_rows) for row in zip(*batch.columns))
 
 
 def _path_of(source: Source) -> str:  # Without the query of a URL, such as a signature.

@@ -101,13 +101,16 @@ def read_texts(
 
 
 def read_docs(
-    nlp: Language, files: Iterable[Path], reader: Optional[Reader] = None
+    nlp: Language,
+    files: Iterable[Path],
+    reader: Optional[Reader] = None,
+    progress: Progress = None,
 ) -> Iterator[tuple[Doc, str]]:
     """YIELDS (tuple): Docs, tokenised but not processed, and the names of their files. Empty lines
     are empty docs, long texts are cut at spaces. See `Reader.read`."""
     reader = reader or Reader()
     for path in files:
-        for _, text, _ in reader.read(path):
+        for _, text, _ in reader.read(path, progress=progress):
             for part in _cut(text) if isinstance(text, str) else [text]:
                 yield make_doc(nlp, part), str(path)
 

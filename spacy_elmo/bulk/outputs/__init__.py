@@ -9,8 +9,9 @@ write_part   (path, ids, rows, checksum): Write a part. `rows` are what `EmbedCo
              null. `ids` are the columns that are carried through, by name: lists of strings and
              None, or of scalars of Arrow. There is an "id" if the user names none.
 read_part    (path): The checksum of a part; None if it is missing or damaged.
-join         (parts, out): Write the output of all parts, perhaps none. None if the folder of parts
-             is the output; only there, null texts can have null vectors.
+join         (parts, out, progress): Write the output of all parts, perhaps none, calling `progress`
+             (see `records`) with rows. None if the folder of parts is the output; only there, null
+             texts can have null vectors.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import numpy
 from spacy.tokens import DocBin
 from thinc.api import to_numpy
 
+from ...tools.records import Progress
 from .npz import DEFAULTS, PART, read_arrays, read_part, write_arrays
 
 __all__ = ["DEFAULTS", "PART", "REFUSED", "join", "read_part", "write_part"]
@@ -28,9 +29,12 @@ def write_part(path: Path, ids: Any, rows: Iterable[tuple], checksum: str) -> No
     write_arrays(path, {"0": numpy.frombuffer(docs.to_bytes(), "B"), "checksum": checksum}.items())
 
 
-def join(parts: Sequence[Path], out: Path) -> None:
+def join(parts: Sequence[Path], out: Path, progress: Progress) -> None:
     """Write the output from all parts."""
     docs = DocBin(store_user_data=True)
-    for array in read_arrays(parts):
-        docs.merge(DocBin(store_user_data=True).from_bytes(array.tobytes()))
+    for array in read_arrays(parts):  # One for each part.
+        new = DocBin(store_user_data=True).from_bytes(array.tobytes())
+        docs.merge(new)
+        if progress is not None:
+            progress(len(new))
     docs.to_disk(out)

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import h5py
 
+from ...tools.records import Progress
 from .npz import DEFAULTS, PART, REFUSED, read_arrays, read_part, read_texts, write_part
 
 __all__ = ["DEFAULTS", "PART", "REFUSED", "join", "read_part", "write_part"]
 
 
-def join(parts: Sequence[Path], out: Path) -> None:
+def join(parts: Sequence[Path], out: Path, progress: Progress) -> None:
     """Write the output from all parts."""
     texts = list(read_texts(parts))
     # The HDF5 library crashes on a full disk. A dataset takes less than 1 KB besides its values.
@@ -25,7 +26,7 @@ def join(parts: Sequence[Path], out: Path) -> None:
     if needed > shutil.disk_usage(out.parent).free:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(out))
     with h5py.File(out, "w") as file:
-        for number, array in enumerate(read_arrays(parts)):
+        for number, array in enumerate(read_arrays(parts, progress)):
             file[str(number)] = array
         numbers = json.dumps({text: str(number) for number, text in enumerate(texts)})
         file.create_dataset("sentence_to_index", data=[numbers], dtype=h5py.string_dtype())

@@ -13,6 +13,8 @@ from typing import Any, Optional
 import numpy
 from numpy.lib.format import write_array
 
+from ...tools.records import Progress
+
 DEFAULTS = {"layers": "all", "pool": "none", "dtype": "float32"}
 REFUSED: tuple[str, ...] = ("id", "shard")
 PART = ".npz"
@@ -56,11 +58,14 @@ def read_part(path: Path) -> Optional[str]:
     return None
 
 
-def read_arrays(parts: Sequence[Path]) -> Iterator[numpy.ndarray]:
-    """YIELDS (ndarray): The arrays of all rows."""
+def read_arrays(parts: Sequence[Path], progress: Progress = None) -> Iterator[numpy.ndarray]:
+    """YIELDS (ndarray): The arrays of all rows; after each, `progress` is called with 1."""
     for path in parts:
         with _open_part(path) as part:
-            yield from (part[name] for name in part.files if name.isdigit())
+            for name in filter(str.isdigit, part.files):
+                yield part[name]
+                if progress is not None:
+                    progress(1)
 
 
 def read_texts(parts: Sequence[Path]) -> Iterator[str]:
@@ -70,6 +75,6 @@ def read_texts(parts: Sequence[Path]) -> Iterator[str]:
             yield from json.loads(str(part["texts"]))
 
 
-def join(parts: Sequence[Path], out: Path) -> None:
+def join(parts: Sequence[Path], out: Path, progress: Progress) -> None:
     """Write the output from all parts."""
-    write_arrays(out, enumerate(read_arrays(parts)))
+    write_arrays(out, enumerate(read_arrays(parts, progress)))
