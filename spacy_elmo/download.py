@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
+import threading
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import requests
 from tqdm import tqdm
@@ -17,6 +20,8 @@ from .catalogue import MANIFEST, Model, model_source, read_manifest
 from .files import remove_folder, sha256
 
 _TIMEOUT = (5, 60)  # Seconds to connect, and without data.
+_HUB = "https://huggingface.co"
+_ADVICE = "Check the address and the network: the same command continues"
 # The file itself is wanted, not a compressed form of it.
 _HEADERS = {"Accept-Encoding": "identity", "User-Agent": "spacy-elmo"}
 # What readers of weights need of a repository of Hugging Face.
@@ -43,7 +48,8 @@ def download_model(model: Model, folder: Path, *, quiet: bool = False) -> None:
             files = model["files"].items()
             places = {name: _download_file(urls, part / name, quiet) for name, urls in files}
     except Exception as error:  # Those of Hugging Face have no class in common.
-        raise ValueError(f"cannot download {model['name']} ({source}): {error}") from error
+        name = source if model.get("hub") else model["name"]
+        raise ValueError(f"cannot download {name}: {error}") from error
     manifest["files"] = {x: {"url": url, "sha256": sha256(part / x)} for x, url in places.items()}
     (part / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf8")
     remove_folder(folder)
@@ -53,15 +59,43 @@ def download_model(model: Model, folder: Path, *, quiet: bool = False) -> None:
 def _download_file(urls: list[str], path: Path, quiet: bool) -> str:
     """Download a file, if it is not there.
     RETURNS (str): The first of its addresses that has it."""
-    errors = []
+    errors: dict[str, None] = {}
     for url in urls:
         try:
             if not path.exists():
+                _connect(url)
                 _transfer(url, path, quiet)
             return url
+        except ConnectionError as error:
+            errors[str(error)] = None
         except (requests.RequestException, HTTPError) as error:
-            errors.append(f"{url}: {error}: the same command continues")
-    raise ValueError("\n".join(errors))
+            response = getattr(error, "response", None)
+            reason = error if response is None else f"{response.status_code} {response.reason}"
+            errors[f"{url} ({reason})"] = None
+    raise ValueError(f"no file from {', '.join(errors)}. {_ADVICE}")
+
+
+def _connect(url: str) -> None:
+    """Find out within seconds whether a server can be reached. `requests` waits as long as the
+    system for the name server, and then for each address of the server in turn.
+    RAISES (ConnectionError): If it cannot."""
+    if requests.utils.select_proxy(url, requests.utils.get_environ_proxies(url, None)):
+        return  # Only the proxy may know the server.
+    address, problems = urlsplit(url), ["no answer"]
+    port = address.port or (443 if address.scheme == "https" else 80)
+
+    def connect() -> None:
+        try:
+            socket.create_connection((address.hostname or "", port), _TIMEOUT[0] / 2).close()
+            problems.clear()
+        except OSError as error:
+            problems[0] = error.strerror or str(error)
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(_TIMEOUT[0])
+    if problems:
+        raise ConnectionError(f"{address.netloc.rpartition('@')[2]} ({problems[0]})")
 
 
 def _transfer(url: str, path: Path, quiet: bool) -> None:
@@ -91,7 +125,7 @@ def _transfer(url: str, path: Path, quiet: bool) -> None:
 
 def hub_library(quiet: bool) -> tuple[Any, Any]:
     """RETURNS (tuple): The library of Hugging Face, and its client.
-    RAISES (ValueError): If it is not installed."""
+    RAISES (ValueError): If it is not installed, or there is no network."""
     try:
         import huggingface_hub
         from huggingface_hub.utils import disable_progress_bars
@@ -99,7 +133,12 @@ def hub_library(quiet: bool) -> tuple[Any, Any]:
         raise ValueError('for hf:, run `pip install "spacy-elmo[hub]"`') from error
     if quiet:
         disable_progress_bars()
-    return huggingface_hub, huggingface_hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+    endpoint = os.environ.get("HF_ENDPOINT") or _HUB
+    try:
+        _connect(endpoint)
+    except ConnectionError as error:
+        raise ValueError(f"cannot reach hf: {error}. {_ADVICE}") from error
+    return huggingface_hub, huggingface_hub.HfApi(endpoint=endpoint)
 
 
 def is_visible(name: str) -> bool:
