@@ -13,7 +13,7 @@ from ..catalogue import TABLE, Model, find_download, find_model, read_table
 from ..weights import bundled_names
 from .util import exit_on_error
 
-_COLUMNS = ("name", "lang", "family", "shape", "size", "licence", "state")
+_COLUMNS = ("name", "lang", "family", "shape", "size", "state")
 
 
 def models_cli(
@@ -31,7 +31,7 @@ def models_cli(
     List the published models, and which are on this machine.
 
     `shape` is the number of LSTM layers, their cells, and the width of a direction. What is not
-    known is left out.
+    known is left out. Licences, places on this machine and notes are shown for a single one.
     """
     with exit_on_error():
         models = read_table(table)
@@ -46,16 +46,22 @@ def models_cli(
         facts = {**chosen[0], **{x: " ".join(urls) for x, urls in chosen[0]["files"].items()}}
         msg.table([(key, x) for key, x in facts.items() if x and key != "files"], aligns=("r", "l"))
     else:
-        rows = [[x.get(key, "") for key in _COLUMNS] for x in chosen]
-        msg.table(rows, header=_COLUMNS, divider=True)
+        msg.table([*map(_row, chosen)], header=_COLUMNS, divider=True, spacing=2)
+
+
+def _row(model: Model) -> list[str]:
+    """RETURNS (list): A row of the table, which is not wider than 80 columns."""
+    name, lang, family, shape, size, state = (str(model.get(x) or "") for x in _COLUMNS)
+    family, size = family.split(" ")[0], size.replace("up to ", "<=")
+    return [name, lang, family, shape, size, "here" if Path(state).is_absolute() else state]
 
 
 def _state(model: Model) -> str:
     """RETURNS (str): Where a model is on this machine, or whether it can be downloaded."""
     if model["name"] in bundled_names():
-        return "in the package"
+        return "bundled"
     if (path := find_download(model["name"])) is not None:
         return str(path)
     if not model.get("readable", True):
-        return "not readable"
+        return "unreadable"
     return "" if model["files"] or model.get("hub") else "no address"

@@ -330,7 +330,8 @@ def test_the_page_names_models_that_exist():
 
 def test_models_are_listed(get, table: Path, cache: Path):
     output = succeed("models")
-    assert "small" in output and "manylangs-de" in output and "in the package" in output
+    assert "small" in output and "manylangs-de" in output and "bundled" in output
+    assert max(map(len, output.splitlines())) <= 80
     assert "german" in succeed("models", "--lang", "de")
     for options, is_there in (((), False), (("--all",), True)):
         output = succeed("models", "--lang", "en", *options)
@@ -343,7 +344,9 @@ def test_models_are_listed(get, table: Path, cache: Path):
     get("plain")
     facts = {x["name"]: x for x in json.loads(succeed("models", "--table", table, "--json", "-a"))}
     assert facts["plain"]["state"] == str(cache / "pipelines" / "plain")
-    assert facts["nowhere"]["state"] == "no address" and facts["tf"]["state"] == "not readable"
+    assert facts["nowhere"]["state"] == "no address" and facts["tf"]["state"] == "unreadable"
+    listed = succeed("models", "--table", table)
+    assert "here" in listed and str(cache) not in listed
 
 
 @pytest.mark.parametrize("text", ["", '{"models": [{"name": "../x"}], "collections": {}}'])
