@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
+from xml.etree import ElementTree
 
 import numpy
 import pytest
@@ -11,8 +12,9 @@ import spacy
 from spacy.tokens import Doc, DocBin
 from spacy.util import registry
 
-from spacy_elmo.formats import safetensors_format
+from spacy_elmo.formats import round_to_int8, safetensors_format
 from spacy_elmo.inference import current_session
+from spacy_elmo.layers.encoder import get_shim
 
 from .conftest import TINY, elmo_pipeline, max_difference, random_bilm
 
@@ -270,3 +272,28 @@ def test_set_vectors(weights_folder):
         # No direction, no similarity, and no division by zero.
         assert doc.similarity(empty) == space.similarity(doc) == 0
     assert doc[2].is_space and not doc[2].has_vector and doc[2].vector_norm == 0
+
+
+def test_its_repr_says_what_it_is(weights_folder, bilm):
+    """Without reading the weights. Notebooks show a table."""
+    elmo = elmo_pipeline(weights_folder).get_pipe("elmo")
+    assert repr(elmo) == "Elmo('elmo': weights not read yet, frozen_mix)"
+    n = sum(p.numel() for p in bilm.parameters())
+    assert repr(elmo.bilm) == f"BiLM({n:,} parameters, 3 layers of width 12, cpu, float32)"
+    assert repr(elmo) == f"Elmo('elmo': {repr(elmo.bilm)[5:-1]}, frozen_mix)"
+    table = ElementTree.fromstring(elmo._repr_html_())
+    cells = {row[0].text: row[1].text for row in table}
+    assert cells["component"] == "elmo" and cells["weights"] == f"{n:,} parameters"
+    assert cells["precision"] == "float32" and cells["mix"] == "frozen_mix"
+    empty = spacy.blank("en").add_pipe("elmo", config={"model": {"weights": None}})
+    assert repr(empty) == "Elmo('elmo': no weights yet, frozen_mix)"
+
+
+def test_a_repr_does_not_change_how_it_runs(weights_folder, tmp_path):
+    """Weights that are stored in 8 bits stay so."""
+    nlp = elmo_pipeline(weights_folder, model={"precision": "int8"})
+    round_to_int8(nlp.get_pipe("elmo").bilm)
+    nlp.to_disk(tmp_path)
+    elmo = spacy.load(tmp_path).get_pipe("elmo")
+    assert ", cpu, int8, " in repr(elmo)
+    assert get_shim(elmo.model).stored_bilm().is_int8

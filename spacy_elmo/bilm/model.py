@@ -40,6 +40,9 @@ class LSTMLayer(nn.Module):
             projection = nn.init.xavier_uniform_(torch.empty(config.projection_dim, config.dim))
             self.projection_weight = nn.Parameter(projection)
 
+    def extra_repr(self) -> str:
+        return f"input {self.widths[0]}, {len(self.gate_bias) // 4} cells, output {self.widths[1]}"
+
     def matrices(self) -> list[Any]:
         """RETURNS (list): What multiplies the input, the previous output, and the cells' output
         (None without a projection): each a tensor or an `Int8Weight`, shape (out, in)."""
@@ -104,6 +107,18 @@ class BiLM(nn.Module):
         self.n_invalidations = 0
         self.trained_mix: Optional[TrainedMix] = None
         self.pooling: Any = None
+
+    def __repr__(self) -> str:
+        return f"BiLM({', '.join(self.facts().values())})"
+
+    def facts(self, precision: Optional[str] = None) -> dict[str, str]:
+        """RETURNS (dict): Facts for users, as text; `precision` is that in which it runs."""
+        return {
+            "weights": f"{sum(p.numel() for p in self.parameters()):,} parameters",
+            "vectors": f"{self.config.n_activations} layers of width {self.config.output_dim}",
+            "device": str(self.device),
+            "precision": precision or ("int8" if self.is_int8 else str(self.dtype)[6:]),
+        }
 
     @property
     def vocabulary(self) -> Optional[list[str]]:

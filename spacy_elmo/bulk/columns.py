@@ -21,7 +21,7 @@ from thinc.api import to_numpy
 from ..bilm.validation import check_batch
 from ..component import Elmo, pipe_settings
 from ..inference.settings import Precision
-from ..layers.encoder import get_session, set_precision
+from ..layers.encoder import get_session, get_shim, set_precision
 from ..strings import bounded_strings, one_thread
 from ..tools.records import check_text, import_arrow
 from ..tools.texts import make_doc
@@ -78,6 +78,14 @@ class EmbedColumns:
             if value not in allowed and not (setting == "layers" and isinstance(value, int)):
                 raise ValueError(f"{setting} must be one of {', '.join(allowed)}, found {value!r}")
         self.pipeline = absolute_source(self.pipeline)  # Workers may be in another folder.
+
+    def __repr__(self) -> str:
+        settings = ((x, getattr(self, x.name)) for x in fields(self) if x.repr)
+        shown = ", ".join(f"{x.name}={value!r}" for x, value in settings if value != x.default)
+        facts = {"": "not loaded yet"}
+        if self._loaded is not None:
+            facts = get_shim(self._loaded[1].model).facts()
+        return f"EmbedColumns({shown}: {', '.join(facts.values())})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         settings = ((x.name, getattr(self, x.name)) for x in fields(self) if x.init)

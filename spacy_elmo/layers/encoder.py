@@ -78,6 +78,13 @@ class ElmoShim(PyTorchShim):
         """Whether there is a biLM, or something to load."""
         return self.pending is not None or isinstance(self._model, BiLM)
 
+    def facts(self) -> dict[str, str]:
+        """RETURNS (dict): Facts for users, as text. This does not read the weights."""
+        bilm = self._model if isinstance(self._model, BiLM) else self.pending
+        if isinstance(bilm, BiLM):
+            return bilm.facts(self.usable_settings.precision)
+        return {"weights": "no weights yet" if bilm is None else "weights not read yet"}
+
     def float32_bilm(self) -> BiLM:
         """RETURNS (BiLM): The biLM, read at the first call. int8 weights become float32."""
         bilm = self.stored_bilm()

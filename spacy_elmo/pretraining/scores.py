@@ -60,9 +60,14 @@ class ScoreTokens:
     ) -> None:
         if unit not in UNITS:
             raise ValueError(f"unknown unit {unit!r}: choose one of {', '.join(UNITS)}")
-        self.unit = unit
+        self.unit, self._name = unit, str(model)
         language_model, output = open_language_model(model, None if head is None else Path(head))
         self._model, self._words = language_model.to(device), output.words
+
+    def __repr__(self) -> str:
+        facts = self._model.bilm.facts()
+        size = f"{len(self._words):,} words, {self.unit}"
+        return f"ScoreTokens({self._name!r}: {', '.join(facts.values())}, {size})"
 
     def __call__(self, sentences: Iterable[Iterable[str]]) -> list[TokenScores]:
         """RETURNS (list[TokenScores]): The scores of each sentence.

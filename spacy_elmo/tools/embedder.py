@@ -41,9 +41,13 @@ class EmbedTokens:
             raise ValueError("give options_file and weight_file together, or weights alone")
         options = None if options_file is None else Path(options_file)
         bilm = load_bilm(weights) if weight_file is None else load(weight_file, options)
-        self.bilm = bilm.to(device)
+        self.bilm, self._name = bilm.to(device), str(weight_file or weights)
         self._settings = Settings(precision=precision, stateful=stateful)
         check_precision(precision, self.bilm.device)
+
+    def __repr__(self) -> str:
+        facts = self.bilm.facts(self._settings.precision)
+        return f"EmbedTokens({self._name!r}: {', '.join(facts.values())})"
 
     def embed_sentence(self, tokens: Iterable[str]) -> numpy.ndarray:
         """RETURNS (ndarray): All layers of one sentence, shape (L+1, tokens, 2P)."""

@@ -352,3 +352,12 @@ def test_no_engine_is_imported(pipeline: Path):
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.stdout.strip() == "set()"
+
+
+def test_its_repr_says_what_it_is(pipeline: Path):
+    embed = EmbedColumns(pipeline, layers="top")
+    shown = f"EmbedColumns(pipeline={embed.pipeline!r}, layers='top': "
+    assert repr(embed) == shown + "not loaded yet)"
+    embed.embed(["the bank"])
+    assert repr(embed).startswith(shown)
+    assert repr(embed).endswith(" parameters, 3 layers of width 12, cpu, float32)")

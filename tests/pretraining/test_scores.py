@@ -119,3 +119,9 @@ def test_weights_without_an_output_layer(weights_folder):
         ScoreTokens(weights_folder)
     with pytest.raises(ValueError, match="unknown unit 'bit': choose one of nats, bits"):
         ScoreTokens(unit="bit")
+
+
+def test_its_repr_says_what_it_is():
+    expected = "parameters, 3 layers of width 512, cpu, float32, 20,000 words, bits)"
+    shown = repr(ScoreTokens(unit="bits"))
+    assert shown.startswith("ScoreTokens('en_elmo_sm': ") and shown.endswith(expected)

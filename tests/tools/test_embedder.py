@@ -125,3 +125,10 @@ def test_precision(weights_folder, embedder):
 def test_wrong_precision(weights_folder, precision, message):
     with pytest.raises(ValueError, match=message):
         EmbedTokens(weights_folder, precision=precision)
+
+
+def test_its_repr_says_what_it_is(weights_folder):
+    for precision in ("float32", "int8"):
+        shown = repr(EmbedTokens(weights_folder, precision=precision))
+        assert shown.startswith(f"EmbedTokens({str(weights_folder)!r}: ")
+        assert shown.endswith(f" parameters, 3 layers of width 12, cpu, {precision})")
