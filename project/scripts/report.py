@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import argparse
 import html
+import platform
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Optional
 
@@ -23,34 +26,45 @@ from wasabi import msg
 
 from spacy_elmo.cli.util import exit_on_error
 from spacy_elmo.files import atomic_file
+from spacy_elmo.plots import INK, PAPER, draw_curves, draw_mixes
 
 TITLE = "What ELMo brings"
 # The AG News study: two encoders, three mixes.
 ENCODERS = ("words", "char")
 MIXES = ("scalar", "frozen", "learned")
+PACKAGES = ("spacy-elmo", "spacy", "thinc", "torch", "numpy")
 RUN_EXPERIMENTS = "`python scripts/experiment.py TASK --system baseline ...`"
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
 CSS = """
-:root { color-scheme: light; }
-body { max-width: 60rem; margin: 0 auto; padding: 1rem; color: #222; background: #fff;
+:root { color-scheme: light dark; --ink: #222; --paper: #fff; --line: #ddd; --rule: #888;
+  --shade: #999; --faint: #eee; --link: #0a58ca; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #d8dde3; --paper: #16181c; --line: #3a3e44; --rule: #777; --shade: #000;
+    --faint: #222; --link: #7ab7ff; }
+}
+body { max-width: 60rem; margin: 0 auto; padding: 1rem; color: var(--ink); background: var(--paper);
   font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: break-word; }
 p { max-width: 46rem; }
 h1, h2, h3 { line-height: 1.2; margin: 2rem 0 0.7rem; }
 h1 { margin-top: 0.5rem; }
-h2 { border-bottom: 1px solid #ccc; padding-bottom: 0.3rem; }
-img { display: block; width: 35rem; max-width: 100%; height: auto; margin: 1rem 0; }
-/* A shadow at the edge says that there is more; the white moves along, and covers it at the end. */
+h2 { border-bottom: 1px solid var(--line); padding-bottom: 0.3rem; }
+a { color: var(--link); }
+svg { display: block; width: 46rem; max-width: 100%; height: auto; margin: 1rem 0; }
+/* A shadow at the edge says that there is more; paper moves along, and covers it at the end. */
 .table { overflow-x: auto; margin: 0.8rem 0;
-  background: linear-gradient(to left, #fff 1.5rem, transparent 3rem) right / 3rem 100% local,
-    linear-gradient(to left, #999, #eee 0.4rem, transparent 0.8rem) right / 0.8rem 100% scroll;
+  background:
+    linear-gradient(to left, var(--paper) 1.5rem, transparent 3rem) right / 3rem 100% local,
+    linear-gradient(to left, var(--shade), var(--faint) 0.4rem, transparent 0.8rem)
+      right / 0.8rem 100% scroll;
   background-repeat: no-repeat; }
 table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.3rem 0.7rem; border-bottom: 1px solid #ddd; white-space: nowrap; }
+th, td { padding: 0.3rem 0.7rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
 /* A last column of text, not of numbers, wraps. */
 td:last-child:not([style]) { white-space: normal; min-width: 15rem; }
-th { border-bottom: 2px solid #888; text-align: left; vertical-align: bottom; }
-td:first-child, th:first-child { padding-left: 0; position: sticky; left: 0; background: #fff; }
+th { border-bottom: 2px solid var(--rule); text-align: left; vertical-align: bottom; }
+td:first-child, th:first-child { padding-left: 0; position: sticky; left: 0;
+  background: var(--paper); }
 @media (max-width: 40rem) {
   table { font-size: 0.8rem; line-height: 1.35; }
   th, td { padding: 0.3rem; }
@@ -92,7 +106,7 @@ def write_report(metrics: Path, out: Path, pretraining: Sequence[Path] = ()) -> 
         [log for folder in pretraining for log in results.read_logs(folder)],
     )
     markdown = "\n\n".join(report.parts()) + "\n"
-    for name, text in (("report.md", markdown), ("index.html", to_html(markdown))):
+    for name, text in (("report.md", markdown), ("index.html", to_html(markdown, out))):
         with atomic_file(out / name) as temporary:
             temporary.write_text(text, encoding="utf8")
 
@@ -123,22 +137,23 @@ class Report:
         return plots.looks(results.system_order(run.system for run in self.runs))
 
     def parts(self) -> Iterator[str]:
+        sections = {
+            "Scores": self.scores,
+            "Less training data": self.sizes,
+            "Layers that each task uses": self.mixes,
+            "AG News: encoders and mixes": self.study,
+            "Pretraining": self.learning_curves,
+            "What each layer knows": self.layers,
+            "What did not help, or not clearly": self.not_better,
+            "Versions": self.versions,
+        }
         yield f"# {TITLE}"
         yield from self.about()
-        yield "## Scores"
-        yield from self.scores() if self.runs else [missing("results", RUN_EXPERIMENTS)]
-        yield "## Less training data"
-        yield from self.sizes()
-        yield "## Layers that each task uses"
-        yield from self.mixes()
-        yield "## AG News: encoders and mixes"
-        yield from self.study()
-        yield "## Pretraining"
-        yield from self.learning_curves()
-        yield "## What each layer knows"
-        yield from self.layers()
-        yield "## What did not help, or not clearly"
-        yield from self.not_better()
+        yield from self.summary()
+        yield "\n".join(f"- [{title}](#{anchor(title)})" for title in sections)
+        for title, section in sections.items():
+            yield f"## {title}"
+            yield from section()
 
     def about(self) -> Iterator[str]:
         yield (
@@ -155,7 +170,39 @@ class Report:
         if self.runs:
             yield "; ".join(facts) + "."
 
+    def summary(self) -> Iterator[str]:
+        """A row per task, of the most training data that both systems have seen."""
+        rows = []
+        for task, runs in self.tasks.items():
+            main = results.main_score(runs)
+            by_size = results.by(lambda run: run.size, runs)
+            for size in reversed(results.sizes(runs)):
+                grouped = results.by(lambda run: run.system, by_size[size])
+                baseline = grouped.pop(BASELINE, [])
+                names = results.system_order(grouped)
+                name = "elmo" if "elmo" in names else next(iter(names), "")
+                compared = results.compare(grouped.get(name, []), baseline, main)
+                if compared is not None:
+                    scores = [percent(mean_score(x, main)) for x in (baseline, grouped[name])]
+                    data = describe_size(by_size[size][0])
+                    label = results.MAIN_SCORES.get(main, main)
+                    rows.append([task, *scores, difference(compared), label, data, name])
+                    break
+        if rows:
+            header = ["Task", "Without ELMo", "With ELMo", "Difference", "Score (%)"]
+            yield table([*header, "Training data", "System"], rows)
+
+    def versions(self) -> Iterator[str]:
+        yield (
+            "Installed when this page was made. experiment.py makes results of other versions of "
+            "spaCy and spacy-elmo again."
+        )
+        rows = [["Python", platform.python_version()], *([x, version(x)] for x in PACKAGES)]
+        yield table(["Package", "Version"], rows, n_left=2)
+
     def scores(self) -> Iterator[str]:
+        if not self.runs:
+            yield missing("results", RUN_EXPERIMENTS)
         for task, runs in self.tasks.items():
             yield f"### {escape(task)}"
             full = results.by(lambda run: run.system, (run for run in runs if run.size == FULL))
@@ -229,8 +276,8 @@ class Report:
                     rows[name].append(percent(value))
                     if value is not None:
                         curves[name].append((n_train, value))
-            file = f"sizes-{number}.png"
-            plots.draw_sizes(self.out / file, task, main, curves, self.looks)
+            file = f"sizes-{number}.svg"
+            plots.draw_sizes(self.out / file, "", main, curves, self.looks)
             yield f"### {escape(task)}"
             yield figure(file, f"{task}: {main} against training examples; numbers are below")
             yield table(header, list(rows.values()))
@@ -248,18 +295,17 @@ class Report:
                 "`python scripts/experiment.py TASK --system elmo ...`",
             )
             return
-        import plots
-
         labels = [
             f"{row.task} ({row.place})" + ("" if row.system == "elmo" else f"\n{row.system}")
             for row in rows
         ]
-        plots.draw_mixes(self.out / "mixes.png", rows, labels)
+        weights = [[weight.mean for weight in row.weights] for row in rows]
+        draw_mixes([*zip(labels, weights)], self.out / "mixes.svg")
         yield (
             "Layer 0 is the token encoder. With all training data, mean over seeds. For a learned "
             "mix, these are the layers' shares in the norm of the weights that read them."
         )
-        yield figure("mixes.png", "Heat map of each task's layer weights; numbers are below")
+        yield figure("mixes.svg", "Heat map of each task's layer weights; numbers are below")
         n_layers = max(len(row.weights) for row in rows)
         layers = [f"Layer {i}" for i in range(n_layers)]
         yield table(
@@ -302,16 +348,14 @@ class Report:
         if not self.pretraining:
             yield missing("pretraining runs", "`report.py --pretraining RUNS`")
             return
-        import plots
-
         yield (
             "Perplexity on held-out text, of the language models in both directions. Unigram: of "
             "the word frequencies alone."
         )
         rows = []
         for number, (name, history) in enumerate(self.pretraining):
-            file = f"pretraining-{number}.png"
-            plots.draw_pretraining(self.out / file, name, history)
+            file = f"pretraining-{number}.svg"
+            draw_curves(history, self.out / file, name)
             yield figure(file, f"{name}: perplexity against words read; the best is below")
             best = min(history, key=lambda record: record["average"])
             values = [best[key] for key in ("average", "forward", "backward", "unigram")]
@@ -341,8 +385,8 @@ class Report:
         )
         for kind in sorted({probe["probe"] for probe in self.probes}):
             probes = [probe for probe in self.probes if probe["probe"] == kind]
-            file = f"probe-{kind}.png"
-            plots.draw_probes(self.out / file, f"Probe: {kind}", probes)
+            file = f"probe-{kind}.svg"
+            plots.draw_probes(self.out / file, "", probes)
             yield f"### {escape(kind)}"
             yield figure(file, f"Accuracy of {kind} by layer; numbers are below")
             columns: dict[str, dict[Any, float]] = {}
@@ -502,14 +546,41 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], n_left: int = 1)
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def to_html(markdown: str) -> str:
-    """RETURNS (str): A whole page; the plots are in the same folder."""
+def anchor(title: str) -> str:
+    """RETURNS (str): What a heading is linked by, as on GitHub."""
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+
+
+def inline_svg(path: Path, alt: str) -> str:
+    """RETURNS (str): A plot as a part of a page, in the colours of its text and background. IDs are
+    of the page: those of several plots must differ."""
+    text = path.read_text(encoding="utf8")
+    start, svg = re.split(r"(?=<svg)", text)[1].split(">", 1)
+    [box] = re.findall(r'viewBox="[^"]*"', start)
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = svg.replace(INK, "currentColor").replace(PAPER, "none")
+    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{path.stem}-", svg).replace("xlink:", "")
+    return f'<svg role="img" aria-label="{html.escape(alt)}" {box}>{svg}'
+
+
+def to_html(markdown: str, folder: Path) -> str:
+    """RETURNS (str): A whole page, with the plots of the folder in it."""
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     # A wide table moves inside its box; the page does not.
     parser.add_render_rule("table_open", lambda *_: '<div class="table" tabindex="0"><table>\n')
     parser.add_render_rule("table_close", lambda *_: "</table></div>\n")
+
+    def heading(renderer: Any, tokens: Any, i: int, *_: Any) -> str:
+        tag, title = tokens[i].tag, tokens[i + 1].content
+        return f'<h2 id="{anchor(title)}">' if tag == "h2" else f"<{tag}>"
+
+    def image(renderer: Any, tokens: Any, i: int, *_: Any) -> str:
+        return inline_svg(folder / tokens[i].attrs["src"], tokens[i].content)
+
+    parser.add_render_rule("heading_open", heading)
+    parser.add_render_rule("image", image)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

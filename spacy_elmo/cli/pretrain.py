@@ -10,9 +10,9 @@ from click import NoSuchOption
 from spacy.cli._util import parse_config_overrides
 from wasabi import msg
 
+from ..plots import draw_curves
 from ..pretraining.config import read_config
 from ..pretraining.distributed import process_group, rank
-from ..pretraining.export import draw_curves
 from ..pretraining.run import pretrain
 from ..pretraining.trainer import Trainer
 from .util import exit_on_error, torch_device
@@ -49,8 +49,11 @@ def pretrain_cli(
 
 def _report(trainer: Trainer, output: Path) -> None:
     state = trainer.state
-    if not draw_curves(state.history, output / "curves.png"):
-        msg.info("No curves.png: it needs matplotlib, pip install spacy-elmo[viz]")
+    if state.history:
+        try:
+            draw_curves(state.history, output / "curves.png")
+        except ImportError as error:
+            msg.info(f"No plot: {error}")
     if trainer.interrupted:
         # An error code, so that a workflow does not continue with half a training.
         msg.warn(f"Stopped at step {state.step}; continue with --resume", exits=130)

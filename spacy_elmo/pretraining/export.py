@@ -1,4 +1,4 @@
-"""The results of a training: a pipeline, with the output layer beside it, and curves."""
+"""The results of a training: a pipeline, with the output layer beside it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Optional
 import spacy
 
 from ..component import Elmo
-from ..files import atomic_file, atomic_folder
+from ..files import atomic_folder
 from ..layers.encoder import set_bilm
 from .config import LossConfig
 from .corpus import Corpus
@@ -41,28 +41,3 @@ def write_model(
     with atomic_folder(path) as folder, atomic_folder(head_folder(path)) as head:
         nlp.to_disk(folder)
         write_head(head, Head(corpus.words, loss, model.output.state_dict(), tokenization))
-
-
-def draw_curves(history: list[dict[str, Any]], path: Path) -> bool:
-    """Draw perplexity against words read. RETURNS (bool): False if matplotlib is not installed."""
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import LogFormatter
-    except ImportError:
-        return False
-    if not history:
-        return True
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.subplots()
-    words = [record["words"] / 1e6 for record in history]
-    for name in ("forward", "backward", "average"):
-        axes.plot(words, [record[name] for record in history], marker=".", label=name)
-    axes.axhline(history[-1]["unigram"], color="gray", linestyle="--", label="unigram")
-    axes.set(xlabel="million words read", ylabel="perplexity on held-out text", yscale="log")
-    axes.yaxis.set_major_formatter(LogFormatter())
-    axes.yaxis.set_minor_formatter(LogFormatter())
-    axes.legend()
-    axes.grid(True, which="both", alpha=0.3)
-    with atomic_file(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
-    return True

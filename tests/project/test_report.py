@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+
+from spacy_elmo.plots import INK, PAPER
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "project" / "scripts"))
 report = import_module("report")
@@ -75,3 +79,33 @@ def test_tables(metrics, tmp_path):
     assert rows_of(markdown.replace(report.NO_BREAK, " "), "ewt-tagger")[-1] == weak
     assert "Of 2 comparisons of a main score with `baseline`, 1 did not" in markdown
     assert "token_acc" not in markdown
+
+
+def test_a_row_per_task_comes_first(metrics, tmp_path):
+    """Of the most training data that both systems have."""
+    write(metrics, "baseline", 0.6, task="part", size="10", per_class=10)
+    write(metrics, "words-scalar", 0.7, task="part", size="10", per_class=10)
+    write(metrics, "words-scalar", 0.7, task="part")
+    markdown, _ = page(metrics, tmp_path / "out")
+    first = markdown.split("## Scores")[0]
+    scores = ["90.00 ± 1.00", "93.00 ± 1.00", "+3.00 ± 1.00"]
+    expected = [["ewt-tagger", *scores, "accuracy of tags", "all", "elmo"]]
+    assert rows_of(first, "ewt-tagger") == expected
+    scores = ["60.00", "70.00", "+10.00"]
+    expected = [["part", *scores, "accuracy of tags", "10 per class", "words-scalar"]]
+    assert rows_of(first, "part") == expected
+
+
+def test_the_page_is_one_file(metrics, tmp_path):
+    """With its plots, contents whose links lead somewhere, and versions."""
+    markdown, html = page(metrics, tmp_path / "out")
+    assert "<img" not in html and html.count('<svg role="img" aria-label="') == 2
+    plots = "".join(re.findall("<svg.*?</svg>", html, re.DOTALL))
+    for colour in (INK, PAPER):
+        assert colour not in plots and colour in (tmp_path / "out" / "mixes.svg").read_text()
+    ids = re.findall(r'\bid="([^"]*)"', html)
+    assert len(ids) == len({*ids})
+    links = re.findall(r'href="#([^"]*)"', html)
+    assert {"scores", "what-did-not-help-or-not-clearly", "versions"} <= {*links} <= {*ids}
+    assert {x.split("#")[1].strip(")") for x in markdown.splitlines() if "](#" in x} <= {*ids}
+    assert rows_of(markdown, "spacy-elmo") == [["spacy-elmo", version("spacy-elmo")]]
