@@ -16,16 +16,7 @@ from ..bulk.job import Job, default_rows, find_sources
 from ..bulk.outputs import OUTPUTS
 from ..tools.records import Reader
 from ..tools.texts import total_size
-from .util import (
-    ENCODING,
-    ERRORS,
-    INPUT_HELP,
-    TEXT,
-    exit_on_error,
-    progress_bar,
-    require_gpu,
-    warn_of_errors,
-)
+from . import util
 
 Engine = Enum("Engine", {name: name for name in ("local", "ray")})  # type: ignore[misc]
 
@@ -34,7 +25,7 @@ _REFUSED = {"local": ("workers",), "ray": ("shard",)}
 _INPUTS = typer.Argument(
     ...,
     metavar="IN... OUT",
-    help=f"{INPUT_HELP}; also URLs. OUT: a path that ends in {', '.join(OUTPUTS)}",
+    help=f"{util.INPUT_HELP}; also URLs. OUT: a path that ends in {', '.join(OUTPUTS)}",
 )
 _LAYERS = typer.Option(None, "--layers", "-L", help="all, top, mix, mean, or the number of one")
 _PRECISION = typer.Option(None, help="float32, float16, int8, bfloat16; tf32 on a GPU; auto")
@@ -49,10 +40,10 @@ def embed_cli(
     dtype: Optional[str] = typer.Option(None, help="float32 or float16"),
     name: Optional[str] = typer.Option(None, "--name", "-n", help="Name of the elmo component"),
     whitespace: bool = typer.Option(False, "--whitespace", "-w", help="Spaces separate the tokens"),
-    text: Optional[str] = TEXT,
+    text: Optional[str] = util.TEXT,
     ids: list[str] = typer.Option([], "--id", help="A column to carry through; any number"),
-    encoding: str = ENCODING,
-    errors: str = ERRORS,
+    encoding: str = util.ENCODING,
+    errors: str = util.ERRORS,
     nulls: str = typer.Option("error", help="Null texts: error, or empty (null vectors)"),
     precision: Optional[str] = _PRECISION,
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for the CPU"),
@@ -73,10 +64,10 @@ def embed_cli(
     """
     settings = {"layers": layers, "pool": pool, "dtype": dtype, "precision": precision}
     settings = {x: y for x, y in settings.items() if y is not None}
-    with exit_on_error():
+    with util.exit_on_error():
         given = {**settings, "id": ids, "shard": shard != "1/1", "workers": workers}
         out = _check_output(inputs, engine.value, [x for x, y in given.items() if y])
-        require_gpu(gpu_id)
+        util.require_gpu(gpu_id)
         chosen: dict[str, Any] = OUTPUTS[out.suffix].DEFAULTS | settings
         chosen |= {"gpu_id": gpu_id, "nulls": nulls, "threads": threads, "name": name}
         embed = EmbedColumns(model, **chosen)
@@ -112,10 +103,10 @@ def _run(
     job.prepare(force=force)
     total, counts = None, [0, 0, 0]
     if not quiet and sys.stderr.isatty():
-        with progress_bar("Counting", "B", total_size(map(Path, job.sources))) as progress:
+        with util.progress_bar("Counting", "B", total_size(map(Path, job.sources))) as progress:
             total = job.count_rows(number - 1, n_shards, progress)
     try:
-        with progress_bar("Embedding", " rows", total, quiet=quiet) as progress:
+        with util.progress_bar("Embedding", " rows", total, quiet=quiet) as progress:
             parts = job.run(number - 1, n_shards, progress)
             if engine == "ray":
                 from ..bulk.ray_engine import run_on_ray
@@ -125,14 +116,14 @@ def _run(
             for part in parts:
                 counts = list(map(sum, zip(counts, part)))
         if engine == "local":
-            with progress_bar("Writing", " rows", quiet=quiet) as progress:
+            with util.progress_bar("Writing", " rows", quiet=quiet) as progress:
                 job.finish(n_shards, progress)
     except (OSError, ValueError):
         if any(job.folder.glob("part-*")):
             msg.info(f"{job.folder} has what is finished: the same command continues from there")
         raise
     n_rows, n_nulls, n_new = counts
-    warn_of_errors(job.reader)
+    util.warn_of_errors(job.reader)
     of_shard = f" of shard {shard}" if n_shards > 1 else ""
     earlier = f", {n_rows - n_new:,} of them by an earlier run" if n_new < n_rows else ""
     msg.good(f"{job.out}: {n_rows:,} rows{of_shard}{earlier}")

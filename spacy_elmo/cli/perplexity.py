@@ -21,27 +21,17 @@ from ..pretraining.scores import TokenScores, score
 from ..pretraining.tokenize import tokenize
 from ..tools.records import Reader
 from ..tools.texts import find_files, read_texts, total_size
-from .util import (
-    ENCODING,
-    ERRORS,
-    INPUT_HELP,
-    TEXT,
-    check_overwrite,
-    exit_on_error,
-    progress_bar,
-    torch_device,
-    warn_of_errors,
-)
+from . import util
 
 
 def perplexity_cli(
     model: str = typer.Argument(
         ..., help="en_elmo_sm, a result of `pretrain`, or a checkpoint of bilm-tf"
     ),
-    texts: list[str] = typer.Argument(..., help=INPUT_HELP),
-    text: Optional[str] = TEXT,
-    encoding: str = ENCODING,
-    errors: str = ERRORS,
+    texts: list[str] = typer.Argument(..., help=util.INPUT_HELP),
+    text: Optional[str] = util.TEXT,
+    encoding: str = util.ENCODING,
+    errors: str = util.ERRORS,
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="The GPU, -1 for the CPU"),
     head: Optional[Path] = typer.Option(None, "--head", help="Its output layer, if not MODEL.head"),
     carry_state: bool = typer.Option(False, "--carry-state", help="Carry the LSTMs' states over"),
@@ -59,21 +49,21 @@ def perplexity_cli(
     --words writes a line per sentence: its tokens, their natural log probabilities forward and
     backward, which of them are unknown, and the log probabilities of its end and its beginning.
     """
-    with exit_on_error():
-        device = torch_device(gpu_id)
+    with util.exit_on_error():
+        device = util.torch_device(gpu_id)
         if words is not None and carry_state:
             raise ValueError("--words are those of whole sentences: leave out --carry-state")
         if words is not None:
-            check_overwrite(words, force)
+            util.check_overwrite(words, force)
         language_model, output = open_language_model(model, head)
         reader = Reader(text, encoding, errors)
         files = find_files(texts, columns=text is not None)
-        with progress_bar("Reading", "B", total_size(files)) as progress:
+        with util.progress_bar("Reading", "B", total_size(files)) as progress:
             tokenized = tokenize(read_texts(files, reader, progress), output.tokenization)
             tokens = itertools.chain.from_iterable(sentences for _, sentences in tokenized)
             sentences = Sentences.from_tokens(tokens, output.words)
         language_model.to(device)
-        with progress_bar("Scoring", " words") as progress:
+        with util.progress_bar("Scoring", " words") as progress:
             settings: dict[str, Any] = {"progress": progress}
             if words is None:
                 settings["carry_state"] = carry_state
@@ -83,7 +73,7 @@ def perplexity_cli(
         if words is not None:
             _write_words(words, by_sentence)
         assert scores is not None
-        warn_of_errors(reader)
+        util.warn_of_errors(reader)
         if out is not None:
             with atomic_file(out) as temporary:
                 srsly.write_json(temporary, finite(scores))

@@ -17,22 +17,14 @@ from ..pretraining.signals import handle_signals
 from ..pretraining.tokenize import TokenizationConfig
 from ..tools.records import Reader
 from ..tools.texts import find_files, read_texts, total_size
-from .util import (
-    ENCODING,
-    ERRORS,
-    INPUT_HELP,
-    TEXT,
-    exit_on_error,
-    lock_folder,
-    progress_bar,
-    warn_of_errors,
-)
+from . import util
 
+_INPUTS = typer.Argument(..., metavar="IN... OUT", help=f"{util.INPUT_HELP}; then OUT")
 _MAX_UNKNOWN, _MIN_WORDS = 0.5, 1_000_000  # More, or fewer, call for a warning.
 
 
 def prepare_cli(
-    inputs: list[str] = typer.Argument(..., metavar="IN... OUT", help=f"{INPUT_HELP}; then OUT"),
+    inputs: list[str] = _INPUTS,
     lang: str = typer.Option("en", "--lang", "-l", help="The language whose tokenizer is used"),
     whitespace: bool = typer.Option(False, "--whitespace", help="Tokens are separated by spaces"),
     one_per_line: bool = typer.Option(False, "--sentence-per-line", help="Lines are sentences"),
@@ -46,16 +38,16 @@ def prepare_cli(
     min_count: int = typer.Option(1, "--min-count", min=1, help="Or: the minimum count of a word"),
     dev_fraction: float = typer.Option(0.01, "--dev-fraction", help="Fraction of texts held out"),
     dev: list[str] = typer.Option([], "--dev", help="Or: files of held-out text; may be repeated"),
-    text: Optional[str] = TEXT,
-    encoding: str = ENCODING,
-    errors: str = ERRORS,
+    text: Optional[str] = util.TEXT,
+    encoding: str = util.ENCODING,
+    errors: str = util.ERRORS,
     n_process: int = typer.Option(1, "--n-process", "-n", min=1, help="Processes that tokenise"),
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite OUT"),
 ) -> None:
     """
     Tokenise text files for pretraining, into the folder OUT.
     """
-    with exit_on_error():
+    with util.exit_on_error():
         *sources, target = inputs
         if not sources:
             raise ValueError("give input files and an output folder: spacy elmo prepare IN... OUT")
@@ -89,14 +81,14 @@ def prepare_files(
     files, dev_files = (find_files(names, skip, columns=columns) for names in (sources, dev))
     if same := {x.resolve() for x in files} & {x.resolve() for x in dev_files}:
         raise ValueError(f"{min(same)} is both a text and held out: leave it out of one of them")
-    bar = progress_bar("Reading", "B", total_size([*files, *dev_files]))
+    bar = util.progress_bar("Reading", "B", total_size([*files, *dev_files]))
     # An exception: workers end, half-written files are removed.
     on_signal = handle_signals(lambda number, frame: sys.exit(128 + number), signal.SIGTERM)
-    with lock_folder(out, force, (MANIFEST, *FILES)), on_signal, bar as progress:
+    with util.lock_folder(out, force, (MANIFEST, *FILES)), on_signal, bar as progress:
         texts = read_texts(files, reader, progress)
         dev_texts = read_texts(dev_files, reader, progress) if dev else None
         manifest = prepare(texts, out, dev_texts=dev_texts, **settings)
-    warn_of_errors(reader)
+    util.warn_of_errors(reader)
     _report(out, manifest, settings.get("vocabulary") is not None)
 
 
