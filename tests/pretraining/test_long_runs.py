@@ -16,6 +16,7 @@ import torch
 from spacy_elmo.pretraining import checkpoint as checkpoints
 from spacy_elmo.pretraining.batches import make_epoch
 from spacy_elmo.pretraining.config import OptimizerConfig
+from spacy_elmo.pretraining.language_model import LanguageModel
 from spacy_elmo.pretraining.updater import Updater
 
 from .conftest import change, run_config, train, train_in_two_processes
@@ -121,6 +122,22 @@ def test_lines_by_minutes(tmp_path, corpus, clock, capsys):
     for line, part, left in zip(lines, (sizes[:2], sizes), ("0:02:40", "0:02:00")):
         speed = sum(part) / (20 * len(part))
         assert line.endswith(f", {speed:,.0f} words/s, {left} left")
+
+
+def test_lines_of_an_evaluation(tmp_path, corpus, clock, capsys, monkeypatch):
+    real = LanguageModel.log_likelihood
+
+    def slow(*args):
+        clock(20)
+        return real(*args)
+
+    monkeypatch.setattr(LanguageModel, "log_likelihood", slow)
+    train(run_config(corpus, max_steps=1, batch_words=20), tmp_path / "run")
+    lines = [line for line in capsys.readouterr().out.splitlines() if "evaluated" in line]
+    n_words = len(corpus.dev.ids)
+    done = [int(line.split()[3]) for line in lines]
+    assert len(done) >= 2 and done == sorted({*done}) and done[-1] <= n_words
+    assert lines == [f"step 1: evaluated {n} of {n_words} words" for n in done]
 
 
 # What is logged
