@@ -64,14 +64,12 @@ def perplexity_cli(
             sentences = Sentences.from_tokens(tokens, output.words)
         language_model.to(device)
         with util.progress_bar("Scoring", " words") as progress:
-            settings: dict[str, Any] = {"progress": progress}
             if words is None:
-                settings["carry_state"] = carry_state
+                settings: dict[str, Any] = {"carry_state": carry_state, "progress": progress}
                 scores = perplexity(language_model, sentences, **settings)
             else:
-                scores, by_sentence = score(language_model, sentences, **settings)
-        if words is not None:
-            _write_words(words, by_sentence)
+                scores, by_sentence = score(language_model, sentences, progress=progress)
+                _write_words(words, by_sentence)
         assert scores is not None
         util.warn_of_errors(reader)
         if out is not None:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ..component import Elmo
 from ..formats import fits_half, fits_int8, round_to_half, round_to_int8
-from ..inference import current_session, has_quantized_products
+from ..inference import Session, current_session, has_quantized_products
 from ..inference.settings import Precision
 from ..layers.encoder import get_shim, run_sequences, set_bilm, set_precision
 from ..segmenters import Sequences
@@ -62,6 +62,12 @@ def quantize(
         set_precision(elmo.model, cast(Precision, precision))
         nlp.get_pipe_config(elmo.name)["model"]["precision"] = precision
     exact = current_session(before, replace(settings, precision="float32"))
+    return _cosines(exact, elmo, sequences, progress)
+
+
+def _cosines(exact: Session, elmo: Elmo, sequences: Sequences, progress: Progress) -> torch.Tensor:
+    """RETURNS (Tensor): Those of a session's vectors with the component's, shape (L+1, tokens)."""
+    shim = get_shim(elmo.model)
     rounded = current_session(shim.float32_bilm(), shim.usable_settings)
     # Batches depend on lengths alone: both sessions have the same tokens in each.
     runs = [run_sequences(sequences, x, elmo.model.ops) for x in (exact, rounded)]
