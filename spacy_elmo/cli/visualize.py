@@ -46,8 +46,10 @@ def visualize_cli(
     gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for the CPU"),
 ) -> None:
     """
-    Write a page to look at vectors: the similarity of words in context, layers, senses of words,
-    mixes of a trained pipeline, or surprisal.
+    Write a page to look at vectors.
+
+    They are shown as the similarity of words in context, layers, senses of words, the mixes of a
+    trained pipeline, or surprisal.
     """
     with util.exit_on_error():
         if out.suffix.lower() not in (".html", ".htm"):

@@ -141,10 +141,10 @@ def _pack_layer(
 def _exact(weight: Tensor, precision: Precision) -> Precision:
     """RETURNS (str): How to keep a weight of the products of a step. For float32: in float16, if
     it has all values of the weight and is faster on this processor."""
-    on_cpu = weight.device.type == "cpu" and weight.dtype == torch.float32
-    if precision != "float32" or not on_cpu or not torch.equal(weight.half().float(), weight):
+    if precision != "float32" or weight.device.type != "cpu" or weight.dtype != torch.float32:
         return precision
-    return _fastest_exact(*weight.shape)
+    is_half = torch.equal(weight.half().float(), weight)
+    return _fastest_exact(*weight.shape) if is_half else precision
 
 
 @cache
