@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import Any, Optional
 
 import numpy
+import torch
 from safetensors import numpy as safetensors_numpy
 from spacy.attrs import IS_SPACE, LOWER
 from spacy.tokens import Doc
@@ -26,11 +26,9 @@ from spacy.util import registry
 from thinc.api import Ops, torch2xp, xp2torch
 
 from .files import atomic_file
-from .parallel import no_fork, run_side_by_side
+from .parallel import no_fork
 
 FILE = "pooling.safetensors"
-# More are divided among two threads.
-_MAX_ROWS_AT_ONCE = 256
 
 
 @dataclass(eq=False)
@@ -70,24 +68,13 @@ class WordPooling:
         weights (Floats1d): Those of the tokens. A token of the weight 0 has a row of zeros.
         """
         # PyTorch has more threads than `ops.gemm`, and NumPy's would wait busily for their next
-        # product, while the biLM runs. So would those inside PyTorch's operators.
-        arrays = layers, weights[:, None], self.mean, self.matrix
-        shares = self.shares.tolist()
-        with no_fork():
-            x, weights, mean, matrix = (xp2torch(ops.asarray(array)) for array in arrays)
-            rows = x.new_empty(len(weights), self.width)
-            offset = mean @ matrix
-
-            def pool(part: slice) -> None:
-                mixed = x[0, part] * shares[0]
-                for share, layer in zip(shares[1:], x[1:, part]):
-                    mixed.add_(layer, alpha=share)
-                rows[part] = (mixed @ matrix) * weights[part] - offset * (weights[part] > 0)
-
-            half = len(rows) // 2 if len(rows) > _MAX_ROWS_AT_ONCE else len(rows)
-            parts = [slice(half), slice(half, None)] if half < len(rows) else [slice(None)]
-            run_side_by_side([partial(pool, part) for part in parts], x.device)
-            return torch2xp(rows, ops=ops)
+        # product, while the biLM runs.
+        arrays = self.shares, layers, weights[:, None], self.mean, self.matrix
+        with no_fork(), torch.no_grad():
+            shares, x, weights, mean, matrix = (xp2torch(ops.asarray(array)) for array in arrays)
+            # The rows of the product are fewer numbers than those of x.
+            rows = torch.tensordot(shares, x, 1) @ matrix
+            return torch2xp(rows * weights - (mean @ matrix) * (weights > 0), ops=ops)
 
     def to_bytes(self) -> bytes:
         """RETURNS (bytes): A safetensors file."""

@@ -79,7 +79,11 @@ class Callers:
                 if not call.ended:
                     self._leader = call
                     self._more.wait_for(self._are_enough, self._deadline - time.monotonic())
-                    self._take(taken)
+                    room = self.max_tokens  # For those that have waited longest.
+                    while self._waiting and self._waiting[0].n_tokens <= room:
+                        room -= self._waiting[0].n_tokens
+                        taken.append(self._waiting[0])
+                        del self._waiting[0]
                     start = time.monotonic()
             if len(taken) > 1:
                 self._run_together(taken)
@@ -103,14 +107,6 @@ class Callers:
     def _are_enough(self) -> bool:
         n_tokens = sum(call.n_tokens for call in self._waiting)
         return len(self._waiting) >= self._n_expected or n_tokens >= self.max_tokens
-
-    def _take(self, taken: list[_Call]) -> None:
-        """Take the calls that have waited longest, while there is room."""
-        room = self.max_tokens
-        while self._waiting and self._waiting[0].n_tokens <= room:
-            room -= self._waiting[0].n_tokens
-            taken.append(self._waiting[0])
-            del self._waiting[0]
 
     def _run_together(self, calls: list[_Call]) -> None:
         n_types = numpy.cumsum([0, *(len(call.types) for call in calls)])

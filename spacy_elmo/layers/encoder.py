@@ -264,7 +264,7 @@ def encode(
         mixed = ops.alloc2f(shape[1], width)
     if pooling is not None:
         word_weights = ops.asarray1f(pooling.weights(docs))
-        pooled = ops.alloc2f(shape[1], pooling.width)
+        pooled = ops.alloc2f(shape[1], pooling.matrix.shape[1])
     for rows, values in batches:
         if layers is not None and layers is not values:
             layers[:, rows] = values

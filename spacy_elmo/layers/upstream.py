@@ -16,7 +16,7 @@ from thinc.types import Floats3d
 
 from .. import extensions
 from ..bilm import BiLM
-from ..pooling import Pooling, WordPooling
+from ..pooling import Pooling
 from .activation_cache import ActivationCache
 from .batch_layers import BatchLayers
 from .encoder import encode, get_bilm, get_session, get_shim
@@ -90,12 +90,6 @@ class Upstream(Tok2Vec):
         """A checksum of the present weights, the same in every process; None without weights."""
         return get_session(self.model).checksum if get_shim(self.model).has_weights else None
 
-    @property
-    def used_pooling(self) -> Optional[WordPooling]:
-        """What makes the vectors of docs and spans; None for the mean."""
-        fitted = get_shim(self.model).stored_bilm().pooling
-        return fitted if self.pooling is None else self.pooling(fitted)
-
     def predict(
         self, docs: Iterable[Doc], *, keep_layers: Optional[bool] = None
     ) -> list[BatchLayers]:
@@ -111,7 +105,8 @@ class Upstream(Tok2Vec):
         keeps = self.keep_layers if keep_layers is None else keep_layers
         settings: Any = {"keep_layers": keeps, "cache": cache}
         if docs:  # Else there need not be weights.
-            settings["pooling"] = self.used_pooling
+            fitted = get_shim(self.model).stored_bilm().pooling
+            settings["pooling"] = fitted if self.pooling is None else self.pooling(fitted)
         batch = encode(self.model, docs, self.mix, **settings)
         # Parts are copies, because a view of one doc would keep the whole batch in memory.
         return [batch] if len(docs) == 1 else batch.split()
