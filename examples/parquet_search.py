@@ -37,7 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("index", help="make an index of vectors")
-    command.add_argument("vectors", type=Path, help="what `spacy elmo embed` wrote, --pool mean")
+    command.add_argument("vectors", type=Path, help="what `spacy elmo embed` wrote")
     command.add_argument("index", type=Path, help="the folder to write")
     command.add_argument("--pipeline", required=True, help="the one that made the vectors")
     command.add_argument("--sample", type=int, default=100, help="queries of the recall (100)")
@@ -67,8 +67,8 @@ def build(vectors: Path, index: Path, pipeline: str, n_sample: int) -> tuple[int
     if index.exists() and not (index / "graph.usearch").is_file():
         raise ValueError(f"{index} exists, and is not an index: choose another path")
     settings = srsly.read_json(vectors / "_settings.json")
-    if settings["pool"] != "mean" or settings["layers"] == "all":
-        raise ValueError(f"{vectors} is not of one vector per row: embed with --pool mean")
+    if settings["pool"] == "none" or settings["layers"] == "all":
+        raise ValueError(f"{vectors} is not of one vector per row: embed with --pool doc")
     data = pyarrow.dataset.dataset(vectors, format="parquet")
     n_rows = data.count_rows()
     manifest = vectors / "_manifest.json"
@@ -96,8 +96,9 @@ def build(vectors: Path, index: Path, pipeline: str, n_sample: int) -> tuple[int
         with pyarrow.parquet.ParquetWriter(new / "rows.parquet", schema) as writer:
             for batch in data.to_batches(columns=names):
                 writer.write_batch(batch)
-        made = {"pipeline": str(absolute_source(pipeline)), "layers": settings["layers"]}
-        srsly.write_json(new / "manifest.json", {**made, "precision": settings["precision"]})
+        made = {name: settings[name] for name in ("layers", "pool", "precision")}
+        made["pipeline"] = str(absolute_source(pipeline))
+        srsly.write_json(new / "manifest.json", made)
     return n_rows, recall
 
 
@@ -134,9 +135,7 @@ def search(index: Path, query: str, n: int) -> list[tuple[float, dict]]:
     if n < 1:
         raise ValueError(f"-n must be 1 or more, found {n}")
     made = srsly.read_json(index / "manifest.json")
-    embed = EmbedColumns(
-        made["pipeline"], layers=made["layers"], dtype="float32", precision=made["precision"]
-    )
+    embed = EmbedColumns(**made, dtype="float32")
     graph: Any = Index.restore(str(index / "graph.usearch"), view=True)  # Mapped, not read.
     vector = normalised(embed.embed([query])[0] - numpy.load(index / "mean.npy"))
     matches = graph.search(vector, min(n, len(graph)))

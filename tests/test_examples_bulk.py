@@ -14,6 +14,7 @@ import numpy
 import pytest
 
 from spacy_elmo import EmbedColumns
+from spacy_elmo.weights import DEFAULT
 
 from .conftest import elmo_pipeline, run_script, run_spacy
 from .test_examples import EXAMPLES
@@ -123,26 +124,27 @@ def test_an_array_of_jobs(pipeline: Path, texts: Path, tmp_path: Path):
     assert sorted(ids) == sorted(f"{texts}/a.txt:{row}" for row in range(1, 61))
 
 
-def test_parquet_search(pipeline: Path, texts: Path, tmp_path: Path, monkeypatch):
+def test_parquet_search(texts: Path, tmp_path: Path, monkeypatch):
+    """The vectors are pooled, as those of the query are."""
     pytest.importorskip("usearch.index", reason="needs the extra search")
     pytest.importorskip("pyarrow", reason="needs the extra arrow")
     monkeypatch.chdir(tmp_path)
-    for options in (("--pool", "mean", "--id", "text"), ("--pool", "none")):
-        out = f"{options[1]}.parquet"
-        result = run_spacy("elmo", "embed", texts, out, "-m", pipeline, *options, "--rows", 9)
+    for out, options in (("doc", ("--id", "text")), ("none", ("--pool", "none"))):
+        file = f"{out}.parquet"
+        result = run_spacy("elmo", "embed", texts, file, "-m", DEFAULT, *options, "--rows", 9)
         assert result.exit_code == 0, result.output
 
     def run(*arguments: object, fails: bool = False) -> str:
         return run_script(EXAMPLES / "parquet_search.py", *arguments, fails=fails)
 
-    options = ("--pipeline", pipeline)
-    assert "60 rows, recall at 10: 1.000" in run("index", "mean.parquet", "index", *options)
+    options = ("--pipeline", DEFAULT)
+    assert "60 rows, recall at 10: 1.000" in run("index", "doc.parquet", "index", *options)
     for number in (0, 31, 59):
         first, second = run("search", "index", LINES[number], "-n", 2).splitlines()
         similarity, text = first.split(maxsplit=1)
         assert text == LINES[number] and float(similarity) == pytest.approx(1, abs=2e-3)
         assert float(second.split()[0]) < float(similarity)
-    shutil.copytree("mean.parquet", "part.parquet", ignore=lambda *_: ["_manifest.json"])
+    shutil.copytree("doc.parquet", "part.parquet", ignore=lambda *_: ["_manifest.json"])
     problems = {
         "none": "is not of one vector per row: embed",
         "part": "part.parquet is not complete",

@@ -155,11 +155,10 @@ def test_conversion_to_training_data_runs(folder: Path):
     columns = [f"{i}\t{word}\t_\tX\tX\t_\t{i - 1}\t_\t_\t_" for i, word in enumerate("ab", 1)]
     (folder / "trees.conllu").write_text("\n".join(columns) + "\n\n")
     (folder / "entities.iob").write_text("Anna|B-PER lives|O in|O Rome|B-LOC\n")
-    (folder / "corpus").mkdir()
     run_bash(code)
     vocab = spacy.blank("en").vocab
     (tree,) = DocBin().from_disk(folder / "corpus" / "trees.spacy").get_docs(vocab)
-    (text,) = DocBin().from_disk(folder / "corpus" / "entities.spacy").get_docs(vocab)
+    text, *_ = DocBin().from_disk(folder / "corpus" / "entities.spacy").get_docs(vocab)
     assert [token.tag_ for token in tree] == ["X", "X"]
     assert [entity.text for entity in text.ents] == ["Anna", "Rome"]
 
@@ -194,6 +193,15 @@ def test_pages_to_look_at_are_written(folder: Path, run: Callable[[str], str]):
 def test_links_lead_somewhere(page: Path):
     for link in re.findall(r"\]\((?!https?://)([^)#]*)[^)]*\)", page.read_text(encoding="utf8")):
         assert (page.parent / link).exists(), link
+
+
+def test_search_commands_run(folder: Path):
+    (code,) = blocks("bash", "searches sentences")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    (folder / "texts").mkdir()
+    lines = "A flood came from the river.\nShe reads novels.\n"
+    (folder / "texts" / "a.txt").write_text(lines, encoding="utf8")
+    assert "A flood came" in run_bash(code).splitlines()[-2]
 
 
 def test_neighbors_command_runs(folder: Path):

@@ -60,7 +60,7 @@ def embed_cli(
 
     If it is interrupted, the same command continues. HDF5 and .npz have an array per line, of shape
     (layers, tokens, width), named by its number. Parquet is a folder of parts, with a row per line,
-    by default the mean of the mix. Several files count as one. Shards may run at the same time.
+    by default what doc._.elmo is. Several files count as one. Shards may run at the same time.
     """
     settings = {"layers": layers, "pool": pool, "dtype": dtype, "precision": precision}
     settings = {x: y for x, y in settings.items() if y is not None}
@@ -68,7 +68,8 @@ def embed_cli(
         given = {**settings, "id": ids, "shard": shard != "1/1", "workers": workers}
         out = _check_output(inputs, engine.value, [x for x, y in given.items() if y])
         util.require_gpu(gpu_id)
-        chosen: dict[str, Any] = OUTPUTS[out.suffix].DEFAULTS | settings
+        defaults = OUTPUTS[out.suffix].DEFAULTS | ({"layers": "mix"} if pool == "doc" else {})
+        chosen: dict[str, Any] = defaults | settings
         chosen |= {"gpu_id": gpu_id, "nulls": nulls, "threads": threads, "name": name}
         embed = EmbedColumns(model, **chosen)
         # Lines can be carried through as "text".

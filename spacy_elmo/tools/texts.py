@@ -59,6 +59,8 @@ def find_files(
         for match in found:
             check_kind(match, columns=columns)
         unknown = [x for x in found if x != path and not x.name.lower().endswith(SUFFIXES)]
+        if not found and not has_magic(str(path)) and not path.exists():
+            raise ValueError(f"there is no file or folder {path}")
         if unknown or not found:
             raise ValueError(f"no text in {[*unknown, path][0]}: give files of {', '.join(KINDS)}")
         files += found

@@ -95,6 +95,14 @@ def test_choice_of_layers(suffix, layers, text: Path, pipeline: Path, expected: 
             assert max_difference(pooled, array.sum(-2) / max(array.shape[-2], 1)) <= 1e-3
 
 
+def test_pooled_as_docs_are(pipeline: Path, tmp_path: Path):
+    """--pool doc is `doc._.elmo`, of the mix, where the default is all layers."""
+    (tmp_path / "a.txt").write_text("the bank\n")
+    succeed("embed", tmp_path / "a.txt", tmp_path / "a.npz", "-m", pipeline, "--pool", "doc")
+    [found] = arrays_of(tmp_path / "a.npz")
+    assert max_difference(found, spacy.load(pipeline)("the bank")._.elmo) <= 1e-6
+
+
 @pytest.mark.parametrize("suffix", JOINED)
 def test_nulls(suffix: str, pipeline: Path, tmp_path: Path):
     """They are like empty lines, but counted."""

@@ -139,7 +139,7 @@ def test_bad_arguments(pipeline: Path, corpus: Path, tmp_path: Path):
     def check(problem: str, query: str = "the [bank]", *options: object, text: Path = corpus):
         assert problem in fail("neighbors", pipeline, text, "-q", query, *options)
 
-    check("no text in", text=tmp_path / "nowhere.txt")
+    check("no file or folder", text=tmp_path / "nowhere.txt")
     check("no layer 9", "the [bank]", "--layer", 9)
     check("nope", "the [bank]", "--name", "nope")
     for query in ("[two] of [them]", r"the \[play\]", "the [ \t] play", "the [pl]ay"):

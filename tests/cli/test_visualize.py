@@ -63,7 +63,7 @@ def test_bad_arguments(pipeline: Path, tmp_path: Path, out: Path):
         assert not output.exists()
 
     check("give it a text or file")
-    check("no text in", tmp_path / "missing.txt")
+    check("no file or folder", tmp_path / "missing.txt")
     check("must end in .html", "bank", output=tmp_path / "page.png")
     check("unknown style 'dep'", "bank", "--style", "dep")
     check("no layer 3", "bank", "--layer", 3)
