@@ -69,9 +69,8 @@ def embed_cli(
         out = _check_output(inputs, engine.value, [x for x, y in given.items() if y])
         util.require_gpu(gpu_id)
         defaults = OUTPUTS[out.suffix].DEFAULTS | ({"layers": "mix"} if pool == "doc" else {})
-        chosen: dict[str, Any] = defaults | settings
-        chosen |= {"gpu_id": gpu_id, "nulls": nulls, "threads": threads, "name": name}
-        embed = EmbedColumns(model, **chosen)
+        chosen: dict[str, Any] = {**defaults, **settings, "nulls": nulls, "threads": threads}
+        embed = EmbedColumns(model, **chosen, gpu_id=gpu_id, name=name)
         # Lines can be carried through as "text".
         sources = find_sources(inputs[:-1], out, columns=bool(text or {*ids} - {"text"}))
         n_rows = rows or default_rows(embed.pool, embed.layers)

@@ -48,14 +48,7 @@ def init_config_cli(
                     "elmo prepare`, and weights to start from to `spacy elmo pretrain` as "
                     "--paths.init_from"
                 )
-            config = spacy.util.load_config(folder / f"{name}.cfg")
-            config["nlp"]["lang"] = lang
-            config["nlp"]["tokenizer"] = spacy.blank(lang).config["nlp"]["tokenizer"]
-            if lang != "en" or weights is not None:
-                config["paths"]["weights"] = weights
-            if vectors is not None:
-                read_vectors(config, vectors)
-            text = config.to_str()
+            text = _adapt(folder / f"{name}.cfg", lang, weights, vectors).to_str()
         with atomic_file(out) as temporary:
             temporary.write_text(text, encoding="utf8")
     msg.good(f"Wrote {out}")
@@ -66,6 +59,17 @@ def init_config_cli(
         msg.warn(f"There are no weights for {lang!r} in the package: name some as --paths.weights")
     data = "--paths.train TRAIN.spacy --paths.dev DEV.spacy"
     print(f"python -m spacy train {out} --output OUTPUT {data}")
+
+
+def _adapt(path: Path, lang: str, weights: Optional[str], vectors: Optional[str]) -> Config:
+    config = spacy.util.load_config(path)
+    config["nlp"]["lang"] = lang
+    config["nlp"]["tokenizer"] = spacy.blank(lang).config["nlp"]["tokenizer"]
+    if lang != "en" or weights is not None:
+        config["paths"]["weights"] = weights
+    if vectors is not None:
+        read_vectors(config, vectors)
+    return config
 
 
 def read_vectors(config: Config, vectors: str) -> None:

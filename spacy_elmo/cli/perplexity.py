@@ -15,7 +15,7 @@ from wasabi import msg
 
 from ..files import atomic_file
 from ..pretraining.corpus import Sentences
-from ..pretraining.head import open_language_model
+from ..pretraining.head import Head, open_language_model
 from ..pretraining.perplexity import finite, perplexity
 from ..pretraining.scores import TokenScores, score
 from ..pretraining.tokenize import tokenize
@@ -57,11 +57,7 @@ def perplexity_cli(
             util.check_overwrite(words, force)
         language_model, output = open_language_model(model, head)
         reader = Reader(text, encoding, errors)
-        files = find_files(texts, columns=text is not None)
-        with util.progress_bar("Reading", "B", total_size(files)) as progress:
-            tokenized = tokenize(read_texts(files, reader, progress), output.tokenization)
-            tokens = itertools.chain.from_iterable(sentences for _, sentences in tokenized)
-            sentences = Sentences.from_tokens(tokens, output.words)
+        sentences = _read(find_files(texts, columns=text is not None), reader, output)
         language_model.to(device)
         with util.progress_bar("Scoring", " words") as progress:
             if words is None:
@@ -72,13 +68,14 @@ def perplexity_cli(
                 _write_words(words, by_sentence)
         assert scores is not None
         util.warn_of_errors(reader)
-        if out is not None:
-            with atomic_file(out) as temporary:
-                srsly.write_json(temporary, finite(scores))
-        if as_json:
-            print(srsly.json_dumps(finite(scores), indent=2))
-        else:
-            _print_table(scores)
+        _show(scores, out, as_json)
+
+
+def _read(files: list[Path], reader: Reader, output: Head) -> Sentences:
+    with util.progress_bar("Reading", "B", total_size(files)) as progress:
+        tokenized = tokenize(read_texts(files, reader, progress), output.tokenization)
+        tokens = itertools.chain.from_iterable(sentences for _, sentences in tokenized)
+        return Sentences.from_tokens(tokens, output.words)
 
 
 def _write_words(path: Path, by_sentence: Iterator[TokenScores]) -> None:
@@ -89,7 +86,13 @@ def _write_words(path: Path, by_sentence: Iterator[TokenScores]) -> None:
             file.write(json.dumps(line) + "\n")
 
 
-def _print_table(scores: dict[str, Any]) -> None:
+def _show(scores: dict[str, Any], out: Optional[Path], as_json: bool) -> None:
+    if out is not None:
+        with atomic_file(out) as temporary:
+            srsly.write_json(temporary, finite(scores))
+    if as_json:
+        print(srsly.json_dumps(finite(scores), indent=2))
+        return
     rows = {name: f"{scores[name]:.2f}" for name in ("forward", "backward", "average")}
     rows["words"] = f"{scores['n_words']:,}"
     rows["sentences"] = f"{scores['n_sentences']:,}"

@@ -68,15 +68,18 @@ def perplexity(
     finally:
         model.train(was_training)
     total = sum_over_processes(torch.from_numpy(sums).to(model.bilm.device))
-    *logarithms, n_unknown, n_words, n_targets = total.tolist()
+    return {**_perplexities(total.tolist(), unigram is not None), "n_sentences": len(chosen)}
+
+
+def _perplexities(sums: list[float], has_unigram: bool) -> dict[str, Any]:
+    *logarithms, n_unknown, n_words, n_targets = sums
     forward, backward, words = (-value / n_targets for value in logarithms)
     means = {"forward": forward, "backward": backward, "average": (forward + backward) / 2}
-    means |= {} if unigram is None else {"unigram": words}
+    means |= {"unigram": words} if has_unigram else {}
     return {
         "unigram": None,
         **{name: math.exp(x) if x < 700 else math.inf for name, x in means.items()},
         "n_words": int(n_words),
-        "n_sentences": len(chosen),
         "unknown": n_unknown / max(n_words, 1),
     }
 

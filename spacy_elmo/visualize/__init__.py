@@ -85,30 +85,40 @@ def render(
     RAISES (ValueError): If the docs have no vectors or no words, or too many, or lack one of
         `words`, or if the style is unknown.
     """
+    _check_style(docs, style)
+    if isinstance(docs, Language):
+        content = _mix(docs)
+    elif style == "senses":
+        content = _senses(_check_docs(docs), words, label, layer)
+    else:
+        content = _text(_sentences(_check_docs(docs)), style, layer, model)
+    html = _template().render(style=style, page=page, **content)
+    if not (is_in_jupyter() if jupyter is None else jupyter):
+        return html
+    _show(html)
+    return None
+
+
+def _check_style(docs: object, style: str) -> None:
     if style not in STYLES:
         raise ValueError(f"unknown style {style!r}: choose one of {', '.join(STYLES)}")
     if isinstance(docs, Language) != (style == "mix"):
         kind = "a trained pipeline" if style == "mix" else "a Doc or a list of them"
         raise ValueError(f"style {style!r} shows {kind}, not {type(docs).__name__}")
-    if isinstance(docs, Language):
-        content = _mix(docs)
-    else:
-        each = _check_docs([docs] if isinstance(docs, Doc) else docs)
-        if style == "senses":
-            content = _senses(each, [words] if isinstance(words, str) else words, label, layer)
-        elif style == "surprisal":
-            content = _surprisal(_sentences(each), model)
-        elif style == "layers":
-            content = _layers(_sentences(each))
-        else:
-            content = _similarity(_sentences(each), layer)
-    html = _template().render(style=style, page=page, **content)
-    if jupyter or (jupyter is None and is_in_jupyter()):
-        from IPython.display import HTML, display
 
-        display(HTML(html))
-        return None
-    return html
+
+def _show(html: str) -> None:
+    from IPython.display import HTML, display
+
+    display(HTML(html))
+
+
+def _text(
+    sentences: list[list[Token]], style: str, layer: Optional[int], model: Union[str, Path]
+) -> dict[str, Any]:
+    if style == "surprisal":
+        return _surprisal(sentences, model)
+    return _layers(sentences) if style == "layers" else _similarity(sentences, layer)
 
 
 @cache
@@ -117,8 +127,8 @@ def _template() -> Template:
     return Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(source)
 
 
-def _check_docs(docs: Iterable[Doc]) -> Iterator[Doc]:
-    for number, doc in enumerate(docs):
+def _check_docs(docs: Union[Doc, Iterable[Doc]]) -> Iterator[Doc]:
+    for number, doc in enumerate([docs] if isinstance(docs, Doc) else docs):
         if not isinstance(doc, Doc):
             raise ValueError(f"doc {number} is no Doc, but {type(doc).__name__}: {doc!r:.80}")
         yield doc
@@ -223,8 +233,12 @@ def _mix(nlp: Language) -> dict[str, Any]:
 
 
 def _senses(
-    docs: Iterable[Doc], words: Sequence[str], label: Optional[Label], layer: Optional[int]
+    docs: Iterable[Doc],
+    words: Union[str, Sequence[str]],
+    label: Optional[Label],
+    layer: Optional[int],
 ) -> dict[str, Any]:
+    words = [words] if isinstance(words, str) else words
     if not words:
         raise ValueError("style 'senses' shows the occurrences of some words: name them")
     wanted, tokens = {word.lower() for word in words}, []
