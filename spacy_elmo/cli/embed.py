@@ -46,7 +46,7 @@ def embed_cli(
     errors: str = util.ERRORS,
     nulls: str = typer.Option("error", help="Null texts: error, or empty (null vectors)"),
     precision: Optional[str] = _PRECISION,
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for the CPU"),
+    gpu_id: int = util.GPU_ID,
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite OUT, start afresh"),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress bar"),
     rows: Optional[int] = typer.Option(None, min=1, help="Rows of a part"),

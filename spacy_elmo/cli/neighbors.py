@@ -17,7 +17,6 @@ from ..weights import load_pipeline
 from . import util
 
 _QUERY = typer.Option(..., "--query", "-q", help="A text with one span in [brackets]; any number")
-_LAYER = typer.Option(None, "--layer", "-L", help="A layer, -1 for the top; by default the mix")
 
 
 def neighbors_cli(
@@ -25,15 +24,15 @@ def neighbors_cli(
     corpus: list[str] = typer.Argument(..., help=util.INPUT_HELP),
     queries: list[str] = _QUERY,
     n: int = typer.Option(10, "--n-neighbors", "-n", min=1, help="Neighbours per query"),
-    layer: Optional[int] = _LAYER,
+    layer: Optional[int] = util.LAYER,
     same_word: bool = typer.Option(False, "--same-word", help="Only the word of the query"),
     window: int = typer.Option(12, "--window", "-w", min=0, help="Most tokens on each side"),
     as_json: bool = typer.Option(False, "--json", help="Print a JSON object per neighbour"),
     text: Optional[str] = util.TEXT,
     encoding: str = util.ENCODING,
     errors: str = util.ERRORS,
-    name: Optional[str] = typer.Option(None, "--name", help="Name of the elmo component"),
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for the CPU"),
+    name: Optional[str] = util.NAME,
+    gpu_id: int = util.GPU_ID,
 ) -> None:
     r"""
     Find the tokens nearest to a token in its sentence.

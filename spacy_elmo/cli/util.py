@@ -35,6 +35,9 @@ ENCODING = typer.Option("utf8", "--encoding", help="Of the text files")
 ERRORS = typer.Option(
     "strict", "--errors", help="strict, or of what cannot be read: replace or ignore (leave out)"
 )
+LAYER = typer.Option(None, "--layer", "-L", help="A layer, -1 for the top; by default the mix")
+NAME = typer.Option(None, "--name", help="Name of the elmo component")
+GPU_ID = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for the CPU")
 
 
 @contextlib.contextmanager

@@ -28,7 +28,6 @@ _STYLE = typer.Option(
 )
 _WORDS = typer.Option([], "--word", "-w", help="For senses: a word to show; any number")
 _LABEL = typer.Option(None, "--label", help="For senses: the column that colours the words")
-_LAYER = typer.Option(None, "--layer", "-L", help="A layer, -1 for the top; by default the mix")
 
 
 def visualize_cli(
@@ -38,12 +37,12 @@ def visualize_cli(
     style: str = _STYLE,
     words: list[str] = _WORDS,
     label: Optional[str] = _LABEL,
-    layer: Optional[int] = _LAYER,
+    layer: Optional[int] = util.LAYER,
     text: Optional[str] = util.TEXT,
     encoding: str = util.ENCODING,
     errors: str = util.ERRORS,
-    name: Optional[str] = typer.Option(None, "--name", help="Name of the elmo component"),
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for the CPU"),
+    name: Optional[str] = util.NAME,
+    gpu_id: int = util.GPU_ID,
 ) -> None:
     """
     Write a page to look at vectors.
