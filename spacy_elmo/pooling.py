@@ -13,7 +13,7 @@ all have much in common. M scales each principal component of them by its varian
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -67,14 +67,22 @@ class WordPooling:
         layers (Floats3d): Shape (L+1, n, 2P).
         weights (Floats1d): Those of the tokens. A token of the weight 0 has a row of zeros.
         """
+        first, *others = zip(self.shares.tolist(), layers)
+        x = first[0] * first[1]
+        for share, layer in others:
+            x += share * layer
         # PyTorch has more threads than `ops.gemm`, and NumPy's would wait busily for their next
-        # product, while the biLM runs.
-        arrays = self.shares, layers, weights[:, None], self.mean, self.matrix
+        # product, while the biLM runs. For sums, waking threads takes longer than they save.
         with no_fork(), torch.no_grad():
-            shares, x, weights, mean, matrix = (xp2torch(ops.asarray(array)) for array in arrays)
-            # The rows of the product are fewer numbers than those of x.
-            rows = torch.tensordot(shares, x, 1) @ matrix
-            return torch2xp(rows * weights - (mean @ matrix) * (weights > 0), ops=ops)
+            rows: Any = torch2xp(xp2torch(x) @ xp2torch(self.matrix), ops=ops)
+        # The rows of the product are fewer numbers than those of x.
+        rows *= weights[:, None]
+        rows -= (weights > 0)[:, None] * ops.gemm(self.mean[None], self.matrix)
+        return rows
+
+    def on_device(self, ops: Ops) -> WordPooling:
+        """RETURNS (WordPooling): The same, for `__call__` with these ops."""
+        return replace(self, mean=ops.asarray(self.mean), matrix=ops.asarray(self.matrix))
 
     def to_bytes(self) -> bytes:
         """RETURNS (bytes): A safetensors file."""

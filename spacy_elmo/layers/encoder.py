@@ -264,6 +264,7 @@ def encode(
         mixed = ops.alloc2f(shape[1], width)
     if pooling is not None:
         word_weights = ops.asarray1f(pooling.weights(docs))
+        pooling = pooling.on_device(ops)
         pooled = ops.alloc2f(shape[1], pooling.matrix.shape[1])
     for rows, values in batches:
         if layers is not None and layers is not values:
