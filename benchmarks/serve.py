@@ -43,8 +43,8 @@ JOINED_RUN = Callers.run
 def set_joining(on: bool) -> None:
     """Run calls together, or each by itself, as before there was `Callers`."""
 
-    def alone(self: Any, types: Any, index: Any, lengths: Any, n_tokens: int) -> Any:
-        return self._run(types, index, lengths)
+    def alone(self: Any, run: Any, batch: Any, n_tokens: int) -> Any:
+        return run(*batch)
 
     Callers.run = JOINED_RUN if on else alone  # type: ignore[method-assign]
 
@@ -166,7 +166,7 @@ def run_clients(
         start = time.perf_counter()
         try:
             status, answer = request(
-                own.connection, "POST", "/embed", {"text": text, "pool": "mean"}
+                own.connection, "POST", "/embed", {"text": text, "pool": "doc"}
             )
         except OSError as error:
             errors.append(error)

@@ -16,7 +16,9 @@ from torch import Tensor
 
 from ..parallel import no_fork
 
-# From types, the type of each token and lengths to the layers, shape (L+1, tokens, 2P).
+# Types, the type of each token, and lengths.
+Batch = tuple[Sequence[str], numpy.ndarray, numpy.ndarray]
+# To the layers, shape (L+1, tokens, 2P).
 Run = Callable[[Sequence[str], numpy.ndarray, numpy.ndarray], Tensor]
 
 
@@ -37,14 +39,13 @@ class _Call:
 
 class Callers:
     """Runs one call at a time. When it has ended, the calls that have waited longest are run
-    together, up to `max_tokens`. Who calls alone neither waits nor is waited for.
+    together, up to `max_tokens`. Who calls alone does not wait, but once, shortly, after others.
 
     The thread of the first of them runs them all. If that fails, each thread runs its own call by
     itself: an error reaches only its caller, and an interrupt only the thread that is
     interrupted."""
 
-    def __init__(self, run: Run, max_tokens: int) -> None:
-        self._run = run
+    def __init__(self, max_tokens: int) -> None:
         self.max_tokens = max_tokens
         self.forget()
         _ALL.add(self)
@@ -59,12 +60,11 @@ class Callers:
         # How many calls the next run may wait for, and until when.
         self._n_expected, self._deadline = 0, 0.0
 
-    def run(
-        self, types: Sequence[str], index: numpy.ndarray, lengths: numpy.ndarray, n_tokens: int
-    ) -> Tensor:
-        """Run a call of at most `max_tokens` tokens, sentence boundaries included.
+    def run(self, run: Run, batch: Batch, n_tokens: int) -> Tensor:
+        """Run a call of at most `max_tokens` tokens, sentence boundaries included. `run` is the
+        same for all: it comes with each, because a cycle would keep its weights in memory.
         RETURNS (Tensor): All layers, shape (L+1, tokens, 2P). No two calls share memory."""
-        call = _Call(types, index, lengths, n_tokens)
+        call = _Call(*batch, n_tokens)
         taken: list[_Call] = []  # Those that this thread runs.
         start = 0.0
         try:
@@ -86,9 +86,9 @@ class Callers:
                         del self._waiting[0]
                     start = time.monotonic()
             if len(taken) > 1:
-                self._run_together(taken)
+                self._run_together(run, taken)
             # Either it is alone, or what ran it with others has failed.
-            return self._run(types, index, lengths) if call.layers is None else call.layers
+            return run(*batch) if call.layers is None else call.layers
         finally:
             # An interrupt may have come at any line.
             with self._changed:
@@ -108,10 +108,10 @@ class Callers:
         n_tokens = sum(call.n_tokens for call in self._waiting)
         return len(self._waiting) >= self._n_expected or n_tokens >= self.max_tokens
 
-    def _run_together(self, calls: list[_Call]) -> None:
+    def _run_together(self, run: Run, calls: list[_Call]) -> None:
         n_types = numpy.cumsum([0, *(len(call.types) for call in calls)])
         try:
-            layers = self._run(
+            layers = run(
                 [text for call in calls for text in call.types],
                 numpy.concatenate([call.index + n for call, n in zip(calls, n_types)]),
                 numpy.concatenate([call.lengths for call in calls]),

@@ -68,7 +68,7 @@ class Session:
         self._max_tokens = 0 if settings.stateful else settings.max_tokens(bilm.device)
         # In int8, the values of a call depend on what is in its batch.
         joins = settings.precision != "int8"
-        self._callers = Callers(self._run_one_batch, self._max_tokens if joins else 0)
+        self._callers = Callers(self._max_tokens if joins else 0)
         self._packed: Any = None
         self._states: Optional[list[LayerState]] = None
         self._checksum: Optional[str] = None
@@ -88,7 +88,8 @@ class Session:
         sizes = numpy.asarray(lengths, dtype=numpy.int64)
         n_tokens = int(len(index) + 2 * numpy.count_nonzero(sizes))
         if 0 < n_tokens <= self._callers.max_tokens:
-            yield numpy.arange(len(index)), self._callers.run(types, index, sizes, n_tokens)
+            run = self._run_one_batch
+            yield numpy.arange(len(index)), self._callers.run(run, (types, index, sizes), n_tokens)
         else:
             yield from self._run_batches(types, index, sizes)
 

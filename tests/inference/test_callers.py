@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import os
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -26,8 +28,8 @@ class Gate:
 
     def __init__(self, session: Session, n_waiting: int, fail=lambda types, number: None) -> None:
         self.entered, self.sizes, self.fail, self.n_waiting = threading.Event(), [], fail, n_waiting
-        self.callers, self.run = session._callers, session._callers._run
-        session._callers._run = self
+        self.callers, self.run = session._callers, session._run_one_batch
+        session._run_one_batch = self
 
     def __call__(self, types, index, lengths):
         self.sizes.append(len(lengths))
@@ -158,6 +160,19 @@ def test_what_depends_on_its_batch_stays_by_itself(bilm, settings):
     assert not gate.sizes
 
 
+def test_what_a_session_holds_goes_with_it(bilm):
+    """Without the garbage collector, which does not know how large packed weights are."""
+    session = Session(bilm, Settings())
+    session.embed(CALLS[0])
+    gone = weakref.ref(session)
+    gc.disable()
+    try:
+        del session
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
 @pytest.mark.forks
 def test_a_fork_while_a_call_runs_and_another_waits(bilm):
     """Both belong to threads that the child does not have."""
@@ -171,7 +186,7 @@ def test_a_fork_while_a_call_runs_and_another_waits(bilm):
     def fork_and_embed():
         process = os.fork()
         if not process:
-            session._callers._run = gate.run
+            session._run_one_batch = gate.run
             os._exit(0 if session.embed([["the", "bank"]]) else 1)
         codes.append(os.waitpid(process, 0)[1])
 
