@@ -7,7 +7,7 @@ from collections import Counter
 import numpy
 import pytest
 import spacy
-from spacy.tokens import DocBin
+from spacy.tokens import Doc, DocBin
 from spacy.util import registry
 
 from spacy_elmo import EmbedColumns
@@ -71,6 +71,20 @@ def test_the_same_wherever_it_goes(nlp, tmp_path):
             docs = DocBin(docs=again.pipe(TEXTS, n_process=n_process), store_user_data=True)
             for doc, vector in zip(docs.get_docs(again.vocab), want):
                 assert numpy.allclose(doc._.elmo, vector, atol=1e-2 if name == "c" else 1e-5)
+    (tmp_path / "t.txt").write_text(TEXTS[0])
+    for layers in ("all", "mix"):
+        succeed(
+            "embed",
+            tmp_path / "t.txt",
+            tmp_path / "t.spacy",
+            "-m",
+            tmp_path / "a",
+            "-F",
+            "--layers",
+            layers,
+        )
+        [doc] = DocBin().from_disk(tmp_path / "t.spacy").get_docs(nlp.vocab)
+        assert numpy.allclose(doc._.elmo, want[0], atol=1e-5)
     columns = EmbedColumns(tmp_path / "a", dtype="float32")
     assert numpy.allclose(columns.embed(TEXTS), want, atol=1e-5)
     means = EmbedColumns(tmp_path / "a", dtype="float32", pool="mean").embed(TEXTS)
@@ -125,6 +139,27 @@ def test_fitting(nlp):
     after = rows.var(axis=0)
     ratios = after / before**0.3  # Variances to the power of 1 - 2 * 0.35.
     assert ratios == pytest.approx(ratios[0], rel=0.01)
+
+
+def test_fitting_to_what_tells_nothing(nlp):
+    elmo = nlp.get_pipe("elmo")
+    before = elmo.bilm.pooling
+    with pytest.raises(ValueError, match="all 60 sentences have the same vector"):
+        fit_pooling(nlp, elmo, map(nlp.make_doc, ["the bank"] * 60))
+    with pytest.raises(ValueError, match="the texts have no words"):
+        fit_pooling(nlp, elmo, map(nlp.make_doc, [" ", "\n"] * 60))
+    elmo.pooling = registry.misc.get("spacy-elmo.MeanPooling.v1")()
+    with pytest.raises(ValueError, match="its setting `pooling` says otherwise"):
+        fit_pooling(nlp, elmo, map(nlp.make_doc, TEXTS))
+    assert elmo.bilm.pooling is before
+
+
+def test_the_sample_is_of_all_texts(nlp, monkeypatch):
+    """Also where the first docs alone have as many sentences as are read."""
+    monkeypatch.setattr("spacy_elmo.tools.fit_pooling.MAX_SENTENCES", 60)
+    words = ["bank"] * 30 + ["money"] * 30  # The same words in all sentences are an error.
+    docs = (Doc(nlp.vocab, [word] * 10, sent_starts=[1] * 10) for word in words)
+    fit_pooling(nlp, nlp.get_pipe("elmo"), docs)
 
 
 def test_the_command(nlp, tmp_path):

@@ -26,17 +26,14 @@ def fit_pooling(
     """Fit what `WeightedPooling` uses, and give it to the weights of a component.
 
     docs (Iterable[Doc]): Tokenised texts: word frequencies are those of all, the mean and the
-        principal components those of a random sample of their sentences.
+        principal components those of the sentences of a random sample of them.
     progress (Optional[Callable]): Called with docs of the sample, and the number of all.
-    RAISES (ValueError): If there are too few sentences.
+    RAISES (ValueError): If there are too few sentences, they are all the same, or the component
+        pools in another way.
     """
-    counts: Counter[int] = Counter()
-    sample: list[Doc] = []
-    chance = random.Random(0)
-    for number, doc in enumerate(docs):
-        counts.update(token.lower for token in doc if not token.is_space)
-        place = number if number < MAX_SENTENCES else chance.randrange(number + 1)
-        sample[place : place + 1] = [doc] if place < MAX_SENTENCES else sample[place : place + 1]
+    counts, sample = _count_and_sample(docs)
+    if not counts:
+        raise ValueError("the texts have no words")
     bilm, total = elmo.bilm, counts.total()
     n_layers, width = bilm.config.n_activations, bilm.config.output_dim
     frequent = sorted(counts.most_common(N_WORDS))
@@ -46,6 +43,11 @@ def fit_pooling(
     words = numpy.array([word for word, _ in frequent], dtype=numpy.uint64)
     identity = numpy.zeros(width, dtype="float32"), numpy.eye(width, dtype="float32")
     plain = WordPooling(words, numpy.array(weights, dtype="float32"), shares, *identity)
+    if elmo.pooling is not None and elmo.pooling(plain) is not plain:
+        raise ValueError(
+            f"{elmo.name} would not use what is fitted: its setting `pooling` says otherwise, set "
+            "it to null"
+        )
     elmo.pooling, bilm.pooling, before = None, plain, (elmo.pooling, bilm.pooling)
     try:
         vectors = _sentence_vectors(nlp, elmo, sample, progress)
@@ -58,6 +60,8 @@ def fit_pooling(
         )
     mean = vectors.mean(axis=0)
     variances, axes = numpy.linalg.eigh(numpy.cov((vectors - mean).T))
+    if not variances[-1] > 0:
+        raise ValueError(f"all {len(vectors)} sentences have the same vector: give other texts")
     scales = numpy.maximum(variances, 1e-6 * variances[-1]) ** POWER  # Below, it is rounding.
     matrix = (axes * scales)[:, ::-1][:, :WIDTH]
     # A sentence's vector has a length of about 1.
@@ -67,6 +71,19 @@ def fit_pooling(
     return bilm.pooling
 
 
+def _count_and_sample(docs: Iterable[Doc]) -> tuple[Counter[int], list[Doc]]:
+    """RETURNS (tuple): How often each word is there, and docs in a random order."""
+    counts: Counter[int] = Counter()
+    sample: list[Doc] = []
+    chance = random.Random(0)
+    for number, doc in enumerate(docs):
+        counts.update(token.lower for token in doc if not token.is_space)
+        place = number if number < MAX_SENTENCES else chance.randrange(number + 1)
+        sample[place : place + 1] = [doc] if place < MAX_SENTENCES else sample[place : place + 1]
+    chance.shuffle(sample)
+    return counts, sample
+
+
 def _sentence_vectors(
     nlp: Language, elmo: Elmo, docs: list[Doc], progress: Progress
 ) -> numpy.ndarray:
@@ -74,7 +91,8 @@ def _sentence_vectors(
     vectors: list[numpy.ndarray] = []
     for doc in nlp.pipe(docs, **pipe_settings(nlp, elmo, keep_layers=False)):
         spans = doc.sents if doc.has_annotation("SENT_START") else [doc]
-        vectors += (to_numpy(span._.elmo) for span in spans)
+        vectors += (to_numpy(x._.elmo) for x in spans if not all(token.is_space for token in x))
+        doc._.elmo_tokens = None  # The sample keeps the doc.
         if progress is not None:
             progress(1, len(docs))
         if len(vectors) >= MAX_SENTENCES:
