@@ -4,7 +4,7 @@
     python examples/serve.py --model en_elmo_sm --port 8000
     curl localhost:8000/embed -H "Content-Type: application/json" -d '{"text": "The river bank."}'
 
-/embed gives tokens and their vectors, or one vector with "pool": "mean". /health says that the
+/embed gives tokens and their vectors, or one vector with "pool": "doc". /health says that the
 pipeline is loaded, and /metrics has counters in the text format of Prometheus.
 """
 
@@ -35,13 +35,13 @@ class Request(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
     text: str = Field(min_length=1, max_length=MAX_CHARACTERS)
-    pool: Literal["none", "mean"] = "none"
+    pool: Literal["none", "doc"] = "none"
 
 
 def embed(nlp: Language, request: Request) -> dict[str, Any]:
     """RETURNS (dict): The tokens, and a vector for each of them or one for the text."""
     doc = nlp(request.text)
-    vectors = doc._.elmo if request.pool == "mean" else doc._.elmo_tokens
+    vectors = doc._.elmo if request.pool == "doc" else doc._.elmo_tokens
     return {"tokens": [token.text for token in doc], "vectors": to_numpy(vectors).tolist()}
 
 

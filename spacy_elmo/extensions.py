@@ -120,6 +120,14 @@ def _check(doc: Doc, n_vectors: int, words: Any, present: Any) -> None:
         )
 
 
+def move_mix_to_numpy(doc: Doc) -> None:
+    """Keep the mix of a doc, and the rows that are pooled, in main memory."""
+    stored = _get(doc, _TOKENS)
+    for name in ("array", "pooled"):
+        if stored.get(name) is not None:
+            stored[name] = to_numpy(stored[name])
+
+
 def install_vectors(doc: Doc) -> None:
     """Make `.vector`, `.vector_norm`, `.has_vector` and `.similarity()` of the doc, its spans and
     its tokens use ELMo, through spaCy's user hooks."""

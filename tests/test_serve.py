@@ -46,7 +46,7 @@ BAD = {
     '{"text": ""}': "text: String should have at least 1 character",
     '{"text": 5}': "text: Input should be a valid string",
     '{"text": "\\ud800"}': "text: ",
-    '{"text": "a", "pool": "max"}': "pool: Input should be 'none' or 'mean'",
+    '{"text": "a", "pool": "max"}': "pool: Input should be 'none' or 'doc'",
     '{"text": "a", "layers": 1}': "layers: Extra inputs are not permitted",
     "{": "JSON decode error",
 }
@@ -56,13 +56,13 @@ def test_a_server(request_, weights_folder):
     alone = elmo_pipeline(weights_folder)
     texts = ["The river bank.", "money", " ", "the the the"] * 3
     bodies = [
-        json.dumps({"text": text, "pool": pool}) for text in texts for pool in ("none", "mean")
+        json.dumps({"text": text, "pool": pool}) for text in texts for pool in ("none", "doc")
     ]
     with ThreadPoolExecutor(8) as clients:
         answers = list(clients.map(lambda body: request_("/embed", body), bodies))
     for body, (status, answer) in zip(bodies, answers, strict=True):
         doc, values = alone(json.loads(body)["text"]), json.loads(answer)
-        expected = doc._.elmo if '"mean"' in body else doc._.elmo_tokens
+        expected = doc._.elmo if '"doc"' in body else doc._.elmo_tokens
         assert status == 200 and values["tokens"] == [token.text for token in doc]
         assert max_difference(values["vectors"], expected) <= 1e-5
     for body, message in BAD.items():

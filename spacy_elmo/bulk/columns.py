@@ -47,10 +47,10 @@ class EmbedColumns:
     text (str): The column of texts. A row is a string, a list of tokens (one sentence), or a doc.
     layers (Union[str, int]): "mix" (the component's), "top", "mean" (of all layers), or the number
         of a layer: 0 is the token encoder. "all": all of them, in a first dimension of their own.
-    pool (str): "doc": of the mix, what `doc._.elmo` is (see the component's setting `pooling`); of
-        other layers the same as "mean": the mean over the tokens of a row, without whitespace, or
-        zeros if there are none. "none": a vector for each token, in the last dimension but one;
-        whitespace has zeros.
+    pool (str): "doc": with "mix", what `doc._.elmo` is (see the component's setting `pooling`,
+        which has layers of its own); of other layers the same as "mean": the mean over the tokens
+        of a row, without whitespace, or zeros if there are none. "none": a vector for each token,
+        in the last dimension but one; whitespace has zeros.
     precision (Optional[str]): Arithmetic; None is that of the pipeline. int8 has to be named here:
         its values depend on the other rows of a batch.
     nulls (str): What becomes of a row whose text is null (None or NaN): "error", or "empty", which

@@ -10,6 +10,7 @@ import numpy
 from spacy.tokens import DocBin
 from thinc.api import to_numpy
 
+from ...extensions import move_mix_to_numpy
 from ...tools.records import Progress
 from .npz import DEFAULTS, PART, read_arrays, read_part, write_arrays
 
@@ -24,7 +25,10 @@ def write_part(path: Path, ids: Any, rows: Iterable[tuple], checksum: str) -> No
     for doc, vectors, _ in rows:
         has_layers = vectors.ndim == 3
         doc._.elmo_layers = vectors if has_layers else None
-        doc._.elmo_tokens = to_numpy(doc._.elmo_tokens) if has_layers else vectors
+        if has_layers or numpy.array_equal(vectors, to_numpy(doc._.elmo_tokens)):
+            move_mix_to_numpy(doc)  # Beside it are the rows that are pooled.
+        else:
+            doc._.elmo_tokens = vectors
         docs.add(doc)
     write_arrays(path, {"0": numpy.frombuffer(docs.to_bytes(), "B"), "checksum": checksum}.items())
 
