@@ -15,8 +15,11 @@ _TASKS = {
     "token-classification": {"ner", "tagger", "morphologizer", "parser", "senter", "spancat"},
     "text-classification": {"textcat", "textcat_multilabel"},
 }
-# The licences that a hub knows by a short name, such as cc-by-sa-4.0.
-_LICENCE = re.compile(r"(mit|apache|bsd|cc|a?l?gpl|mpl|unlicense)[\w.-]*")
+# The licences that a hub knows by a short name, without the word "licence".
+_LICENCE = re.compile(
+    r"mit|apache-2\.0|bsd-[23]-clause|cc0-1\.0|cc-by(-nc)?(-sa|-nd)?-[234]\.0|mpl-2\.0|unlicense"
+    r"|l?gpl-3\.0|gpl-2\.0|lgpl-2\.1|agpl-3\.0"
+)
 _USE = """
 ## Use
 
@@ -44,8 +47,9 @@ def model_card(nlp: Language, repository: str) -> str:
     # JSON is YAML.
     facts = "".join(f"{key}: {json.dumps(value)}\n" for key, value in _facts(nlp).items())
     described = [f"`{pipe}`: {_describe(x)}" for pipe, x in nlp.components if isinstance(x, Elmo)]
-    # What was not measured is 0 or None.
-    scores = {k: x for k, x in meta["performance"].items() if x and not k.endswith("_loss")}
+    # A pipeline that was not trained has none. What was not measured is 0 or None.
+    performance = meta.get("performance", {})
+    scores = {k: x for k, x in performance.items() if x and not k.endswith("_loss")}
     table = generate_readme({**meta, "description": "", "performance": scores})
     parts = [f"---\n{facts}---", f"# {name}", meta["description"], *described, table]
     return "\n\n".join(filter(None, parts)) + "\n" + _USE.format(repository=repository, name=name)
@@ -58,7 +62,7 @@ def _facts(nlp: Language) -> dict[str, Any]:
     tags = ["spacy", "elmo", *(task for task, names in _TASKS.items() if factories & names)]
     facts: dict[str, Any] = {"library_name": "spacy", "tags": tags}
     facts["language"] = ["multilingual" if lang == "xx" else lang]
-    if short := "-".join(licence.lower().removeprefix("gnu ").split()):
+    if short := "-".join(re.sub(r"\b(gnu|licen[cs]e)\b", "", licence.lower()).split()):
         known = {"license": short}
         facts |= known if _LICENCE.fullmatch(short) else {"license": "other", "license_name": short}
     return facts

@@ -85,6 +85,13 @@ def test_other_licences_and_cards(hub: type[HubHandler], nlp: Language):
     card = hub.repositories["owner/name"]["README.md"].decode()
     facts = srsly.yaml_loads(card.split("---\n")[1])
     assert (facts["license"], facts["license_name"]) == ("other", "ask-us")
+    del meta["performance"]  # It was never trained.
+    names = {"MIT License": "mit", "GPL v3": "other", "Apache License 2.0": "apache-2.0"}
+    for licence, short in names.items():
+        srsly.write_json("pipeline/meta.json", {**meta, "license": licence})
+        succeed("push", "pipeline", TARGET, "--quiet")
+        card = hub.repositories["owner/name"]["README.md"].decode()
+        assert srsly.yaml_loads(card.split("---\n")[1])["license"] == short
     Path("pipeline/README.md").write_text("My words")
     succeed("push", "pipeline", TARGET, "--quiet")
     assert hub.repositories["owner/name"]["README.md"] == b"My words"
