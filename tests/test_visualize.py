@@ -244,8 +244,9 @@ def test_labels_colour_a_map(docs):
 
 @pytest.mark.parametrize("style", ["similarity", "layers", "surprisal", "senses"])
 def test_texts_cannot_change_a_page(docs, style):
-    settings = {"words": ["river", "alert('x')</script"]} if style == "senses" else {}
-    html = render(docs, style, page=True, jupyter=False, label=lambda x: "<b>\"'</b>", **settings)
+    settings = {"words": ["river", "alert('x')</script"], "label": lambda x: "<b>\"'</b>"}
+    settings = settings if style == "senses" else {}
+    html = render(docs, style, page=True, jupyter=False, **settings)
     page = Page(html)
     assert len(page.scripts) == 2 and html.count("alert(") == html.count("alert(&#39;x&#39;)")
     assert html.startswith("<!doctype html>") and 'name="viewport"' in html
@@ -276,6 +277,7 @@ def test_what_cannot_be_shown(nlp, docs):
     check("name them", docs, "senses")
     check("no token of the docs is 'money'", docs, "senses", words=["bank", "money"])
     check("sense", docs, "senses", words=["bank"], label="_.sense", error=AttributeError)
+    check("words: it has no meaning with style 'layers'", docs, "layers", words=["bank"])
     check("no layer 3: the docs have layers 0 to 2", docs, layer=3)
     check("no ELMo vectors in the doc 'a b'", [docs[0], nlp.make_doc("a b")])
     nlp.get_pipe("elmo").keep_layers = False

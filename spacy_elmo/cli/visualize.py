@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from glob import glob
 from pathlib import Path
 from typing import Any, Optional
 
@@ -59,13 +60,17 @@ def visualize_cli(
         util.require_gpu(gpu_id)
         reader = Reader(text, encoding, errors)
         nlp = load_pipeline(pipeline)
+        chosen: dict[str, Any] = {"words": words, "label": label, "layer": layer}
         if style == "mix":
-            page = render(nlp, "mix", page=True, jupyter=False)
+            page = render(nlp, style, page=True, jupyter=False, **chosen)
         else:
-            settings = pipe_settings(nlp, util.get_component(nlp, name))
+            elmo = util.get_component(nlp, name)
+            settings = pipe_settings(nlp, elmo)
+            if style == "surprisal":  # Which needs no vectors.
+                settings["disable"].append(elmo.name)
             docs = nlp.pipe(_read(nlp, texts or (), reader, label), **settings)
-            get = None if label is None else lambda token: token.doc.user_data["label"]
-            chosen: dict[str, Any] = {"words": words, "label": get, "layer": layer}
+            if label is not None:
+                chosen["label"] = lambda token: token.doc.user_data["label"]
             page = render(docs, style, page=True, jupyter=False, model=pipeline, **chosen)
         with atomic_file(out) as temporary:
             temporary.write_text(page or "", encoding="utf8")
@@ -80,7 +85,8 @@ def _read(
     columns = [] if label is None else [label]
     for one in texts:
         # What looks like the name of a file is no text, so that a missing file is an error.
-        if os.path.exists(one) or one == str(STDIN) or (" " not in one and suffix_of(one)):
+        is_name = suffix_of(one) or ("/" in one and " " not in one)
+        if is_name or os.path.exists(one) or glob(one) or one == str(STDIN):
             files = find_files([one], columns=bool(columns or reader.text))
             records: Iterable[Sequence[Any]] = (
                 (x[1], *x[2]) for file in files for x in reader.read(file, columns)

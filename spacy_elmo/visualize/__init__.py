@@ -16,6 +16,7 @@ from jinja2 import Environment, Template
 from spacy.language import Language
 from spacy.tokens import Doc, Token
 from spacy.util import is_in_jupyter
+from thinc.api import get_torch_default_device
 
 from ..mix_logger import find_mixes
 from ..pretraining.scores import ScoreTokens
@@ -26,6 +27,8 @@ STYLES = ("similarity", "layers", "senses", "mix", "surprisal")
 Label = Union[str, Callable[[Token], Any]]
 
 MAX_WORDS = 20_000  # A browser takes seconds for more.
+# What else some have.
+_SETTINGS = {"similarity": ("layer",), "senses": ("words", "label", "layer")}
 _MAX_BITS = 20  # The surprisal of the strongest colour.
 _N_LABELS = 8  # Colours and shapes of the template.
 _CONTEXT = 300  # Characters on each side of an occurrence, more than the script shows.
@@ -85,7 +88,7 @@ def render(
     RAISES (ValueError): If the docs have no vectors or no words, or too many, or lack one of
         `words`, or if the style is unknown.
     """
-    _check_style(docs, style)
+    _check_style(docs, style, {"words": words, "label": label, "layer": layer})
     if isinstance(docs, Language):
         content = _mix(docs)
     elif style == "senses":
@@ -99,12 +102,15 @@ def render(
     return None
 
 
-def _check_style(docs: object, style: str) -> None:
+def _check_style(docs: object, style: str, settings: dict[str, Any]) -> None:
     if style not in STYLES:
         raise ValueError(f"unknown style {style!r}: choose one of {', '.join(STYLES)}")
     if isinstance(docs, Language) != (style == "mix"):
         kind = "a trained pipeline" if style == "mix" else "a Doc or a list of them"
         raise ValueError(f"style {style!r} shows {kind}, not {type(docs).__name__}")
+    for name, value in settings.items():
+        if value not in (None, (), [], "") and name not in _SETTINGS.get(style, ()):
+            raise ValueError(f"{name}: it has no meaning with style {style!r}")
 
 
 def _show(html: str) -> None:
@@ -205,7 +211,8 @@ def _content(
 
 
 def _surprisal(sentences: list[list[Token]], model: Union[str, Path]) -> dict[str, Any]:
-    score, groups = ScoreTokens(model, unit="bits"), []
+    score = ScoreTokens(model, unit="bits", device=str(get_torch_default_device()))
+    groups = []
     for sentence, scores in zip(sentences, score([[x.text for x in s] for s in sentences])):
         words = []
         for token, *pair, is_unknown in zip(sentence, *scores[1:4]):
