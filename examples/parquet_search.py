@@ -66,6 +66,8 @@ def build(vectors: Path, index: Path, pipeline: str, n_sample: int) -> tuple[int
     """
     if index.exists() and not (index / "graph.usearch").is_file():
         raise ValueError(f"{index} exists, and is not an index: choose another path")
+    if n_sample < 1:
+        raise ValueError(f"--sample {n_sample}: give 1 at least")
     settings = srsly.read_json(vectors / "_settings.json")
     if settings["pool"] == "none" or settings["layers"] == "all":
         raise ValueError(f"{vectors} is not of one vector per row: embed with --pool doc")

@@ -38,7 +38,7 @@ def embed_cli(
     layers: Optional[str] = _LAYERS,
     pool: Optional[str] = typer.Option(None, help="none: a vector per token; doc, mean: per row"),
     dtype: Optional[str] = typer.Option(None, help="float32 or float16"),
-    name: Optional[str] = typer.Option(None, "--name", "-n", help="Name of the elmo component"),
+    name: Optional[str] = util.NAME_N,
     whitespace: bool = typer.Option(False, "--whitespace", "-w", help="Spaces separate the tokens"),
     text: Optional[str] = util.TEXT,
     ids: list[str] = typer.Option([], "--id", help="A column to carry through; any number"),

@@ -11,7 +11,7 @@ from wasabi import msg
 from ..formats import FORMATS, OPTIONS, VOCABULARY, round_to_half
 from ..pooling import FILE as POOLING
 from ..weights import load_bilm
-from .util import exit_on_error, lock_folder
+from .util import NAME_N, exit_on_error, lock_folder
 
 _WRITERS = {format.NAME: format for format in FORMATS if hasattr(format, "write")}
 _HELP = "; ".join(f"{format.NAME}: {format.DESCRIPTION}" for format in _WRITERS.values())
@@ -21,7 +21,7 @@ _WEIGHTS = [f"weights{suffix}" for format in _WRITERS.values() for suffix in for
 def export_cli(
     pipeline: str = typer.Argument(..., help="A pipeline, or weights in any format"),
     out: Path = typer.Argument(..., help="Folder for options.json and the weights"),
-    name: Optional[str] = typer.Option(None, "--name", "-n", help="Name of the elmo component"),
+    name: Optional[str] = NAME_N,
     format: str = typer.Option("hdf5", "--format", help=_HELP),
     half: bool = typer.Option(False, "--half", help="Round the weights to float16"),
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite the folder"),

@@ -9,15 +9,19 @@ import typer
 from wasabi import msg
 
 from ..tools.fit_pooling import fit_pooling
+from ..tools.records import Reader
 from ..tools.texts import find_files
+from . import util
 from .quantize import rewritten
-from .util import INPUT_HELP, exit_on_error, get_component, progress_bar, read_docs_with_bar
 
 
 def fit_pooling_cli(
     pipeline: str = typer.Argument(..., help="A pipeline with an elmo component, or weights"),
-    texts: list[str] = typer.Argument(..., metavar="TEXTS... OUT", help=INPUT_HELP),
-    name: Optional[str] = typer.Option(None, "--name", "-n", help="Name of the elmo component"),
+    texts: list[str] = typer.Argument(..., metavar="TEXTS... OUT", help=util.INPUT_HELP),
+    text: Optional[str] = util.TEXT,
+    encoding: str = util.ENCODING,
+    errors: str = util.ERRORS,
+    name: Optional[str] = util.NAME_N,
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite the folder"),
 ) -> None:
     """
@@ -26,14 +30,17 @@ def fit_pooling_cli(
     Frequent words count less, and what all sentences share is left out: the vectors tell more about
     meaning. A few thousand sentences are enough. Vectors of tokens stay as they are.
     """
-    with exit_on_error():
+    with util.exit_on_error():
         *inputs, out = texts
         if not inputs:
             raise ValueError("give PIPELINE TEXTS... OUT: texts to fit to, and the folder to write")
+        reader = Reader(text, encoding, errors)
         with rewritten(pipeline, Path(out), force) as nlp:
-            elmo = get_component(nlp, name)
-            docs = (doc for doc, _ in read_docs_with_bar(nlp, find_files(inputs)))
-            with progress_bar("Embedding", " docs") as progress:
+            elmo = util.get_component(nlp, name)
+            files = find_files(inputs, columns=text is not None)
+            docs = (doc for doc, _ in util.read_docs_with_bar(nlp, files, reader))
+            with util.progress_bar("Embedding", " docs") as progress:
                 fitted = fit_pooling(nlp, elmo, docs, progress)
+        util.warn_of_errors(reader)
     size = f"{len(fitted.words):,} words, width {fitted.width}"
     msg.good(f"Wrote the pipeline {out}", f"Its docs and spans are pooled by {size}")

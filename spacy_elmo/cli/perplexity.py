@@ -32,13 +32,13 @@ def perplexity_cli(
     text: Optional[str] = util.TEXT,
     encoding: str = util.ENCODING,
     errors: str = util.ERRORS,
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="The GPU, -1 for the CPU"),
+    gpu_id: int = util.GPU_ID,
     head: Optional[Path] = typer.Option(None, "--head", help="Its output layer, if not MODEL.head"),
     carry_state: bool = typer.Option(False, "--carry-state", help="Carry the LSTMs' states over"),
     as_json: bool = typer.Option(False, "--json", help="Print JSON"),
     out: Optional[Path] = typer.Option(None, "--out", help="Write JSON, too"),
     words: Optional[Path] = typer.Option(None, "--words", help="Write each word's, JSON lines"),
-    force: bool = typer.Option(False, "--force", "-F", help="Overwrite the file of --words"),
+    force: bool = typer.Option(False, "--force", "-F", help="Overwrite files"),
 ) -> None:
     """
     Measure how well a model predicts a text.
@@ -53,8 +53,10 @@ def perplexity_cli(
         device = util.torch_device(gpu_id)
         if words is not None and carry_state:
             raise ValueError("--words are those of whole sentences: leave out --carry-state")
-        if words is not None:
-            util.check_overwrite(words, force)
+        if words is not None and out is not None and words.resolve() == out.resolve():
+            raise ValueError(f"--words and --out are the same file, {out}")
+        for path in filter(None, (words, out)):
+            util.check_overwrite(path, force)
         language_model, output = open_language_model(model, head)
         reader = Reader(text, encoding, errors)
         sentences = _read(find_files(texts, columns=text is not None), reader, output)

@@ -15,7 +15,7 @@ from ..pretraining.config import read_config
 from ..pretraining.distributed import process_group, rank
 from ..pretraining.run import pretrain
 from ..pretraining.trainer import Trainer
-from .util import exit_on_error, torch_device
+from .util import GPU_ID, exit_on_error, torch_device
 
 
 def pretrain_cli(
@@ -23,7 +23,7 @@ def pretrain_cli(
     config: Path = typer.Argument(..., help="The config file"),
     output: Path = typer.Argument(..., help="The folder of the run"),
     resume: bool = typer.Option(False, "--resume", help="Continue from the last checkpoint"),
-    gpu_id: int = typer.Option(-1, "--gpu-id", "-g", help="The GPU, -1 for the CPU"),
+    gpu_id: int = GPU_ID,
 ) -> None:
     """
     Train a bidirectional language model.

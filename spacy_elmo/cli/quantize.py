@@ -18,7 +18,7 @@ from ..tools.quantize import MAX_TOKENS, quantize
 from ..tools.texts import find_files, read_docs
 from ..weights import find_source, is_pipeline, load_pipeline
 from .convert import lock_pipeline, write_pipeline
-from .util import exit_on_error, get_component, progress_bar
+from .util import NAME_N, exit_on_error, get_component, progress_bar
 
 
 @exit_on_error()
@@ -35,7 +35,7 @@ def quantize_cli(
         help="Files of texts to measure the cost with; can be given several times. The first "
         f"{MAX_TOKENS:,} tokens are used. Default: a few sentences",
     ),
-    name: Optional[str] = typer.Option(None, "--name", "-n", help="Name of the elmo component"),
+    name: Optional[str] = NAME_N,
     force: bool = typer.Option(False, "--force", "-F", help="Overwrite the folder"),
 ) -> None:
     """

@@ -36,6 +36,7 @@ ERRORS = typer.Option(
     "strict", "--errors", help="strict, or of what cannot be read: replace or ignore (leave out)"
 )
 LAYER = typer.Option(None, "--layer", "-L", help="A layer, -1 for the top; by default the mix")
+NAME_N = typer.Option(None, "--name", "-n", help="Name of the elmo component")
 NAME = typer.Option(None, "--name", help="Name of the elmo component")
 GPU_ID = typer.Option(-1, "--gpu-id", "-g", help="GPU ID, or -1 for the CPU")
 

@@ -14,6 +14,7 @@ from spacy.tokens import Doc, Span
 from thinc.api import to_numpy
 
 from ..component import Elmo, pipe_settings
+from ..visualize.vectors import normalize
 
 _BRACKET = re.compile(r"(?<!\\)[\[\]]")
 
@@ -71,11 +72,11 @@ def find_neighbors(
     settings = pipe_settings(nlp, elmo, keep_layers=layer is not None)
     spans = [query_span(nlp, query, **settings) for query in queries]
     means = [_vectors(span.doc, layer)[span.start : span.end].mean(axis=0) for span in spans]
-    wanted = _normalize(numpy.stack(means))
+    wanted = normalize(numpy.stack(means))
     best: list[list[Neighbor]] = [[] for _ in spans]
     for doc, source in nlp.pipe(docs, as_tuples=True, **settings):
         is_word = doc.to_array([IS_SPACE, IS_PUNCT]).sum(axis=1) == 0
-        similarities = wanted @ _normalize(_vectors(doc, layer)).T
+        similarities = wanted @ normalize(_vectors(doc, layer)).T
         for i, (span, row) in enumerate(zip(spans, similarities)):
             chosen = is_word & (doc.to_array(LOWER) == span[0].lower) if same_word else is_word
             tokens = numpy.flatnonzero(chosen)
@@ -88,11 +89,6 @@ def find_neighbors(
 
 def _vectors(doc: Doc, layer: Optional[int]) -> numpy.ndarray:
     return to_numpy(doc._.elmo_tokens if layer is None else doc._.elmo_layers[layer])
-
-
-def _normalize(vectors: numpy.ndarray) -> numpy.ndarray:
-    norms = numpy.linalg.norm(vectors, axis=-1, keepdims=True)
-    return vectors / numpy.where(norms > 0, norms, 1)  # Whitespace has zeros.
 
 
 def _neighbor(doc: Doc, source: str, similarity: float, i: int, window: int) -> Neighbor:

@@ -243,7 +243,7 @@ def _read_table(lines: Iterator[str], delimiter: str, columns: Sequence[str]) ->
 
 def _check_header(header: list[str], columns: Sequence[str]) -> None:
     if wrong := [name for name in columns if header.count(name) != 1]:
-        advice = f"found {[x for x in header if x != _BAD]}: name the one of the texts with --text"
+        advice = f"found {[x for x in header if x != _BAD]}: rename one, or name it with --text"
         raise ValueError(f"there must be one column {wrong[0]!r}, {advice}")
 
 

@@ -95,6 +95,11 @@ def test_the_command_writes_what_the_class_returns(tmp_path):
     n_unknown = sum(sum(x["unknown"]) for x in lines)
     assert scores["unknown"] == pytest.approx(n_unknown / (n - 3))
     assert f"{out} exists already" in " ".join(fail(*command).split())
+    same = ("--out", out, "--force")
+    assert "the same file" in fail(*command, *same)
+    before = text.read_text()
+    assert "exists already" in fail("perplexity", DEFAULT, text, "--out", text)
+    assert text.read_text() == before
     succeed(*command, "--force")
     assert "leave out --carry-state" in fail(*command, "--force", "--carry-state")
     text.write_text("\n \n")
