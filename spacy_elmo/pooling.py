@@ -13,7 +13,7 @@ all have much in common. M scales each principal component of them by its varian
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Optional
 
@@ -64,7 +64,7 @@ class WordPooling:
     def __call__(self, layers: Any, weights: Any, ops: Ops) -> Any:
         """RETURNS (Floats2d): The row of each token, on the device of the ops.
 
-        layers (Floats3d): Shape (L+1, n, 2P).
+        layers (Floats3d): Shape (L+1, n, 2P). The mean and the matrix are on the same device.
         weights (Floats1d): Those of the tokens. A token of the weight 0 has a row of zeros.
         """
         first, *others = zip(self.shares.tolist(), layers)
@@ -79,10 +79,6 @@ class WordPooling:
         rows *= weights[:, None]
         rows -= (weights > 0)[:, None] * ops.gemm(self.mean[None], self.matrix)
         return rows
-
-    def on_device(self, ops: Ops) -> WordPooling:
-        """RETURNS (WordPooling): The same, for `__call__` with these ops."""
-        return replace(self, mean=ops.asarray(self.mean), matrix=ops.asarray(self.matrix))
 
     def to_bytes(self) -> bytes:
         """RETURNS (bytes): A safetensors file."""

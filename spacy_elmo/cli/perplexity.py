@@ -53,10 +53,7 @@ def perplexity_cli(
         device = util.torch_device(gpu_id)
         if words is not None and carry_state:
             raise ValueError("--words are those of whole sentences: leave out --carry-state")
-        if words is not None and out is not None and words.resolve() == out.resolve():
-            raise ValueError(f"--words and --out are the same file, {out}")
-        for path in filter(None, (words, out)):
-            util.check_overwrite(path, force)
+        _check_outputs(words, out, force)
         language_model, output = open_language_model(model, head)
         reader = Reader(text, encoding, errors)
         sentences = _read(find_files(texts, columns=text is not None), reader, output)
@@ -71,6 +68,13 @@ def perplexity_cli(
         assert scores is not None
         util.warn_of_errors(reader)
         _show(scores, out, as_json)
+
+
+def _check_outputs(words: Optional[Path], out: Optional[Path], force: bool) -> None:
+    if words is not None and out is not None and words.resolve() == out.resolve():
+        raise ValueError(f"--words and --out are the same file, {out}")
+    for path in filter(None, (words, out)):
+        util.check_overwrite(path, force)
 
 
 def _read(files: list[Path], reader: Reader, output: Head) -> Sentences:

@@ -245,11 +245,10 @@ def encode(
     layers: Any = None
     mixed: Any = None
     pooled: Any = None
-    batches: Any
     if cache is not None and docs:
         layers = _encode_cached(model, docs, cache)
         shape = layers.shape
-        batches = [(slice(None), layers)]
+        batches: Any = [(slice(None), layers)]
     else:
         sequences = Sequences.cut(docs, model.attrs["segmenter"])
         shape = session.n_layers, len(sequences.orth), session.width
@@ -264,7 +263,8 @@ def encode(
         mixed = ops.alloc2f(shape[1], width)
     if pooling is not None:
         word_weights = ops.asarray1f(pooling.weights(docs))
-        pooling = pooling.on_device(ops)
+        arrays = {"mean": pooling.mean, "matrix": pooling.matrix}
+        pooling = replace(pooling, **{name: ops.asarray(x) for name, x in arrays.items()})
         pooled = ops.alloc2f(shape[1], pooling.matrix.shape[1])
     for rows, values in batches:
         if layers is not None and layers is not values:

@@ -34,15 +34,8 @@ def fit_pooling(
     counts, sample = _count_and_sample(docs)
     if not counts:
         raise ValueError("the texts have no words")
-    bilm, total = elmo.bilm, counts.total()
-    n_layers, width = bilm.config.n_activations, bilm.config.output_dim
-    frequent = sorted(counts.most_common(N_WORDS))
-    weights = [SMOOTHING / (SMOOTHING + n / total) for _, n in frequent]
-    shares = numpy.full(n_layers, CONTEXTUAL_SHARE / max(n_layers - 1, 1), dtype="float32")
-    shares[0] = 1 - shares[1:].sum()
-    words = numpy.array([word for word, _ in frequent], dtype=numpy.uint64)
-    identity = numpy.zeros(width, dtype="float32"), numpy.eye(width, dtype="float32")
-    plain = WordPooling(words, numpy.array(weights, dtype="float32"), shares, *identity)
+    bilm, width = elmo.bilm, elmo.bilm.config.output_dim
+    plain = _weighted_mean(counts, bilm.config.n_activations, width)
     if elmo.pooling is not None and elmo.pooling(plain) is not plain:
         raise ValueError(
             f"{elmo.name} would not use what is fitted: its setting `pooling` says otherwise, set "
@@ -67,8 +60,19 @@ def fit_pooling(
     # A sentence's vector has a length of about 1.
     matrix /= numpy.sqrt((((vectors - mean) @ matrix) ** 2).sum(axis=1).mean())
     arrays = mean.astype("float32"), numpy.ascontiguousarray(matrix, dtype="float32")
-    bilm.pooling = WordPooling(plain.words, plain.word_weights, shares, *arrays)
+    bilm.pooling = WordPooling(plain.words, plain.word_weights, plain.shares, *arrays)
     return bilm.pooling
+
+
+def _weighted_mean(counts: Counter[int], n_layers: int, width: int) -> WordPooling:
+    """RETURNS (WordPooling): The weights of words and layers, and no more than these."""
+    frequent, total = sorted(counts.most_common(N_WORDS)), counts.total()
+    weights = [SMOOTHING / (SMOOTHING + n / total) for _, n in frequent]
+    shares = numpy.full(n_layers, CONTEXTUAL_SHARE / max(n_layers - 1, 1), dtype="float32")
+    shares[0] = 1 - shares[1:].sum()
+    words = numpy.array([word for word, _ in frequent], dtype=numpy.uint64)
+    identity = numpy.zeros(width, dtype="float32"), numpy.eye(width, dtype="float32")
+    return WordPooling(words, numpy.array(weights, dtype="float32"), shares, *identity)
 
 
 def _count_and_sample(docs: Iterable[Doc]) -> tuple[Counter[int], list[Doc]]:
