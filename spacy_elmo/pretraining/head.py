@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..bilm import BiLM
 from ..bilm.validation import validate
-from ..files import save_tensors
+from ..files import atomic_file, save_tensors
 from ..formats import find_format, int8, read_vocabulary, unpacked
 from ..formats.parameters import as_half_if_exact, to_float32
 from ..weights import find_source, is_pipeline, load_bilm
@@ -58,7 +58,8 @@ def write_head(folder: Path, head: Head) -> None:
     matrices = {k: (v.shape[1],) for k, v in tensors.items() if v.dim() == 2}
     stored = {k: as_half_if_exact(v) for k, v in tensors.items()}
     stored |= int8.encode_weights(tensors, matrices)
-    save_tensors(stored, folder / "head.safetensors")
+    with atomic_file(folder / "head.safetensors") as temporary:
+        save_tensors(stored, temporary)  # Tensors that were read from the file are mapped to it.
     about = {"loss": asdict(head.loss), "tokenization": asdict(head.tokenization)}
     (folder / "head.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf8")
     with (folder / "vocab.txt").open("w", encoding="utf8", newline="\n") as file:

@@ -14,7 +14,6 @@ from spacy.tokens import Doc, Span
 from thinc.api import to_numpy
 
 from ..component import Elmo, pipe_settings
-from ..visualize.vectors import normalize
 
 _BRACKET = re.compile(r"(?<!\\)[\[\]]")
 
@@ -89,6 +88,12 @@ def find_neighbors(
 
 def _vectors(doc: Doc, layer: Optional[int]) -> numpy.ndarray:
     return to_numpy(doc._.elmo_tokens if layer is None else doc._.elmo_layers[layer])
+
+
+def normalize(vectors: numpy.ndarray) -> numpy.ndarray:
+    """RETURNS (ndarray): Vectors of the length 1; those of whitespace stay 0."""
+    norms = numpy.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / numpy.where(norms > 0, norms, 1)
 
 
 def _neighbor(doc: Doc, source: str, similarity: float, i: int, window: int) -> Neighbor:

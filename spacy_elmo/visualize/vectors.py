@@ -13,6 +13,7 @@ from spacy.tokens import Token
 from thinc.api import to_numpy
 
 from ..extensions import get_layers
+from ..tools.neighbors import normalize
 
 _VECTOR_BYTES = 1_500_000  # Of all vectors of a page, of which base64 makes four thirds.
 _ROWS = 500  # That are compared with all others at once.
@@ -47,11 +48,6 @@ def read_layer(tokens: Sequence[Token], layer: Optional[int]) -> tuple[numpy.nda
     if not -len(arrays) <= layer < len(arrays):
         raise ValueError(f"no layer {layer}: the docs have layers 0 to {len(arrays) - 1}")
     return arrays[layer][None], f"layer {layer % len(arrays)}"
-
-
-def normalize(vectors: numpy.ndarray) -> numpy.ndarray:
-    norms = numpy.linalg.norm(vectors, axis=-1, keepdims=True)
-    return vectors / numpy.where(norms > 0, norms, 1)
 
 
 def find_nearest(
