@@ -263,9 +263,9 @@ def encode(
         mixed = ops.alloc2f(shape[1], width)
     if pooling is not None:
         word_weights = ops.asarray1f(pooling.weights(docs))
-        arrays = {"mean": pooling.mean, "matrix": pooling.matrix}
-        pooling = replace(pooling, **{name: ops.asarray(x) for name, x in arrays.items()})
-        pooled = ops.alloc2f(shape[1], pooling.matrix.shape[1])
+        mean, matrix = ops.asarray1f(pooling.mean), ops.asarray2f(pooling.matrix)
+        pooling = replace(pooling, mean=mean, matrix=matrix)
+        pooled = ops.alloc2f(shape[1], matrix.shape[1])
     for rows, values in batches:
         if layers is not None and layers is not values:
             layers[:, rows] = values
