@@ -67,18 +67,15 @@ class WordPooling:
         layers (Floats3d): Shape (L+1, n, 2P). The mean and the matrix are on the same device.
         weights (Floats1d): Those of the tokens. A token of the weight 0 has a row of zeros.
         """
-        first, *others = zip(self.shares.tolist(), layers)
-        x = first[0] * first[1]
-        for share, layer in others:
-            x += share * layer
-        # PyTorch has more threads than `ops.gemm`, and NumPy's would wait busily for their next
-        # product, while the biLM runs. For sums, waking threads takes longer than they save.
         with no_fork(), torch.no_grad():
-            rows: Any = torch2xp(xp2torch(x) @ xp2torch(self.matrix), ops=ops)
-        # The rows of the product are fewer numbers than those of x.
-        rows *= weights[:, None]
-        rows -= (weights > 0)[:, None] * ops.gemm(self.mean[None], self.matrix)
-        return rows
+            first, *others = xp2torch(layers)
+            w, matrix = xp2torch(weights)[:, None], xp2torch(self.matrix)
+            x = first * float(self.shares[0])
+            for share, layer in zip(self.shares[1:].tolist(), others):
+                x.add_(layer, alpha=share)
+            # The rows of the product are fewer numbers than those of x.
+            rows = (x @ matrix).mul_(w).sub_((w > 0) * (xp2torch(self.mean) @ matrix))
+            return torch2xp(rows, ops=ops)
 
     def to_bytes(self) -> bytes:
         """RETURNS (bytes): A safetensors file."""

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Optional, Union, cast
 
@@ -22,7 +23,7 @@ from ..bilm.mixed_precision import usable_mixed_precision
 from ..formats import safetensors_format
 from ..inference import Session, Settings, current_session
 from ..inference.settings import Precision, check_precision
-from ..parallel import no_fork
+from ..parallel import no_fork, start
 from ..pooling import WordPooling
 from ..segmenters import Segmenter, Sequences
 from .activation_cache import ActivationCache
@@ -272,7 +273,9 @@ def encode(
         if mix is not None:
             mixed[rows] = mix.predict(values)
         if pooling is not None:
-            pooled[rows] = pooling(values, word_weights[rows], ops)
+            # One of those that run the biLM, which have one thread inside PyTorch's operators.
+            pool = partial(pooling, values, word_weights[rows], ops)
+            pooled[rows] = start(pool, session.device)()
     lengths = [len(doc) for doc in docs]
     return BatchLayers(layers if keep_layers else None, lengths, True, mixed, pooled)
 
