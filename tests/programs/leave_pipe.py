@@ -88,6 +88,9 @@ def be_killed():
 
 
 def state():
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread():
+            thread.join(10)  # That of a queue ends by itself, soon after its pipe.
     files = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0
     return [threading.active_count(), files, len(multiprocessing.active_children())]
 
