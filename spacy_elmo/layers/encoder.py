@@ -263,19 +263,17 @@ def encode(
         width = mix.predict(ops.alloc3f(shape[0], 1, shape[2])).shape[1]
         mixed = ops.alloc2f(shape[1], width)
     if pooling is not None:
-        word_weights = ops.asarray1f(pooling.weights(docs))
+        pooled, weights = ops.alloc2f(shape[1], pooling.width), ops.asarray1f(pooling.weights(docs))
         mean, matrix = ops.asarray1f(pooling.mean), ops.asarray2f(pooling.matrix)
         pooling = replace(pooling, mean=mean, matrix=matrix)
-        pooled = ops.alloc2f(shape[1], matrix.shape[1])
     for rows, values in batches:
         if layers is not None and layers is not values:
             layers[:, rows] = values
         if mix is not None:
             mixed[rows] = mix.predict(values)
         if pooling is not None:
-            # One of those that run the biLM, which have one thread inside PyTorch's operators.
-            pool = partial(pooling, values, word_weights[rows], ops)
-            pooled[rows] = start(pool, session.device)()
+            # In one of the biLM's threads: they have one thread inside PyTorch's operators.
+            pooled[rows] = start(partial(pooling, values, weights[rows], ops), session.device)()
     lengths = [len(doc) for doc in docs]
     return BatchLayers(layers if keep_layers else None, lengths, True, mixed, pooled)
 
