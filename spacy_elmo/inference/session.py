@@ -229,7 +229,8 @@ class Session:
             self._states = [(F.pad(h, more), F.pad(c, more)) for h, c in states]
 
     def _pack(self) -> tuple[list[Product], list[list[Callable[..., None]]]]:
-        with no_fork(), self._lock:
+        # With gradients, PyTorch waits for the GIL while it holds a lock of the weights.
+        with no_fork(), self._lock, torch.no_grad():
             if self._packed is None:
                 products = pack_token_encoder(self._token_encoder, self.settings.precision)
                 self._packed = products, pack_lstm(self._lstm, self.settings)

@@ -98,7 +98,8 @@ class ElmoShim(PyTorchShim):
         """RETURNS (BiLM): The biLM, read at the first call. int8 weights stay if they run."""
         if not isinstance(self._model, BiLM):
             with no_fork(), _LOADING:
-                self.set_bilm(self._read())
+                if not isinstance(self._model, BiLM):  # Another thread may have been first.
+                    self.set_bilm(self._read())
         return self._model
 
     def _read(self) -> BiLM:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy
 import pytest
 import spacy
@@ -20,7 +24,7 @@ from spacy_elmo.layers.mixes import ConcatLayers, FrozenMix
 from spacy_elmo.segmenters import docs as whole_docs
 from spacy_elmo.segmenters import sentences
 
-from ..conftest import TINY, max_difference, random_bilm
+from ..conftest import TINY, elmo_pipeline, max_difference, random_bilm
 
 N_LAYERS, WIDTH = TINY.n_activations, TINY.output_dim
 WORDS = [["The", "bank", "flows"], [], ["river"], ["Money", "\n", "bank", " ", "The", "."], ["\n"]]
@@ -123,3 +127,23 @@ def test_a_prediction_within_a_training_step_does_not_change_later_ones(encoder,
     assert max_difference(before, after) > 1e-3
     bilm.invalidate()
     assert max_difference(encoder.predict(docs).layers, after) < 1e-6
+
+
+def test_threads_that_are_first_move_the_weights_once(weights_folder, monkeypatch):
+    """Not while another thread packs them: PyTorch has a lock for both, and waits for the GIL."""
+    nlp, moved, n_threads = elmo_pipeline(weights_folder), [], 4
+    barrier, move = threading.Barrier(n_threads), ElmoShim.set_bilm
+
+    def slowly(self, bilm):
+        time.sleep(0.2)  # The others wait for this one.
+        moved.append(bilm)
+        move(self, bilm)
+
+    def call(text):
+        barrier.wait()
+        return nlp(text)._.elmo_tokens
+
+    monkeypatch.setattr(ElmoShim, "set_bilm", slowly)
+    with ThreadPoolExecutor(n_threads) as threads:
+        first, *others = threads.map(call, ["The bank of the river."] * n_threads)
+    assert len(moved) == 1 and all(max_difference(first, x) < 1e-6 for x in others)
