@@ -57,7 +57,7 @@ dist: $(READY)
 clean:
 	rm -rf demo site build dist *.egg-info
 
-$(READY): pyproject.toml setup.py constraints.txt spacy_elmo/kernels/_kernels.c
+$(READY): pyproject.toml setup.py constraints.txt $(wildcard spacy_elmo/kernels/*.[ch])
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
 	touch $(READY)

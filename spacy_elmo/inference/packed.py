@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..bilm.config import LSTMConfig
 from ..bilm.int8 import Int8Weight
-from ..bilm.lstm_layer import add_forget_bias, lstm_step, run_layer
+from ..bilm.lstm_layer import add_forget_bias, lstm_step, projection_clip, run_layer
 from ..bilm.mixed_precision import add_rows
 from ..bilm.model import BiLSTM, LSTMLayer
 from ..bilm.token_encoder import CharCNN, WordEmbedding
@@ -121,6 +121,11 @@ def _pack_layer(
     bias = add_forget_bias(_gather([layer.gate_bias for layer in layers]))
     dim, width = config.dim, layers[0].widths[0]
     inputs, recurrent, projection = map(_gather, zip(*(layer.matrices() for layer in layers)))
+    # In C from the first to the last step, without Python and its lock.
+    if precision in ("float32", "float16") and getattr(cell, "PANEL", None):
+        weights, low = (inputs, recurrent, projection), precision == "float16"
+        clips = config.cell_clip, projection_clip(config, bias.dtype)
+        return cell.pack_layer(weights, bias, low, *clips)
     pack = partial(pack_linear, keep_type=cell is not None)
     # Packing helps the inputs' product less, which sees the rows of many steps at once: it is worth
     # a second copy of the weights while they are small.

@@ -1,10 +1,13 @@
-"""The cell of an LSTM, forward and backward, and the gradient of a softmax, in C: `_kernels.c`.
-Importing this file needs the extension, which is built if there is a compiler."""
+"""The cell of an LSTM, forward and backward, the gradient of a softmax, and a whole layer without
+gradients, in C: `_kernels.c`. Importing this file needs the extension, which is built if there is a
+compiler."""
 
 from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Optional
 
 import torch
@@ -15,6 +18,14 @@ from . import _kernels, cell_error, relative_error  # type: ignore[attr-defined]
 
 # Rows that share a row of `d_bias`.
 BIAS_ROWS = sys.maxsize
+
+# How many outputs lie side by side in the weights of `pack_layer`: what the processor computes at
+# once. 0 where C does not run whole layers: on an old processor, or not built by GCC for Linux.
+PANEL: int = getattr(_kernels, "outputs_per_panel", int)()
+
+# Bytes of gates that inputs contribute to at once: enough rows to read the weights seldom, and few
+# enough to stay in a cache.
+_GATE_BYTES = 2 << 20
 
 
 def _call(kind: int, tensors: Any, shape: Any, clip: Any = None, keep: bool = False) -> None:
@@ -72,6 +83,57 @@ def softmax_gradient(
     _call(2, tensors, logits.shape)
 
 
+def pack_layer(
+    weights: Sequence[Optional[Tensor]],
+    bias: Tensor,
+    low: bool,
+    cell_clip: Optional[float],
+    clip: Optional[float],
+) -> Callable[..., None]:
+    """Arrange the weights of one layer and direction, in half precision where that has all of their
+    values, or with `low` in any case. It needs a `PANEL`.
+
+    weights (Sequence): What multiplies inputs, outputs, and, or None, the cells' output: float32,
+        shape (out, in).
+    bias (Tensor): As the gates add it, shape (4H,).
+    RETURNS (Callable): Runs the layer as `lstm_layer.run_layer`: takes x, batch_sizes, y and state,
+        in float32. A row's result does not depend on the other rows.
+    """
+    panels = [None if weight is None else _panels(weight.detach(), low) for weight in weights]
+    shapes = [(0, 0) if weight is None else tuple(weight.shape) for weight in weights]
+    clips = [math.inf if bound is None else bound for bound in (cell_clip, clip)]
+    return partial(_run_layer, panels, shapes, bias.contiguous(), clips)
+
+
+def _panels(weight: Tensor, low: bool) -> Tensor:
+    half = weight.half()
+    kept = half if low or torch.equal(half.float(), weight) else weight
+    padded = F.pad(kept, (0, 0, 0, -len(kept) % PANEL))
+    return padded.unflatten(0, (-1, PANEL)).transpose(1, 2).contiguous()
+
+
+def _run_layer(
+    panels: Sequence[Any],
+    shapes: Sequence[tuple[int, ...]],
+    bias: Tensor,
+    clips: Sequence[float],
+    x: Tensor,
+    batch_sizes: Sequence[int],
+    y: Tensor,
+    state: Optional[tuple[Tensor, Tensor]] = None,
+) -> None:
+    n, width = batch_sizes[0], len(bias)
+    max_rows = max(n, min(len(x), _GATE_BYTES // (4 * width)))
+    gates, hidden = x.new_empty(max_rows, width), x.new_empty(n, width // 4)
+    h, c = state or (None, torch.zeros_like(hidden))
+    tensors = x, torch.tensor(batch_sizes, device="cpu"), *panels, bias, gates, hidden, c, h, y
+    addresses = tuple(0 if one is None else one.data_ptr() for one in tensors)
+    widths, depths = zip(*shapes)
+    halves = tuple(one is not None and one.dtype == torch.float16 for one in panels)
+    sizes = len(batch_sizes), panels[0].shape[2], max_rows
+    _kernels.layer(addresses, depths, widths, halves, *sizes, *clips)
+
+
 def max_error(device: torch.device, dtype: torch.dtype) -> float:
     """RETURNS (float): The largest error of a function for a few rows; see `relative_error`."""
     generator = torch.Generator().manual_seed(0)
@@ -90,4 +152,27 @@ def max_error(device: torch.device, dtype: torch.dtype) -> float:
         d_row = (row.softmax(1) - F.one_hot(columns, row.shape[1]))[:, :140]
         softmax_gradient(ours, bias, targets, target_logits, loss=loss, d_bias=d_bias)
         pairs += [(expected, loss), (d_row, ours), (d_row.sum(0), d_bias)]
+    if PANEL and dtype == torch.float32:
+        pairs += _layer_pairs(generator)
     return max(cell_error(sys.modules[__name__], device, dtype), relative_error(pairs))
+
+
+def _layer_pairs(generator: torch.Generator) -> list[tuple[Tensor, Tensor]]:
+    sizes, dim, width = [3, 3, 1], 37, 5
+    draw = partial(torch.randn, generator=generator, dtype=torch.float32, device="cpu")
+    shapes = (sum(sizes), 9), (4 * dim, 9), (4 * dim, width), (width, dim), (4 * dim,)
+    x, *weights, bias = (draw(*shape) for shape in shapes)
+    pairs = []
+    for kind in (torch.float32, torch.float16):
+        weights = [weight.to(kind).float() for weight in weights]
+        y = x.new_empty(len(x), width)
+        pack_layer(weights, bias, False, 1.0, 2.0)(x, sizes, y)
+        inputs, outputs, projection = (weight.double().T for weight in weights)
+        c, h, expected = x.new_zeros(3, dim).double(), x.new_zeros(3, width).double(), []
+        for n, rows in zip(sizes, x.double().split(sizes)):
+            i, j, f, o = (rows @ inputs + bias + h[:n] @ outputs).chunk(4, dim=1)
+            c = (i.sigmoid() * j.tanh() + f.sigmoid() * c[:n]).clamp(-1, 1)
+            h = ((o.sigmoid() * c.tanh()) @ projection).clamp(-2, 2)
+            expected.append(h)
+        pairs.append((torch.cat(expected), y))
+    return pairs

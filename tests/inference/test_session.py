@@ -202,7 +202,7 @@ def test_float32_takes_half_precision_where_it_is_exact(monkeypatch, is_half):
     bilm = random_bilm(WIDER)
     if is_half:
         bilm.half().float()
-    session = Session(bilm, Settings())
+    session = Session(bilm, Settings(kernel="torch"))
     for _ in range(2):
         for tokens, layers in zip(SENTENCES, session.embed(SENTENCES)):
             assert max_difference(layers, reference_layers(bilm, tokens).layers) <= 1e-5

@@ -3,6 +3,8 @@ interpreted on a CPU, or run on a GPU."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -11,7 +13,7 @@ from spacy_elmo.bilm.lstm_layer import train_layer
 from spacy_elmo.inference import Session, Settings
 from spacy_elmo.kernels import load_kernels
 
-from ..conftest import TINY, TINY_WORDS, random_bilm
+from ..conftest import TINY, TINY_WORDS, WORDS, random_bilm
 from .conftest import GPU, needs_extension, needs_triton
 
 CONFIGS = {
@@ -120,6 +122,42 @@ def test_a_session(train, config, stateful):
         found.append(session.embed(SENTENCES) + session.embed(SENTENCES[::-1]))
     for ours, plain in zip(*found):
         assert (ours - plain).norm() <= 1e-5 * plain.norm()
+
+
+LAYERS = {
+    "clipping": LSTMConfig(37, 21, cell_clip=0.4, proj_clip=0.3),
+    "more inputs than are summed at once": LSTMConfig(700, 520, cell_clip=3.0, proj_clip=3.0),
+    "no projection": LSTMConfig(45, 45, cell_clip=3.0, proj_clip=None),
+}
+
+
+@needs_extension
+@pytest.mark.parametrize("stateful", [False, True])
+@pytest.mark.parametrize("name", LAYERS)
+def test_whole_layers_of_each_processor(monkeypatch, name, stateful):
+    """Both kinds of registers sum in the same order, and a sentence does not depend on those that
+    are run with it."""
+    from spacy_elmo.kernels import compiled
+
+    bilm = random_bilm(replace(TINY_WORDS, lstm=LAYERS[name]))
+    sentences = [list(WORDS[3:] * 9)[n : 2 * n] for n in (20, 3, 1, 15, 9, 9, 7, 2, 2, 1, 1, 1)]
+    found = {}
+    for is_half in (False, True):
+        bilm = bilm.half().float() if is_half else bilm
+        torch_alone = Session(bilm, Settings(stateful=stateful, kernel="torch"))
+        expected = [*torch_alone.embed(sentences), *torch_alone.embed(sentences[::-1])]
+        for panel in (width for width in (0, 16, 32) if width <= compiled.PANEL):
+            with monkeypatch.context() as patch:
+                patch.setattr(compiled, "PANEL", panel)
+                session = Session(bilm, Settings(stateful=stateful))
+                found[panel] = [*session.embed(sentences), *session.embed(sentences[::-1])]
+                for ours, plain in zip(found[panel], expected):
+                    assert 0 < (ours - plain).norm() <= 1e-5 * plain.norm()
+                if panel and not stateful:
+                    alone = [session.embed([sentence])[0] for sentence in sentences]
+                    assert all(map(torch.equal, alone, found[panel]))
+        if 32 in found:
+            assert all(map(torch.equal, found[16], found[32]))
 
 
 @needs_extension

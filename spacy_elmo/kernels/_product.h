@@ -1,0 +1,72 @@
+/* y += x @ weight.T for one generation of processors: vectors of LANES floats, BLOCK_ROWS rows at a
+   time in registers. Each value is summed in one order, whatever rows are beside its own. */
+
+/* Add the products of some rows with one panel: 2 * LANES outputs, those of one input after those
+   of another. The last panel is padded. */
+INLINE void NAMED(add_block)(const float *x, Py_ssize_t depth, Py_ssize_t n_rows, const void *panel,
+                             Py_ssize_t n_inputs, int half, float *y, Py_ssize_t width,
+                             Py_ssize_t n_outputs)
+{
+    VECTOR sums[BLOCK_ROWS][2];
+    float row[2 * LANES];
+    for (int r = 0; r < n_rows; r++)
+        sums[r][0] = sums[r][1] = ZERO;
+    for (Py_ssize_t k = 0; k < n_inputs; k++) {
+        const uint16_t *low = (const uint16_t *)panel + 2 * LANES * k;
+        const float *high = (const float *)panel + 2 * LANES * k;
+        VECTOR first = half ? LOAD_HALF(low) : LOAD(high);
+        VECTOR second = half ? LOAD_HALF(low + LANES) : LOAD(high + LANES);
+        for (int r = 0; r < n_rows; r++) {
+            VECTOR value = EVERYWHERE(x[r * depth + k]);
+            sums[r][0] = MULTIPLY_ADD(value, first, sums[r][0]);
+            sums[r][1] = MULTIPLY_ADD(value, second, sums[r][1]);
+        }
+    }
+    for (int r = 0; r < n_rows; r++) {
+        STORE(row, sums[r][0]);
+        STORE(row + LANES, sums[r][1]);
+        for (Py_ssize_t k = 0; k < n_outputs; k++)
+            y[r * width + k] += row[k];
+    }
+}
+
+static void NAMED(add_product)(const float *x, Py_ssize_t n, Weight weight, float *y)
+{
+    Py_ssize_t depth = weight.depth, width = weight.width;
+    for (Py_ssize_t column = 0; column < width; column += 2 * LANES)
+        for (Py_ssize_t k = 0; k < depth; k += MOST_INPUTS)
+            for (Py_ssize_t row = 0, size; row < n; row += size) {
+                size = n - row < BLOCK_ROWS ? n - row : BLOCK_ROWS;
+                const char *panel = (const char *)weight.panels +
+                                    (column * depth + 2 * LANES * k) * (weight.half ? 2 : 4);
+                /* Loops of known length stay in registers. */
+#define ROWS(R, HALF) \
+    NAMED(add_block)(x + row * depth + k, depth, R, panel, \
+                     depth - k < MOST_INPUTS ? depth - k : MOST_INPUTS, HALF, \
+                     y + row * width + column, width, \
+                     width - column < 2 * LANES ? width - column : 2 * LANES)
+#define CASE(R) \
+    case R: \
+        weight.half ? ROWS(R, 1) : ROWS(R, 0); \
+        break;
+                switch (size) {
+                    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5)
+#if BLOCK_ROWS > 5
+                    CASE(6) CASE(7) CASE(8)
+#endif
+                }
+#undef CASE
+#undef ROWS
+            }
+}
+
+#undef NAMED
+#undef VECTOR
+#undef LANES
+#undef BLOCK_ROWS
+#undef ZERO
+#undef LOAD
+#undef LOAD_HALF
+#undef EVERYWHERE
+#undef MULTIPLY_ADD
+#undef STORE
