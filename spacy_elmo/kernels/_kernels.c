@@ -223,6 +223,8 @@ static PyObject *run(PyObject *self, PyObject *args)
 typedef struct { const void *panels; Py_ssize_t depth, width; int half; } Weight;
 /* Inputs whose products are summed before they are added: rounding errors grow with their number. */
 #define MOST_INPUTS 512
+/* Bytes of weights that are asked for before they are needed. */
+#define AHEAD 8192
 
 #ifdef HAS_LAYER
 #include <immintrin.h>

@@ -12,10 +12,13 @@ INLINE void NAMED(add_block)(const float *x, Py_ssize_t depth, Py_ssize_t n_rows
     for (int r = 0; r < n_rows; r++)
         sums[r][0] = sums[r][1] = ZERO;
     for (Py_ssize_t k = 0; k < n_inputs; k++) {
-        const uint16_t *low = (const uint16_t *)panel + 2 * LANES * k;
-        const float *high = (const float *)panel + 2 * LANES * k;
-        VECTOR first = half ? LOAD_HALF(low) : LOAD(high);
-        VECTOR second = half ? LOAD_HALF(low + LANES) : LOAD(high + LANES);
+        const Py_ssize_t size = LANES * (half ? 2 : 4); /* Of a vector, in bytes. */
+        const void *weights = (const char *)panel + 2 * size * k;
+        const void *others = (const char *)weights + size;
+        for (Py_ssize_t line = 0; line < 2 * size; line += 64)
+            __builtin_prefetch((const char *)weights + AHEAD + line, 0, 2);
+        VECTOR first = half ? LOAD_HALF(weights) : LOAD(weights);
+        VECTOR second = half ? LOAD_HALF(others) : LOAD(others);
         for (int r = 0; r < n_rows; r++) {
             VECTOR value = EVERYWHERE(x[r * depth + k]);
             sums[r][0] = MULTIPLY_ADD(value, first, sums[r][0]);

@@ -109,7 +109,9 @@ def _panels(weight: Tensor, low: bool) -> Tensor:
     half = weight.half()
     kept = half if low or torch.equal(half.float(), weight) else weight
     padded = F.pad(kept, (0, 0, 0, -len(kept) % PANEL))
-    return padded.unflatten(0, (-1, PANEL)).transpose(1, 2).contiguous()
+    panels = padded.unflatten(0, (-1, PANEL)).transpose(1, 2)
+    # NumPy asks for large pages of memory, which are read faster; PyTorch does not.
+    return torch.from_numpy(panels.numpy().copy())
 
 
 def _run_layer(
