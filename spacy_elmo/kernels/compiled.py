@@ -91,7 +91,7 @@ def pack_layer(
     clip: Optional[float],
 ) -> Callable[..., None]:
     """Arrange the weights of one layer and direction, in half precision where that has all of their
-    values, or with `low` in any case. It needs a `PANEL`.
+    values, or with `low` where it has their range. It needs a `PANEL`.
 
     weights (Sequence): What multiplies inputs, outputs, and, or None, the cells' output: float32,
         shape (out, in).
@@ -107,7 +107,8 @@ def pack_layer(
 
 def _panels(weight: Tensor, low: bool) -> Tensor:
     half = weight.half()
-    kept = half if low or torch.equal(half.float(), weight) else weight
+    fits = half.isfinite().all() if low else torch.equal(half.float(), weight)
+    kept = half if fits else weight
     padded = F.pad(kept, (0, 0, 0, -len(kept) % PANEL))
     panels = padded.unflatten(0, (-1, PANEL)).transpose(1, 2)
     # NumPy asks for large pages of memory, which are read faster; PyTorch does not.

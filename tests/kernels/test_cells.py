@@ -161,6 +161,21 @@ def test_whole_layers_of_each_processor(monkeypatch, name, stateful):
 
 
 @needs_extension
+def test_weights_beyond_half_precision():
+    """The largest number of half precision is 65,504."""
+    bilm = random_bilm(replace(TINY_WORDS, lstm=replace(TINY_WORDS.lstm, proj_clip=None)))
+    with torch.no_grad():
+        for layer in bilm.lstm.forward_layers:
+            layer.projection_weight[0, 0] = 1e6
+    low, exact = (
+        Session(bilm, Settings(precision, kernel=kernel)).embed(SENTENCES)
+        for precision, kernel in (("float16", "auto"), ("float32", "torch"))
+    )
+    for ours, plain in zip(low, exact):
+        assert (ours - plain).norm() <= 0.01 * plain.norm()
+
+
+@needs_extension
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_comparison_chooses_its_own_types(dtype):
     """Whatever PyTorch's defaults are: memory of another type would be too small."""
