@@ -133,7 +133,8 @@ class Session:
     def embed(self, sentences: Iterable[Iterable[str]]) -> list[Tensor]:
         """Run the biLM over sentences of tokens.
         RETURNS (list): For each sentence, shape (L+1, tokens, 2P). No two share memory.
-        RAISES (ValueError): If the sentences are one string, or if one of them is."""
+        RAISES (ValueError): If the sentences are one string, or if one of them is; if the weights
+            are of several types."""
         check_batch(sentences, "sentences", "give a list of lists of tokens")
         types: dict[str, int] = {}
         index: list[int] = []
@@ -232,6 +233,11 @@ class Session:
         # With gradients, PyTorch waits for the GIL while it holds a lock of the weights.
         with no_fork(), self._lock, torch.no_grad():
             if self._packed is None:
+                weights = (*self._token_encoder.parameters(), *self._lstm.parameters())
+                if len(types := sorted({str(weight.dtype) for weight in weights})) > 1:
+                    # Kernels would read past the end of the smaller ones.
+                    what = f"the weights of the biLM are of several types ({', '.join(types)})"
+                    raise ValueError(f"{what}: give them one, such as with bilm.float()")
                 products = pack_token_encoder(self._token_encoder, self.settings.precision)
                 self._packed = products, pack_lstm(self._lstm, self.settings)
             return self._packed

@@ -175,6 +175,14 @@ def test_weights_beyond_half_precision():
         assert (ours - plain).norm() <= 0.01 * plain.norm()
 
 
+def test_weights_are_of_one_type():
+    """A kernel would read and write past the end of memory of another type."""
+    bilm = random_bilm()
+    bilm.token_encoder.half()
+    with pytest.raises(ValueError, match=r"torch\.float16, torch\.float32.*bilm\.float\(\)"):
+        Session(bilm, Settings()).embed(SENTENCES)
+
+
 @needs_extension
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_comparison_chooses_its_own_types(dtype):
