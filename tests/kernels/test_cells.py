@@ -162,7 +162,11 @@ def test_whole_layers_of_each_processor(monkeypatch, name, stateful):
 
 @needs_extension
 def test_weights_beyond_half_precision():
-    """The largest number of half precision is 65,504."""
+    """The largest number of half precision is 65,504. FBGEMM takes it for all beyond."""
+    from spacy_elmo.kernels import compiled
+
+    if not compiled.PANEL:
+        pytest.skip("C does not run whole layers on this processor")
     bilm = random_bilm(replace(TINY_WORDS, lstm=replace(TINY_WORDS.lstm, proj_clip=None)))
     with torch.no_grad():
         for layer in bilm.lstm.forward_layers:
