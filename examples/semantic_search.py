@@ -18,6 +18,7 @@ import srsly
 from spacy.language import Language
 from spacy.tokens import Doc, Span
 from thinc.api import to_numpy
+from tqdm import tqdm
 
 from spacy_elmo.files import atomic_folder
 from spacy_elmo.tools.texts import find_files, read_docs
@@ -72,7 +73,7 @@ def build(corpus: str, index: Path, pipeline: str) -> int:
         raise ValueError(f"{index} exists, and is not an index: choose another path")
     nlp = load(pipeline)
     sentences, vectors = [], []
-    for sentence in _sentences(nlp, corpus):
+    for sentence in tqdm(_sentences(nlp, corpus), unit=" sentences", disable=None):
         sentences.append(" ".join(sentence.text.split()))
         vectors.append(vector_of(sentence).astype(numpy.float16))
     if not sentences:
