@@ -220,14 +220,14 @@ static PyObject *run(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+#ifdef HAS_LAYER
+#include <immintrin.h>
 typedef struct { const void *panels; Py_ssize_t depth, width; int half; } Weight;
 /* Inputs whose products are summed before they are added: rounding errors grow with their number. */
 #define MOST_INPUTS 512
 /* Bytes of weights that are asked for before they are needed. */
 #define AHEAD 8192
 
-#ifdef HAS_LAYER
-#include <immintrin.h>
 #pragma GCC push_options
 #pragma GCC target("avx512f")
 #define NAMED(FUNCTION) FUNCTION##_avx512

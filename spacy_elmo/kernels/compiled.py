@@ -101,8 +101,10 @@ def pack_layer(
     """
     panels = [None if weight is None else _panels(weight.detach(), low) for weight in weights]
     shapes = [(0, 0) if weight is None else tuple(weight.shape) for weight in weights]
+    widths, depths = zip(*shapes)
+    halves = tuple(one is not None and one.dtype == torch.float16 for one in panels)
     clips = [math.inf if bound is None else bound for bound in (cell_clip, clip)]
-    return partial(_run_layer, panels, shapes, bias.contiguous(), clips)
+    return partial(_run_layer, panels, (depths, widths, halves), bias.contiguous(), clips)
 
 
 def _panels(weight: Tensor, low: bool) -> Tensor:
@@ -117,7 +119,7 @@ def _panels(weight: Tensor, low: bool) -> Tensor:
 
 def _run_layer(
     panels: Sequence[Any],
-    shapes: Sequence[tuple[int, ...]],
+    facts: tuple[Sequence[int], Sequence[int], Sequence[bool]],
     bias: Tensor,
     clips: Sequence[float],
     x: Tensor,
@@ -131,10 +133,8 @@ def _run_layer(
     h, c = state or (None, torch.zeros_like(hidden))
     tensors = x, torch.tensor(batch_sizes, device="cpu"), *panels, bias, gates, hidden, c, h, y
     addresses = tuple(0 if one is None else one.data_ptr() for one in tensors)
-    widths, depths = zip(*shapes)
-    halves = tuple(one is not None and one.dtype == torch.float16 for one in panels)
     sizes = len(batch_sizes), panels[0].shape[2], max_rows
-    _kernels.layer(addresses, depths, widths, halves, *sizes, *clips)
+    _kernels.layer(addresses, *facts, *sizes, *clips)
 
 
 def max_error(device: torch.device, dtype: torch.dtype) -> float:
