@@ -61,21 +61,30 @@ class WordPooling:
         weights = numpy.where(self.words[place] == lower, self.word_weights[place], 1)
         return numpy.where(is_space == 0, weights, 0).astype("float32")
 
-    def __call__(self, layers: Any, weights: Any, ops: Ops) -> Any:
-        """RETURNS (Floats2d): The row of each token, on the device of the ops.
+    def prepare(self, docs: Sequence[Doc], ops: Ops) -> Callable[[Any, Any, Any], None]:
+        """RETURNS (Callable): Computes rows of tokens of the docs, on the device of the ops. It is
+        called with the array of all rows, the numbers of the tokens, shape (n,), and their layers,
+        shape (L+1, n, 2P). A token of the weight 0 gets a row of zeros."""
+        # The layer of the largest share is taken as it is: the weights have its share.
+        first, *others = numpy.argsort(-abs(self.shares)).tolist()
+        largest = self.shares[first] or 1
+        terms = [(number, float(self.shares[number] / largest)) for number in others]
+        factors = self.weights(docs) * largest
+        has_zeros, weights = not factors.all(), ops.asarray1f(factors)
+        matrix = xp2torch(ops.asarray2f(self.matrix))
+        shift = xp2torch(ops.asarray1f(self.mean @ self.matrix))
 
-        layers (Floats3d): Shape (L+1, n, 2P). The mean and the matrix are on the same device.
-        weights (Floats1d): Those of the tokens. A token of the weight 0 has a row of zeros.
-        """
-        with no_fork(), torch.no_grad():
-            first, *others = xp2torch(layers)
-            w, matrix = xp2torch(weights)[:, None], xp2torch(self.matrix)
-            x = first * float(self.shares[0])
-            for share, layer in zip(self.shares[1:].tolist(), others):
-                x.add_(layer, alpha=share)
-            # The rows of the product are fewer numbers than those of x.
-            rows = (x @ matrix).mul_(w).sub_((w > 0) * (xp2torch(self.mean) @ matrix))
-            return torch2xp(rows, ops=ops)
+        def write(rows: Any, tokens: Any, values: Any) -> None:
+            with no_fork(), torch.no_grad():
+                layers, w = xp2torch(values), xp2torch(weights[tokens])[:, None]
+                x = layers[first]
+                for number, share in terms:
+                    x = torch.add(x, layers[number], alpha=share)
+                # The rows of the product are fewer numbers than those of x.
+                y = (x @ matrix).mul_(w).sub_(shift)
+                rows[tokens] = torch2xp(y.masked_fill_(w == 0, 0) if has_zeros else y, ops=ops)
+
+        return write
 
     def to_bytes(self) -> bytes:
         """RETURNS (bytes): A safetensors file."""

@@ -264,17 +264,21 @@ def encode(
         width = mix.predict(ops.alloc3f(shape[0], 1, shape[2])).shape[1]
         mixed = ops.alloc2f(shape[1], width)
     if pooling is not None:
-        pooled, weights = ops.alloc2f(shape[1], pooling.width), ops.asarray1f(pooling.weights(docs))
-        mean, matrix = ops.asarray1f(pooling.mean), ops.asarray2f(pooling.matrix)
-        pooling = replace(pooling, mean=mean, matrix=matrix)
+        pooled = ops.alloc2f(shape[1], pooling.width)
+        pool = partial(pooling.prepare(docs, ops), pooled)
+    waits: list[Callable[[], None]] = []
     for rows, values in batches:
         if layers is not None and layers is not values:
             layers[:, rows] = values
         if mix is not None:
             mixed[rows] = mix.predict(values)
         if pooling is not None:
-            # In one of the biLM's threads: they have one thread inside PyTorch's operators.
-            pooled[rows] = start(partial(pooling, values, weights[rows], ops), session.device)()
+            # Beside the next batch, in one of the biLM's threads.
+            waits.append(start(partial(pool, rows, values), session.device))
+            if len(waits) > 1:
+                waits.pop(0)()
+    for wait in waits:
+        wait()
     lengths = [len(doc) for doc in docs]
     return BatchLayers(layers if keep_layers else None, lengths, True, mixed, pooled)
 
