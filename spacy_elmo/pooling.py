@@ -52,39 +52,36 @@ class WordPooling:
     def width(self) -> int:
         return self.matrix.shape[1]
 
-    def weights(self, docs: Sequence[Doc]) -> Any:
-        """RETURNS (ndarray): The weight of each token of some docs; 0 for whitespace."""
+    def prepare(self, docs: Sequence[Doc], ops: Ops) -> tuple[Any, Callable[[Any, Any], None]]:
+        """RETURNS (tuple): An array for the rows of all tokens of the docs, on the device of the
+        ops, and what computes some of them. It is called with the numbers of the tokens, shape
+        (n,), and their layers, shape (L+1, n, 2P). Whitespace gets zeros."""
         values: list[numpy.ndarray] = [numpy.zeros((0, 2), dtype=numpy.uint64)]
         values += [doc.to_array([LOWER, IS_SPACE]) for doc in docs]
         lower, is_space = numpy.concatenate(values).T
         place = numpy.searchsorted(self.words, lower).clip(max=len(self.words) - 1)
-        weights = numpy.where(self.words[place] == lower, self.word_weights[place], 1)
-        return numpy.where(is_space == 0, weights, 0).astype("float32")
-
-    def prepare(self, docs: Sequence[Doc], ops: Ops) -> Callable[[Any, Any, Any], None]:
-        """RETURNS (Callable): Computes rows of tokens of the docs, on the device of the ops. It is
-        called with the array of all rows, the numbers of the tokens, shape (n,), and their layers,
-        shape (L+1, n, 2P). A token of the weight 0 gets a row of zeros."""
-        # The layer of the largest share is taken as it is: the weights have its share.
+        factors: Any = numpy.where(self.words[place] == lower, self.word_weights[place], 1)
+        factors = numpy.where(is_space == 0, factors, 0)
+        # The layer of the largest share is taken as it is: the factors have its share.
         first, *others = numpy.argsort(-abs(self.shares)).tolist()
         largest = self.shares[first] or 1
         terms = [(number, float(self.shares[number] / largest)) for number in others]
-        factors = self.weights(docs) * largest
-        has_zeros, weights = not factors.all(), ops.asarray1f(factors)
+        weights, has_zeros = ops.asarray1f(factors * largest), not factors.all()
         matrix = xp2torch(ops.asarray2f(self.matrix))
         shift = xp2torch(ops.asarray1f(self.mean @ self.matrix))
+        rows: Any = ops.alloc2f(len(factors), len(shift))
 
-        def write(rows: Any, tokens: Any, values: Any) -> None:
+        def compute(tokens: Any, layers: Any) -> None:
             with no_fork(), torch.no_grad():
-                layers, w = xp2torch(values), xp2torch(weights[tokens])[:, None]
-                x = layers[first]
+                all_layers, w = xp2torch(layers), xp2torch(weights[tokens])[:, None]
+                x = all_layers[first]
                 for number, share in terms:
-                    x = torch.add(x, layers[number], alpha=share)
+                    x = torch.add(x, all_layers[number], alpha=share)
                 # The rows of the product are fewer numbers than those of x.
                 y = (x @ matrix).mul_(w).sub_(shift)
                 rows[tokens] = torch2xp(y.masked_fill_(w == 0, 0) if has_zeros else y, ops=ops)
 
-        return write
+        return rows, compute
 
     def to_bytes(self) -> bytes:
         """RETURNS (bytes): A safetensors file."""

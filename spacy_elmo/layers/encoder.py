@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -264,23 +264,30 @@ def encode(
         width = mix.predict(ops.alloc3f(shape[0], 1, shape[2])).shape[1]
         mixed = ops.alloc2f(shape[1], width)
     if pooling is not None:
-        pooled = ops.alloc2f(shape[1], pooling.width)
-        pool = partial(pooling.prepare(docs, ops), pooled)
-    waits: list[Callable[[], None]] = []
+        pooled, pool = pooling.prepare(docs, ops)
+        batches = _also(pool, batches, session.device)
     for rows, values in batches:
         if layers is not None and layers is not values:
             layers[:, rows] = values
         if mix is not None:
             mixed[rows] = mix.predict(values)
-        if pooling is not None:
-            # Beside the next batch, in one of the biLM's threads.
-            waits.append(start(partial(pool, rows, values), session.device))
-            if len(waits) > 1:
-                waits.pop(0)()
-    for wait in waits:
-        wait()
     lengths = [len(doc) for doc in docs]
     return BatchLayers(layers if keep_layers else None, lengths, True, mixed, pooled)
+
+
+def _also(
+    task: Callable[..., None], batches: Iterable[tuple[Any, Any]], device: torch.device
+) -> Iterator[tuple[Any, Any]]:
+    """YIELDS (tuple): The batches. A task gets each of them, too, and runs in one of the biLM's
+    threads, beside the next batch."""
+    waits: list[Callable[[], None]] = []
+    for batch in batches:
+        waits.append(start(partial(task, *batch), device))
+        yield batch
+        if len(waits) > 1:
+            waits.pop(0)()
+    for wait in waits:
+        wait()
 
 
 def _encode_cached(model: Encoder, docs: Sequence[Doc], cache: ActivationCache) -> Floats3d:
