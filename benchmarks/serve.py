@@ -138,14 +138,19 @@ def load(args: argparse.Namespace, joining: bool, n_clients: int, expected: dict
     environment = {**os.environ, "BENCHMARK_JOINING": str(int(joining))}
     server = subprocess.Popen(command, env=environment)
     try:
-        run_clients(args, joining, n_clients, expected, port, server.pid)
+        run_clients(args, joining, n_clients, expected, port, server)
     finally:
         server.terminate()
         server.wait()
 
 
 def run_clients(
-    args: argparse.Namespace, joining: bool, n_clients: int, expected: dict, port: int, pid: int
+    args: argparse.Namespace,
+    joining: bool,
+    n_clients: int,
+    expected: dict,
+    port: int,
+    server: subprocess.Popen[bytes],
 ) -> None:
     def connect() -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", port, timeout=120)
@@ -155,6 +160,8 @@ def run_clients(
             assert request(connect(), "GET", "/health")[0] == 200
             break
         except ConnectionError:
+            if server.poll() is not None:
+                sys.exit("the server has ended: its message is above")
             time.sleep(0.2)
     all_texts, own = list(expected), threading.local()
     seconds, memory, errors, differences = [], {}, [], []
@@ -178,7 +185,7 @@ def run_clients(
         else:
             differences.append(numpy.abs(numpy.array(answer["vectors"]) - expected[text]).max())
         if number in (999, args.requests - 1):
-            memory[number] = resident_mb(pid)
+            memory[number] = resident_mb(server.pid)
 
     def odd_ones() -> list[object]:
         """A bad input, a caller that leaves, and a fork, while others are served."""
