@@ -53,7 +53,7 @@ def fit_pooling(
         )
     mean = vectors.mean(axis=0)
     variances, axes = numpy.linalg.eigh(numpy.cov((vectors - mean).T))
-    if not variances[-1] > 0:
+    if not variances[-1] > 1e-9 * (mean @ mean):  # Equal vectors may differ in their last bits.
         raise ValueError(f"all {len(vectors)} sentences have the same vector: give other texts")
     scales = numpy.maximum(variances, 1e-6 * variances[-1]) ** POWER  # Below, it is rounding.
     matrix = (axes * scales)[:, ::-1][:, :WIDTH]
