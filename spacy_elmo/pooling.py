@@ -64,8 +64,8 @@ class WordPooling:
         factors = numpy.where(is_space == 0, factors, 0)
         # The layer of the largest share is taken as it is: the factors have its share.
         first, *others = numpy.argsort(-abs(self.shares)).tolist()
-        largest = self.shares[first] or 1
-        terms = [(number, float(self.shares[number] / largest)) for number in others]
+        largest = self.shares[first]
+        terms = [(number, float(self.shares[number] / (largest or 1))) for number in others]
         weights, has_zeros = ops.asarray1f(factors * largest), not factors.all()
         matrix = xp2torch(ops.asarray2f(self.matrix))
         shift = xp2torch(ops.asarray1f(self.mean @ self.matrix))
