@@ -20,7 +20,6 @@ from spacy_elmo.weights import load_bilm
 from ..conftest import add_tagger, elmo_pipeline, max_difference, random_bilm, tagged
 from .conftest import fail, succeed
 
-INT8 = {"precision": "int8"}
 TEXTS = ["The bank of the river.", "Yes", "", "Money flows slowly to the bank . It does ."]
 
 

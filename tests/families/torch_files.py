@@ -11,8 +11,6 @@ from collections.abc import Mapping
 import torch
 from numpy import ndarray
 
-LEGACY_MAGIC = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e")
-
 
 def state_dict_bytes(
     weights: Mapping[str, ndarray], *, legacy: bool = True, cuda: bool = False

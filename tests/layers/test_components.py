@@ -49,7 +49,6 @@ each_component = pytest.mark.parametrize(
 )
 each_source = pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 WORDS = ["Anna", "lives", "in", "Rome", ".", "She", "likes", "it", "."]
-TEXT = " ".join(WORDS)
 
 
 def test_no_component_is_left_out():

@@ -26,10 +26,6 @@ ADAMW = OptimizerConfig("adamw", learn_rate=0.02, grad_clip=1.0)
 NEVER = {"eval_frequency": 0, "eval_minutes": 0, "checkpoint_frequency": 0, "checkpoint_minutes": 0}
 
 
-def last_state(output):
-    return checkpoints.load(checkpoints.find_last(output))
-
-
 def steps_of_checkpoints(output):
     return [checkpoints.get_step(path) for path in checkpoints.all_checkpoints(output)]
 

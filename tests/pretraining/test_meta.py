@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -24,7 +23,6 @@ needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton is not installed"
 )
 PAPER = CONFIG_FOLDER / "pretraining" / "paper.cfg"
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 N_WORDS = 793_471
 
 
