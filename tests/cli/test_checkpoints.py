@@ -14,6 +14,7 @@ from spacy_elmo.weights import load_bilm
 
 from ..conftest import max_difference
 from ..families import bilm_tf as family
+from ..families.network import random_model
 from .conftest import fail, succeed
 
 
@@ -26,8 +27,7 @@ class Checkpoint:
     def __init__(self, folder: Path, characters: bool) -> None:
         rng = numpy.random.default_rng(2)
         self.folder, self.text = folder / "run", folder / "text.txt"
-        self.architecture = family.random_architecture(rng, characters=characters)
-        self.weights = family.random_weights(self.architecture, rng)
+        self.architecture, self.weights, _ = random_model(family, 2, {"characters": characters})
         family.write(self.folder, self.architecture, self.weights)
         sentences = [x for _ in range(12) for x in family.random_sentences(self.architecture, rng)]
         # The text is split at spaces.

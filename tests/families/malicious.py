@@ -17,22 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import numpy
 import torch
 
 from . import allennlp_archive, bilm_tf, manylangs, one_layer_hdf5, tensor_bundle
-from .network import Architecture, Weights
+from .network import Weights, random_model
 from .torch_files import pickle_length, state_dict_bytes, unicode_opcode
 
 STEP = 1 << 24
 STEPS = 96  # A bomb unpacks to 1.5 gigabytes.
-
-
-def model(family, seed: int = 0, **settings) -> tuple[Architecture, Weights]:  # type: ignore[no-untyped-def]
-    """A small model of a family."""
-    rng = numpy.random.default_rng(seed)
-    architecture = family.random_architecture(rng, **settings)
-    return architecture, family.random_weights(architecture, rng)
 
 
 # Pickles
@@ -59,7 +51,7 @@ def pickled(weights: Weights, marker: Path, *, legacy: bool) -> bytes:
 
 def pickled_manylangs(path: Path, marker: Path) -> Path:
     """An ELMoForManyLangs folder whose encoder is hostile."""
-    architecture, weights = model(manylangs)
+    architecture, weights, _ = random_model(manylangs)
     manylangs.write(path, architecture, weights)
     encoder = {k: v for k, v in weights.items() if k.startswith(manylangs.DIRECTIONS)}
     (path / "encoder.pkl").write_bytes(pickled(encoder, marker, legacy=True))
@@ -68,7 +60,7 @@ def pickled_manylangs(path: Path, marker: Path) -> Path:
 
 def pickled_allennlp(path: Path, marker: Path) -> Path:
     """An AllenNLP archive whose weights are hostile."""
-    architecture, weights = model(allennlp_archive)
+    architecture, weights, _ = random_model(allennlp_archive)
     members = allennlp_archive.files(architecture, weights)
     state = allennlp_archive.state_dict(architecture, weights)
     members["weights.th"] = pickled(state, marker, legacy=False)
@@ -101,7 +93,7 @@ def zip_slip(path: Path, kind: str, marker: Path) -> Path:
     kind (str): "parent": to the marker's name in the parent of that folder. "link": a link to the
         marker, which holds the encoder.
     """
-    members = manylangs.files(*model(manylangs))
+    members = manylangs.files(*random_model(manylangs)[:2])
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         if kind == "link":
             marker.write_bytes(members.pop("encoder.pkl"))
@@ -118,7 +110,7 @@ def zip_slip(path: Path, kind: str, marker: Path) -> Path:
 
 def zip_bomb(path: Path) -> Path:
     """A zip of ELMoForManyLangs whose encoder has gigabytes, by its size as little as zlib says."""
-    members = manylangs.files(*model(manylangs))
+    members = manylangs.files(*random_model(manylangs)[:2])
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         with archive.open("encoder.pkl", "w") as file:
             for _ in range(STEPS):
@@ -143,7 +135,8 @@ def gzip_bomb(path: Path, prefix: bytes, rest: bytes = b"") -> Path:
 
 def tar_bomb(path: Path) -> Path:
     """An AllenNLP archive with a header of gigabytes."""
-    rest = allennlp_archive.tar_bytes(allennlp_archive.files(*model(allennlp_archive)), "w:")
+    members = allennlp_archive.files(*random_model(allennlp_archive)[:2])
+    rest = allennlp_archive.tar_bytes(members, "w:")
     member = tarfile.TarInfo("notes.txt")
     member.type, member.size = tarfile.XHDTYPE, STEP * STEPS
     return gzip_bomb(path, member.tobuf(), rest)
@@ -155,7 +148,7 @@ def tar(path: Path, kind: str, outside: Path) -> Path:
     kind (str): "link": `weights.th` is a link to `outside`, which holds the weights. "parent": a
         file of the name of `outside` in the parent of the folder of unpacking.
     """
-    members = allennlp_archive.files(*model(allennlp_archive))
+    members = allennlp_archive.files(*random_model(allennlp_archive)[:2])
     special = tarfile.TarInfo("weights.th" if kind == "link" else f"../{outside.name}")
     if kind == "link":
         outside.write_bytes(members.pop("weights.th"))
@@ -178,7 +171,7 @@ def hdf5(path: Path, kind: str, outside: Path) -> Path:
         which a group is its own child).
     RETURNS (Path): The file.
     """
-    architecture, weights = model(one_layer_hdf5, n_layers=2)
+    architecture, weights, _ = random_model(one_layer_hdf5, settings={"n_layers": 2})
     name, table = "char_embed", weights["char_embed"]
     if kind == "huge":
         architecture = architecture | {"char_dim": 300_000_000}
@@ -233,7 +226,8 @@ def checkpoint(path: Path, kind: str) -> Path:
 
     RETURNS (Path): The prefix.
     """
-    architecture, weights = model(bilm_tf, seed=6, characters=True, n_layers=2)
+    settings = {"characters": True, "n_layers": 2}
+    architecture, weights, _ = random_model(bilm_tf, 6, settings)
     prefix = bilm_tf.write(path, architecture, weights)
     index, data = tensor_bundle.index_path(prefix), tensor_bundle.shard_path(prefix, 0, 1)
     tensors, content = bilm_tf.variables(weights), index.read_bytes()

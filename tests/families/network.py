@@ -156,5 +156,19 @@ def total_filters(architecture: Architecture) -> int:
     return sum(outputs for _, outputs in architecture["filters"])
 
 
+def random_model(
+    family: Any, seed: int = 0, settings: Mapping[str, Any] | None = None, **changes: Any
+) -> tuple[Architecture, Weights, list[list[str]]]:
+    """A model of a family, and sentences for it.
+
+    settings (Mapping): Those of the family's `random_architecture`.
+    changes: What the architecture has in place of what was drawn.
+    """
+    rng = numpy.random.default_rng(seed)
+    architecture = family.random_architecture(rng, **settings or {}) | changes
+    weights = family.random_weights(architecture, rng)
+    return architecture, weights, family.random_sentences(architecture, rng)
+
+
 def pick(rng: numpy.random.Generator, *options: Any) -> Any:
     return options[int(rng.integers(len(options)))]

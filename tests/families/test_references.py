@@ -7,7 +7,6 @@ import pickle
 import tarfile
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy
 import pytest
@@ -22,17 +21,7 @@ from . import (
     manylangs,
     one_layer_hdf5,
 )
-from .network import Architecture, Weights
-
-
-def random_model(
-    family: Any, seed: int, **changes: Any
-) -> tuple[Architecture, Weights, list[list[str]]]:
-    """A model with some settings changed, and sentences for it."""
-    rng = numpy.random.default_rng(seed)
-    architecture = family.random_architecture(rng) | changes
-    weights = family.random_weights(architecture, rng)
-    return architecture, weights, family.random_sentences(architecture, rng)
+from .network import Architecture, Weights, random_model
 
 
 def differ(first: list[ndarray], second: list[ndarray]) -> float:

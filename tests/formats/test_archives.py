@@ -23,6 +23,7 @@ from spacy_elmo.weights import load_bilm
 from ..cli.conftest import fail, succeed
 from ..conftest import elmo_pipeline, max_difference, shared_path
 from ..families import allennlp_archive, malicious, nlpl, unreadable
+from ..families.network import random_model
 from ..families.torch_files import state_dict_bytes
 from .test_formats import assert_refused
 
@@ -37,14 +38,6 @@ def nothing_is_left(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     yield
     assert not list(temporary.glob("spacy-elmo-*"))
-
-
-def random_model(family, seed, **changes):
-    """RETURNS (tuple): An architecture, its weights, and sentences."""
-    rng = numpy.random.default_rng(seed)
-    architecture = family.random_architecture(rng) | changes
-    weights = family.random_weights(architecture, rng)
-    return architecture, weights, family.random_sentences(architecture, rng)
 
 
 def quiet_load(path, options=None):

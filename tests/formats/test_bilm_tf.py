@@ -15,6 +15,7 @@ from spacy_elmo.pretraining.perplexity import perplexity
 from ..conftest import max_difference
 from ..families import bilm_tf as family
 from ..families import malicious, one_layer_hdf5
+from ..families.network import random_model
 from .test_formats import assert_refused
 
 SETTINGS = (
@@ -26,11 +27,9 @@ SETTINGS = (
 
 def write(path, seed, **settings):
     """RETURNS: The architecture, the weights and sentences of a random model, written there."""
-    rng = numpy.random.default_rng(seed)
-    architecture = family.random_architecture(rng)
-    weights = family.random_weights(architecture, rng)
+    architecture, weights, sentences = random_model(family, seed)
     family.write(path, architecture, weights, **settings)
-    return architecture, weights, family.random_sentences(architecture, rng)
+    return architecture, weights, sentences
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -49,11 +48,8 @@ def test_vectors_and_perplexity_are_those_of_the_reference(seed, tmp_path):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_vectors_of_hdf5_with_one_layer(seed, tmp_path):
-    rng = numpy.random.default_rng(seed)
-    architecture = one_layer_hdf5.random_architecture(rng)
-    weights = one_layer_hdf5.random_weights(architecture, rng)
+    architecture, weights, sentences = random_model(one_layer_hdf5, seed)
     one_layer_hdf5.write(tmp_path, architecture, weights, n_characters=261 + seed % 2)
-    sentences = family.random_sentences(architecture, rng)
     expected = one_layer_hdf5.reference(architecture, weights, sentences)
     for layers, reference in zip(current_session(load(tmp_path)).embed(sentences), expected):
         assert max_difference(layers, reference) <= 1e-5
@@ -133,7 +129,7 @@ def test_another_vocabulary(change, words, tmp_path):
 
 def test_random_damage_of_an_index(tmp_path):
     """An error that names the folder, or a model."""
-    prefix = family.write(tmp_path, *malicious.model(family, seed=6, n_layers=2))
+    prefix = family.write(tmp_path, *random_model(family, 6, {"n_layers": 2})[:2])
     index = prefix.with_name(f"{prefix.name}.index")
     data = index.read_bytes()
     rng = numpy.random.default_rng(0)

@@ -29,6 +29,7 @@ from spacy_elmo.formats import (
 from spacy_elmo.inference import current_session
 
 from ..conftest import TINY, TINY_WORDS, WORDS, random_bilm
+from ..families.one_layer_hdf5 import read_hdf5
 
 SENTENCES = [["the", "bank", "<S>"], ["money"], []]
 # Those that are written, by the suffix of their weights.
@@ -61,19 +62,6 @@ def assert_same(first: BiLM, second: BiLM):
         current_session(first).embed(SENTENCES), current_session(second).embed(SENTENCES)
     ):
         assert torch.equal(layers, other)
-
-
-def datasets(path: Path) -> dict[str, numpy.ndarray]:
-    arrays = {}
-
-    def visit(name, item):
-        if isinstance(item, h5py.Dataset):
-            arrays[name] = item[()]
-
-    with h5py.File(path) as file:
-        file.visititems(visit)
-    assert arrays
-    return arrays
 
 
 def change_dataset(folder: Path, name: str, change):
@@ -125,16 +113,6 @@ def test_bytes_round_trip(any_bilm):
     assert_same(any_bilm, safetensors_format.from_bytes(safetensors_format.to_bytes(any_bilm)))
 
 
-def test_from_published_hdf5_to_hdf5(published, tmp_path):
-    hdf5.write(load(published / "lm_weights.hdf5"), tmp_path / "again")
-    first = datasets(published / "lm_weights.hdf5")
-    second = datasets(tmp_path / "again" / "weights.hdf5")
-    assert first.keys() == second.keys()
-    for name, array in first.items():
-        assert array.dtype == second[name].dtype
-        assert numpy.array_equal(array, second[name]), name
-
-
 def rounded_bilm() -> BiLM:
     bilm = random_bilm()
     round_to_half(bilm)
@@ -159,7 +137,7 @@ def test_only_what_float16_holds_exactly_is_stored_as_float16():
 def test_hdf5_is_float16_only_if_that_is_asked_for(is_rounded, half, tmp_path):
     bilm = rounded_bilm() if is_rounded else random_bilm()
     hdf5.write(bilm, tmp_path / "weights", half=half)
-    stored = datasets(tmp_path / "weights" / "weights.hdf5")
+    stored = read_hdf5(tmp_path / "weights" / "weights.hdf5")
     assert {array.dtype for array in stored.values()} == {numpy.dtype("f2" if half else "f4")}
     assert_same(load(tmp_path / "weights"), rounded_bilm() if half else bilm)
 
@@ -197,7 +175,7 @@ def test_a_projection_between_equal_widths_is_there_if_it_is_stored(stored, tmp_
     hdf5.write(bilm, tmp_path / "weights")
     change_options(tmp_path / "weights", lambda options: options["char_cnn"].pop("projection"))
     again = load(tmp_path / "weights")
-    assert ("CNN_proj/W_proj" in datasets(tmp_path / "weights/weights.hdf5")) is stored
+    assert ("CNN_proj/W_proj" in read_hdf5(tmp_path / "weights/weights.hdf5")) is stored
     assert again.config.has_char_projection is stored
     assert_same(replace_projection(again, stored), bilm)
 

@@ -22,30 +22,17 @@ from ..conftest import (
     tagged,
 )
 from ..families import manylangs
+from ..families.network import random_model
 
 SEEDS = range(4)
 
 
-def random_model(seed: int, **changes):
-    """RETURNS (tuple): An architecture, its weights, and sentences."""
-    rng = numpy.random.default_rng(seed)
-    architecture = manylangs.random_architecture(rng) | changes
-    weights = manylangs.random_weights(architecture, rng)
-    return architecture, weights, manylangs.random_sentences(architecture, rng)
-
-
-def with_words(seed: int):
-    """A model with a word table."""
-    architecture, weights, sentences = random_model(seed)
-    while not architecture["word_dim"]:
-        seed += 100
-        architecture, weights, sentences = random_model(seed)
-    return architecture, weights, sentences
-
-
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return manylangs.write(tmp_path_factory.mktemp("model") / "xx", *with_words(0)[:2])
+    """A model with a word table."""
+    architecture, weights, _ = random_model(manylangs)
+    assert architecture["word_dim"]
+    return manylangs.write(tmp_path_factory.mktemp("model") / "xx", architecture, weights)
 
 
 @pytest.fixture
@@ -73,7 +60,7 @@ def assert_equal(result, expected) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_all_layers_equal_the_reference(seed, tmp_path):
-    architecture, weights, sentences = random_model(seed)
+    architecture, weights, sentences = random_model(manylangs, seed)
     expected = manylangs.reference(architecture, weights, sentences)
     bilm = load(manylangs.write(tmp_path / "model", architecture, weights))
     assert_equal(current_session(bilm).embed(sentences), expected)
@@ -137,7 +124,7 @@ def test_weights_in_8_bits(written):
     assert not any("embedding" in name or "convolutions" in name for name in int8)
     assert_same(low, safetensors_format.from_bytes(data))
     kept = safetensors_format.from_bytes(data, keep_int8=True)
-    sentences = with_words(0)[2]
+    sentences = random_model(manylangs)[2]
     results = [Session(x, Settings("int8")).embed(sentences) for x in (exact, low, kept)]
     for layers, *others in zip(*results):
         assert all(torch.equal(layers, other) for other in others)
@@ -167,7 +154,7 @@ def refused(path: Path, *words: str) -> None:
 
 
 def test_places_of_the_files(tmp_path):
-    architecture, weights, sentences = random_model(3)
+    architecture, weights, sentences = random_model(manylangs, 3)
     settings = {"form": "nested folder", "legacy": False, "cuda": False}
     folder = manylangs.write(tmp_path, architecture, weights, **settings)
     expected = manylangs.reference(architecture, weights, sentences)
@@ -180,7 +167,7 @@ def test_places_of_the_files(tmp_path):
 def test_the_published_architecture_is_built_in(basename, tmp_path):
     published = manylangs.options(manylangs.PUBLISHED_SIZES)
     assert {name: published[name] for name in reader._PUBLISHED} == reader._PUBLISHED
-    model = random_model(2)[:2]
+    model = random_model(manylangs, 2)[:2]
     manylangs.write(tmp_path, *model, architecture_file="missing", basename=basename)
     refused(tmp_path, str(tmp_path))  # The tiny tensors do not fit it.
 

@@ -12,14 +12,13 @@ from spacy_elmo.pretraining.language_model import LanguageModel
 
 from ..conftest import max_difference
 from ..families import manylangs
+from ..families.network import random_model
 
 
 @pytest.fixture
 def folder(tmp_path):
-    rng = numpy.random.default_rng(0)
-    architecture = manylangs.random_architecture(rng)
+    architecture, weights, _ = random_model(manylangs)
     assert architecture["word_dim"]
-    weights = manylangs.random_weights(architecture, rng)
     return manylangs.write(tmp_path / "xx", architecture, weights)
 
 

@@ -11,6 +11,7 @@ from spacy_elmo.weights import DEFAULT, FOLDER, load_bilm
 
 from ..cli.conftest import fail, succeed
 from ..families import bilm_tf
+from ..families.network import random_model
 from ..reference import encode_token, float64_weights, run_lstm
 
 SENTENCES = [["He", "sat", "by", "the", "Zzrq", "river", "."], [], ["seldom"], ["<UNK>", "of"]]
@@ -65,11 +66,8 @@ def test_the_bundled_weights_give_what_the_formulas_give():
 
 @pytest.mark.parametrize("characters", [True, False])
 def test_tensorflow_checkpoints(tmp_path, characters):
-    rng = numpy.random.default_rng(5)
-    architecture = bilm_tf.random_architecture(rng, characters=characters)
-    weights = bilm_tf.random_weights(architecture, rng)
+    architecture, weights, sentences = random_model(bilm_tf, 5, {"characters": characters})
     bilm_tf.write(tmp_path / "run", architecture, weights)
-    sentences = bilm_tf.random_sentences(architecture, rng)
     expected = bilm_tf.reference_losses(architecture, weights, sentences)
     found = ScoreTokens(tmp_path / "run", unit="bits")(sentences)
     for (forward, backward), scores in zip(expected, found, strict=True):
