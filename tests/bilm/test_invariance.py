@@ -2,7 +2,6 @@
 
 import functools
 
-import numpy
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
 from spacy_elmo.inference import Session, Settings, current_session
 
-from ..conftest import TINY, max_difference, random_bilm
+from ..conftest import TINY, assert_close, max_difference, random_bilm
 from ..reference import reference_layers
 
 moderate = settings(deadline=None, max_examples=30)
@@ -51,17 +50,11 @@ def one_by_one(sentences):
     return [plain_session().embed([sentence])[0] for sentence in sentences]
 
 
-def assert_equal(outputs, expected):
-    assert len(outputs) == len(expected)
-    for layers, other in zip(outputs, expected):
-        assert max_difference(layers, other) <= 1e-5
-
-
 @moderate
 @given(sentences, budgets)
 def test_batch_size_changes_nothing(sentences, max_tokens):
     session = Session(shared_bilm(), Settings(max_tokens_per_batch=max_tokens))
-    assert_equal(session.embed(sentences), one_by_one(sentences))
+    assert_close(session.embed(sentences), one_by_one(sentences))
 
 
 @moderate
@@ -69,17 +62,7 @@ def test_batch_size_changes_nothing(sentences, max_tokens):
 def test_the_cache_changes_nothing(calls, max_bytes):
     session = Session(shared_bilm(), Settings(type_cache_mb=max_bytes / 2**20))
     for sentences in (*calls, *calls):
-        assert_equal(session.embed(sentences), one_by_one(sentences))
-
-
-@moderate
-@given(sentences)
-def test_the_autograd_path_agrees(sentences):
-    types = list(dict.fromkeys(token for sentence in sentences for token in sentence))
-    index = [types.index(token) for sentence in sentences for token in sentence]
-    lengths = [len(sentence) for sentence in sentences]
-    layers = random_bilm(CONFIG)(types, numpy.array(index, dtype=int), lengths)
-    assert_equal(layers.detach().split(lengths, dim=1), one_by_one(sentences))
+        assert_close(session.embed(sentences), one_by_one(sentences))
 
 
 @moderate
@@ -87,13 +70,6 @@ def test_the_autograd_path_agrees(sentences):
 def test_any_text_gives_what_the_reference_gives(sentence):
     reference = reference_layers(shared_bilm(), sentence).layers
     assert max_difference(current_session(shared_bilm()).embed([sentence])[0], reference) <= 1e-5
-
-
-@moderate
-@given(tokens, tokens, tokens)
-def test_layer_0_depends_on_the_token_alone(token, left, right):
-    [framed, single] = current_session(shared_bilm()).embed([[left, token, right], [token]])
-    assert max_difference(framed[0, 1], single[0, 0]) <= 1e-6
 
 
 @pytest.mark.parametrize("n_types", [127, 128, 129, 300])

@@ -16,7 +16,8 @@ from ..conftest import (
     TINY,
     TINY_WORDS,
     WORDS,
-    assert_gradients,
+    arguments,
+    assert_close,
     max_difference,
     random_bilm,
 )
@@ -71,27 +72,19 @@ def random_case(seed: int) -> Case:
     return Case(bilm, [reference_layers(bilm, tokens) for tokens in SENTENCES])
 
 
-def arguments(sentences):
-    """What `BiLM.forward` takes, from sentences as lists of tokens."""
-    types = list(dict.fromkeys(token for tokens in sentences for token in tokens))
-    index = numpy.array([types.index(token) for tokens in sentences for token in tokens], dtype=int)
-    return types, index, [len(tokens) for tokens in sentences]
-
-
 # ------------------------------------------------------------------------- equality with reference
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_forward_and_sessions_equal_the_reference(seed):
     case = random_case(seed)
-    for layers, reference in zip(current_session(case.bilm).embed(SENTENCES), case.references):
-        assert max_difference(layers, reference.layers) <= 1e-5
+    expected = [reference.layers for reference in case.references]
+    assert_close(current_session(case.bilm).embed(SENTENCES), expected)
     for enabled in (True, False):
         with torch.set_grad_enabled(enabled):
             layers = case.bilm(*arguments(SENTENCES))
         assert layers.requires_grad == enabled
-        expected = numpy.concatenate([reference.layers for reference in case.references], axis=1)
-        assert max_difference(layers.detach(), expected) <= 1e-5
+        assert max_difference(layers, numpy.concatenate(expected, axis=1)) <= 1e-5
 
 
 def test_weights_that_saturate_the_published_clips():
@@ -125,33 +118,24 @@ def test_no_sentences_and_only_empty_ones():
 def test_gradients_equal_finite_differences(config):
     bilm = random_bilm(config).double()
     inputs = arguments([["the", "bank", "x"], ["<S>"], [], ["bank", "."]])
-    weights = torch.randn(3, 6, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-
-    def loss(values):
-        return (functional_call(bilm, values, inputs) * weights).sum()
-
-    assert_gradients(bilm, loss, seed=2)
+    names, parameters = zip(*bilm.named_parameters())
+    assert torch.autograd.gradcheck(
+        lambda *values: functional_call(bilm, dict(zip(names, values)), inputs),
+        parameters,
+        rtol=1e-5,
+        fast_mode=True,
+    )
 
 
 # --------------------------------------------------------------------------- what depends on what
 
 
-@pytest.mark.parametrize("seed", [1, 7])
-@pytest.mark.parametrize("k", [0, 2, 4])
-def test_directions_are_uncoupled(seed, k):
-    bilm = random_case(seed).bilm
-    tokens = ["the", "bank", "of", "the", "river"]
+@pytest.mark.parametrize("k", range(5))
+def test_the_directions_never_see_each_other(k):
+    """A token changes nothing that was read before it: not a bit."""
+    bilm, tokens = random_case(7).bilm, ["the", "bank", "of", "the", "river"]
     other = [*tokens[:k], "money", *tokens[k + 1 :]]
-    before, after = (
-        current_session(bilm).embed([tokens])[0],
-        current_session(bilm).embed([other])[0],
-    )
-    p = bilm.config.lstm.projection_dim
-    changed = (before - after).abs().amax(2) > 1e-6
-    assert changed[0].tolist() == [i == k for i in range(5)]
-    forward, backward = (before - after).abs().split(p, dim=2)
-    assert forward[1:, :k].sum() == 0
-    assert backward[1:, k + 1 :].sum() == 0
-    # Farther away the influence may be less than float32 can tell.
-    assert forward[1:, k : k + 2].amax(2).min() > 0
-    assert backward[1:, max(k - 1, 0) : k + 1].amax(2).min() > 0
+    before, after = (current_session(bilm).embed([x])[0] for x in (tokens, other))
+    forward, backward = (before - after).abs().split(bilm.config.lstm.projection_dim, dim=2)
+    assert not forward[:, :k].any() and not backward[:, k + 1 :].any()
+    assert all(x[1:, k].any(dim=1).all() for x in (forward, backward))

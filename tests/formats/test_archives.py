@@ -21,7 +21,7 @@ from spacy_elmo.pretraining.head import find_head
 from spacy_elmo.weights import load_bilm
 
 from ..cli.conftest import fail, succeed
-from ..conftest import elmo_pipeline, max_difference, shared_path
+from ..conftest import assert_close, elmo_pipeline, max_difference, shared_path
 from ..families import allennlp_archive, malicious, nlpl, unreadable
 from ..families.network import random_model
 from ..families.torch_files import state_dict_bytes
@@ -50,12 +50,6 @@ def vectors(path, sentences):
     return current_session(quiet_load(path)).embed(sentences)
 
 
-def assert_equal(result, expected):
-    assert len(result) == len(expected)
-    for layers, reference in zip(result, expected):
-        assert max_difference(layers, reference) <= 1e-5
-
-
 def refused(path, *words):
     """Reading raises a ValueError that names the file, and not a temporary one."""
     with pytest.raises(ValueError) as error:
@@ -78,13 +72,13 @@ def test_models_of_allennlp(seed, tmp_path):
     path = form(tmp_path / "model", architecture, weights, legacy=seed % 2 == 0)
     bilm = quiet_load(path)
     result = current_session(bilm).embed(sentences)
-    assert_equal(result, expected)
+    assert_close(result, expected)
     scales = numpy.multiply(bilm.trained_mix.weights, bilm.trained_mix.gamma)
-    assert_equal([numpy.tensordot(scales, x, 1) for x in result], mixed)
+    assert_close([numpy.tensordot(scales, x, 1) for x in result], mixed)
     safetensors_format.write(bilm, tmp_path / "saved")
     again = load(tmp_path / "saved")
     assert again.trained_mix == bilm.trained_mix
-    assert_equal(current_session(again).embed(sentences), expected)
+    assert_close(current_session(again).embed(sentences), expected)
 
 
 def test_the_published_fixture_as_a_model_of_allennlp(tmp_path):
@@ -94,7 +88,7 @@ def test_the_published_fixture_as_a_model_of_allennlp(tmp_path):
     path = allennlp_archive.write(tmp_path / "model.tar.gz", architecture, weights)
     sentences = json.loads((folder / "sentences.json").read_text())
     expected = load(folder / "lm_weights.hdf5", folder / "options.json")
-    assert_equal(vectors(path, sentences), current_session(expected).embed(sentences))
+    assert_close(vectors(path, sentences), current_session(expected).embed(sentences))
     mix = quiet_load(path).trained_mix
     shares, gamma = allennlp_archive.mix_weights(architecture, weights)
     assert max_difference([*mix.weights, mix.gamma], [*shares, gamma]) <= 1e-6
@@ -133,7 +127,7 @@ def test_several_equal_biLMs_are_one_and_others_are_refused(tmp_path):
     members["weights.th"] = state_dict_bytes(state | copies)
     path.write_bytes(allennlp_archive.tar_bytes(members))
     expected = allennlp_archive.reference(architecture, weights, sentences)
-    assert_equal(vectors(path, sentences), expected)
+    assert_close(vectors(path, sentences), expected)
     name = f"again.{prefix}_token_embedder._projection.bias"
     members["weights.th"] = state_dict_bytes(state | copies | {name: copies[name] + 1})
     path.write_bytes(allennlp_archive.tar_bytes(members))
@@ -176,7 +170,7 @@ def test_archives_of_nlpl(seed, tmp_path):
         warnings.simplefilter("always")
         bilm = load(path)
     assert architecture["lemmatized"] == any("lemmas" in str(one.message) for one in warned)
-    assert_equal(current_session(bilm).embed(sentences), expected)
+    assert_close(current_session(bilm).embed(sentences), expected)
 
 
 def test_the_origin_and_the_output_layer_of_a_packed_checkpoint(tmp_path):

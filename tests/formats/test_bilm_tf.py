@@ -12,7 +12,7 @@ from spacy_elmo.pretraining.corpus import Sentences
 from spacy_elmo.pretraining.head import find_head, load_language_model
 from spacy_elmo.pretraining.perplexity import perplexity
 
-from ..conftest import max_difference
+from ..conftest import assert_close
 from ..families import bilm_tf as family
 from ..families import malicious, one_layer_hdf5
 from ..families.network import random_model
@@ -36,8 +36,7 @@ def write(path, seed, **settings):
 def test_vectors_and_perplexity_are_those_of_the_reference(seed, tmp_path):
     architecture, weights, sentences = write(tmp_path, seed, **SETTINGS[seed % 3])
     expected = family.reference(architecture, weights, sentences)
-    for layers, reference in zip(current_session(load(tmp_path)).embed(sentences), expected):
-        assert max_difference(layers, reference) <= 1e-5
+    assert_close(current_session(load(tmp_path)).embed(sentences), expected)
     model, head = load_language_model(load(tmp_path), tmp_path)
     assert head.words == architecture["words"]
     scores = perplexity(model, Sentences.from_tokens(sentences, head.words))
@@ -51,8 +50,7 @@ def test_vectors_of_hdf5_with_one_layer(seed, tmp_path):
     architecture, weights, sentences = random_model(one_layer_hdf5, seed)
     one_layer_hdf5.write(tmp_path, architecture, weights, n_characters=261 + seed % 2)
     expected = one_layer_hdf5.reference(architecture, weights, sentences)
-    for layers, reference in zip(current_session(load(tmp_path)).embed(sentences), expected):
-        assert max_difference(layers, reference) <= 1e-5
+    assert_close(current_session(load(tmp_path)).embed(sentences), expected)
 
 
 def test_any_file_names_the_checkpoint(tmp_path):

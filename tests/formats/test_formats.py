@@ -31,7 +31,7 @@ from spacy_elmo.inference import current_session
 from ..conftest import TINY, TINY_WORDS, WORDS, random_bilm
 from ..families.one_layer_hdf5 import read_hdf5
 
-SENTENCES = [["the", "bank", "<S>"], ["money"], []]
+SENTENCES = [["the", "bank", "<S>"], ["New York", "<bos>", "\u3000", "河"], ["x" * 60], []]
 # Those that are written, by the suffix of their weights.
 FORMATS = {"hdf5": hdf5, "safetensors": safetensors_format}
 CONFIGS = {

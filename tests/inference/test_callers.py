@@ -17,7 +17,7 @@ from spacy_elmo import EmbedTokens
 from spacy_elmo.inference import Session, Settings, current_session
 
 from ..bilm.test_model import SENTENCES
-from ..conftest import elmo_pipeline, max_difference
+from ..conftest import assert_close, elmo_pipeline, max_difference
 
 CALLS = [[tokens] for tokens in SENTENCES if tokens] + [list(SENTENCES)]
 
@@ -65,11 +65,11 @@ def run_calls(gate, run, calls):
         return [future.result(60) for future in futures]
 
 
-def assert_equal(found, calls, bilm):
+def assert_calls(found, calls, bilm):
     for result, call in zip(found, calls, strict=True):
         expected = Session(bilm, Settings()).embed(call)
-        for layers, other in zip(result, expected, strict=True):
-            assert max_difference(layers, other) <= 1e-5 and not layers.is_inference()
+        assert_close(result, expected)
+        assert not any(layers.is_inference() for layers in result)
 
 
 @pytest.mark.parametrize("type_cache_mb", [64, 0])
@@ -79,7 +79,7 @@ def test_calls_that_wait_run_together(bilm, type_cache_mb):
     found = run_calls(gate, session.embed, CALLS)
     assert gate.sizes == [1, sum(map(len, CALLS)) - 1]
     found[1][0].zero_()  # No two share memory.
-    assert_equal([found[0], *found[2:]], [CALLS[0], *CALLS[2:]], bilm)
+    assert_calls([found[0], *found[2:]], [CALLS[0], *CALLS[2:]], bilm)
 
 
 def test_a_run_is_bounded(bilm):
@@ -87,7 +87,7 @@ def test_a_run_is_bounded(bilm):
     session = Session(bilm, Settings(max_tokens_per_batch=13))
     calls = [[[f"{letter}{i}" for i in range(4)]] for letter in "abcde"]
     gate = Gate(session, 4)
-    assert_equal(run_calls(gate, session.embed, calls), calls, bilm)
+    assert_calls(run_calls(gate, session.embed, calls), calls, bilm)
     assert gate.sizes == [1, 2, 2]
 
 
@@ -96,7 +96,7 @@ def test_a_long_call_keeps_its_turn(bilm):
     session = Session(bilm, Settings(max_tokens_per_batch=13))
     calls = [[["the"]], [["bank"] * 10], *([[word]] for word in ("a", "river", "money", "rain"))]
     gate = Gate(session, 5)
-    assert_equal(run_calls(gate, session.embed, calls), calls, bilm)
+    assert_calls(run_calls(gate, session.embed, calls), calls, bilm)
     assert gate.sizes == [1, 1, 4]
 
 
@@ -117,7 +117,7 @@ def test_an_interrupt_of_the_next_caller_reaches_only_it(bilm):
     gate = Gate(session, 3, interrupt)
     found = run_calls(gate, run, calls)
     assert isinstance(found.pop(1), KeyboardInterrupt) and gate.sizes == [1, 2]
-    assert_equal(found, [calls[0], *calls[2:]], bilm)
+    assert_calls(found, [calls[0], *calls[2:]], bilm)
 
 
 @pytest.mark.parametrize("bad", [0, 1, 3])
@@ -132,7 +132,7 @@ def test_an_error_reaches_only_its_caller(bilm, bad):
     found = run_calls(Gate(session, 3, fail), session.embed, calls)
     assert isinstance(found.pop(bad), MemoryError)
     del calls[bad]
-    assert_equal(found, calls, bilm)
+    assert_calls(found, calls, bilm)
 
 
 def test_an_interrupt_reaches_only_the_thread_that_runs(bilm):
@@ -148,8 +148,8 @@ def test_an_interrupt_reaches_only_the_thread_that_runs(bilm):
     interrupted = [isinstance(result, KeyboardInterrupt) for result in found]
     assert interrupted[0] and sum(interrupted) == 2
     served = [i for i, stopped in enumerate(interrupted) if not stopped]
-    assert_equal([found[i] for i in served], [calls[i] for i in served], bilm)
-    assert_equal([session.embed(calls[0])], calls[:1], bilm)
+    assert_calls([found[i] for i in served], [calls[i] for i in served], bilm)
+    assert_calls([session.embed(calls[0])], calls[:1], bilm)
 
 
 @pytest.mark.parametrize("settings", [{"precision": "int8"}, {"stateful": True}])
@@ -192,7 +192,7 @@ def test_a_fork_while_a_call_runs_and_another_waits(bilm):
 
     codes, gate = [], Gate(session, 1, fork)
     calls = [[["the"]], [["bank"]]]
-    assert_equal(run_calls(gate, session.embed, calls), calls, bilm)
+    assert_calls(run_calls(gate, session.embed, calls), calls, bilm)
     assert codes == [0]
 
 
@@ -215,6 +215,6 @@ def test_embed_tokens_in_threads(weights_folder):
     embedder = EmbedTokens(weights_folder)
     gate = Gate(current_session(embedder.bilm), 2)
     calls = [["the"], ["a", "bank"], ["money"]]
-    for layers, tokens in zip(run_calls(gate, embedder.embed_sentence, calls), calls):
-        assert max_difference(layers, EmbedTokens(weights_folder).embed_sentence(tokens)) <= 1e-5
+    alone = [EmbedTokens(weights_folder).embed_sentence(tokens) for tokens in calls]
+    assert_close(run_calls(gate, embedder.embed_sentence, calls), alone)
     assert gate.sizes == [1, 2]

@@ -19,8 +19,16 @@ import torch
 from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig, mixed_precision
 from spacy_elmo.inference import Session, Settings, current_session, packed
 
-from ..bilm.test_model import SEEDS, SENTENCES, arguments, random_case
-from ..conftest import TINY, TINY_WORDS, max_difference, needs_bfloat16, random_bilm
+from ..bilm.test_model import SEEDS, SENTENCES, random_case
+from ..conftest import (
+    TINY,
+    TINY_WORDS,
+    arguments,
+    assert_close,
+    max_difference,
+    needs_bfloat16,
+    random_bilm,
+)
 from ..reference import reference_layers
 
 
@@ -28,9 +36,9 @@ def embed(bilm, sentences, **settings):
     return current_session(bilm, Settings(**settings)).embed(sentences)
 
 
-def assert_equals_reference(bilm):
-    for tokens, layers in zip(SENTENCES, current_session(bilm).embed(SENTENCES)):
-        assert max_difference(layers, reference_layers(bilm, tokens).layers) <= 1e-5
+def assert_equals_reference(bilm, session=None):
+    expected = [reference_layers(bilm, tokens).layers for tokens in SENTENCES]
+    assert_close((session or current_session(bilm)).embed(SENTENCES), expected)
 
 
 # ------------------------------------------------------------------------------------------ batches
@@ -47,7 +55,7 @@ def test_batches(seed, max_tokens):
     tokens = numpy.concatenate([numbers for numbers, _ in batches])
     assert sorted(tokens) == list(range(len(inputs[1])))
     layers = torch.cat([layers for _, layers in batches], dim=1)
-    assert max_difference(layers, bilm(*inputs).detach()[:, tokens]) <= 1e-5
+    assert max_difference(layers, bilm(*inputs)[:, tokens]) <= 1e-5
     if max_tokens == 1:
         assert len(batches) == sum(map(bool, SENTENCES))
 
@@ -100,8 +108,7 @@ def test_float16_is_exact_for_weights_stored_in_half_precision():
         for parameter in bilm.parameters():
             parameter.copy_(parameter.half())
     exact = current_session(bilm).embed(SENTENCES)
-    for layers, other in zip(exact, embed(bilm, SENTENCES, precision="float16")):
-        assert max_difference(layers, other) <= 1e-5
+    assert_close(embed(bilm, SENTENCES, precision="float16"), exact)
 
 
 def test_int8_points_the_same_way():
@@ -204,8 +211,7 @@ def test_float32_takes_half_precision_where_it_is_exact(monkeypatch, is_half):
         bilm.half().float()
     session = Session(bilm, Settings(kernel="torch"))
     for _ in range(2):
-        for tokens, layers in zip(SENTENCES, session.embed(SENTENCES)):
-            assert max_difference(layers, reference_layers(bilm, tokens).layers) <= 1e-5
+        assert_equals_reference(bilm, session)
     # Previous outputs and projection, by layer and direction: the inputs' product has many rows.
     assert len(made) == (8 if is_half else 0)
 

@@ -24,6 +24,8 @@ from ..conftest import (
     SCALAR_MIX,
     TINY,
     add_tagger,
+    arguments,
+    assert_close,
     elmo_pipeline,
     listener,
     max_difference,
@@ -111,8 +113,7 @@ def test_saved_pipelines_predict_the_same(tmp_path, weights_folder, source, froz
     blank = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
     for other in (loaded, blank, pickle.loads(pickle.dumps(nlp))):
         scores = (x.get_pipe("tagger").model.predict(list(x.pipe(TEXTS))) for x in (other, nlp))
-        for first, second in zip(*scores, strict=True):
-            assert max_difference(first, second) < 1e-5
+        assert_close(*scores)
 
 
 def test_an_annotating_task_between(weights_folder):
@@ -169,9 +170,7 @@ def test_gradients_of_listeners_and_sub_batches_are_summed(tmp_path, order):
             loss = torch.zeros((), dtype=torch.float64)
             for doc, tokens, d in zip(docs, words, dY):
                 if tokens:
-                    types = list(dict.fromkeys(tokens))
-                    index = numpy.array([types.index(token) for token in tokens])
-                    layers = plain(types, index, [len(tokens)])
+                    layers = plain(*arguments([tokens]))
                     kept = [token.i for token in doc if not token.is_space]
                     mixed = torch.tensordot(weights[number], layers, dims=1)
                     loss = loss + (mixed * torch.from_numpy(d[kept])).sum()

@@ -7,7 +7,7 @@ import pytest
 
 from spacy_elmo.tools.embedder import EmbedTokens
 
-from ..conftest import max_difference
+from ..conftest import assert_close, max_difference
 from ..reference import reference_layers
 
 SENTENCES = [["The", "bank", "of", "the", "river"], ["money"], [], ["é", "<S>"]]
@@ -19,10 +19,8 @@ def embedder(weights_folder):
 
 
 def test_embed_batch(embedder, bilm):
-    result = embedder.embed_batch(SENTENCES)
-    assert len(result) == len(SENTENCES)
-    for tokens, layers in zip(SENTENCES, result):
-        assert max_difference(layers, reference_layers(bilm, tokens).layers) <= 1e-5
+    expected = [reference_layers(bilm, tokens).layers for tokens in SENTENCES]
+    assert_close(embedder.embed_batch(SENTENCES), expected)
 
 
 def test_embed_batch_of_nothing(embedder):
@@ -32,10 +30,8 @@ def test_embed_batch_of_nothing(embedder):
 
 @pytest.mark.parametrize("batch_size", [0, 2, 64])
 def test_embed_sentences_gives_a_stream_in_order(embedder, batch_size):
-    result = list(embedder.embed_sentences(iter(SENTENCES), batch_size))
-    assert len(result) == len(SENTENCES)
-    for layers, expected in zip(result, embedder.embed_batch(SENTENCES)):
-        assert max_difference(layers, expected) <= 1e-6
+    result = embedder.embed_sentences(iter(SENTENCES), batch_size)
+    assert_close(result, embedder.embed_batch(SENTENCES), 1e-6)
 
 
 def test_embed_sentences_reads_no_more_than_a_batch_ahead(embedder):
