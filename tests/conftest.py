@@ -9,6 +9,7 @@ import runpy
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import patch
 
@@ -110,6 +111,12 @@ def elmo_pipeline(folder: Path, lang: str = "en", **config) -> Language:
     model = {"weights": str(folder), **config.pop("model", {})}
     nlp.add_pipe("elmo", config={"model": model, **config})
     return nlp
+
+
+@pytest.fixture
+def nlp(weights_folder: Path) -> Language:
+    """A blank pipeline with the tiny biLM."""
+    return elmo_pipeline(weights_folder)
 
 
 SCALAR_MIX = {"@layers": "spacy-elmo.ScalarMix.v1"}
@@ -214,6 +221,13 @@ def run_script(path: Path, *arguments: object, fails: bool = False) -> str:
     return output.getvalue()
 
 
+def needs(name: str) -> pytest.MarkDecorator:
+    absent = find_spec(name) is None
+    return pytest.mark.skipif(absent, reason=f"{name} is not installed, or was not built")
+
+
+needs_extension = needs("spacy_elmo.kernels._kernels")
+needs_triton = needs("triton")
 needs_bfloat16 = pytest.mark.skipif(
     not mixed_precision.bfloat16_is_faster(), reason="the processor is not faster in bfloat16"
 )

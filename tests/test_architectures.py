@@ -12,10 +12,6 @@ from spacy_elmo.layers.encoder import get_shim
 from .conftest import max_difference
 
 
-def build(block):
-    return registry.resolve({"model": block})["model"]
-
-
 @pytest.mark.parametrize("path", ["weights", "./weights", "~/weights"])
 def test_weights_are_those_of_the_folder_where_the_pipeline_was_made(
     tmp_path, weights_folder, bilm, monkeypatch, path
@@ -33,25 +29,11 @@ def test_weights_are_those_of_the_folder_where_the_pipeline_was_made(
     assert nlp.config["components"]["elmo"]["model"]["weights"] == path
 
 
-@pytest.mark.parametrize(
-    "wrong, message",
-    [
-        ({"precision": "fp16"}, "unknown precision 'fp16': choose one of float32, float16, int8"),
-        ({"max_tokens_per_batch": 0}, "must be 1 or more"),
-        ({"segmenter": {"@misc": "spacy-elmo.docs.v1", "window": 0}}, "window must be 1"),
-        ({"segmenter": {"@misc": "spacy-elmo.nothing.v1"}}, "spacy-elmo.nothing.v1"),
-        ({"wieghts": "x"}, "wieghts"),
-    ],
-)
-def test_wrong_settings_of_pretrained_bilm(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        build({"@architectures": "spacy-elmo.PretrainedBiLM.v1", **wrong})
-
-
 def test_the_defaults_of_code_and_config_agree():
     """Leaving a block out of a config must not change its meaning."""
     nlp = spacy.blank("en")
     written = nlp.add_pipe("elmo").model
-    bare = build({"@architectures": "spacy-elmo.PretrainedBiLM.v1"})
+    block = {"@architectures": "spacy-elmo.PretrainedBiLM.v1"}
+    bare = registry.resolve({"model": block})["model"]
     assert get_shim(bare).settings == get_shim(written).settings
     assert bare.attrs["segmenter"].keywords == written.attrs["segmenter"].keywords

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import os
+
 import numpy
+import psutil
 import pytest
 import safetensors.torch
 import spacy
@@ -36,11 +40,6 @@ STRANGE = {
 }
 
 
-@pytest.fixture
-def nlp(weights_folder):
-    return elmo_pipeline(weights_folder)
-
-
 def strange_docs(nlp):
     return [Doc(nlp.vocab, words=words) for words in STRANGE.values()]
 
@@ -60,18 +59,7 @@ def test_strange_docs(nlp, size):
         assert max_difference(doc._.elmo_tokens, alone._.elmo_tokens) < 1e-5, name
 
 
-def test_of_a_long_token_only_the_beginning_counts(nlp):
-    """48 bytes fit between the two word boundaries."""
-    vectors = [
-        nlp(Doc(nlp.vocab, words=[word]))._.elmo_layers
-        for word in ("x" * 48, "x" * 1000, "x" * 48 + "y", "x" * 47)
-    ]
-    assert max_difference(vectors[0], vectors[1]) < 1e-6
-    assert max_difference(vectors[0], vectors[2]) < 1e-6
-    assert max_difference(vectors[0], vectors[3]) > 1e-4
-
-
-# A text without end
+# Texts and streams without end
 
 
 def test_a_long_doc_runs_in_bounded_memory(nlp, weights_folder, monkeypatch):
@@ -114,6 +102,46 @@ def test_a_long_doc_runs_in_bounded_memory(nlp, weights_folder, monkeypatch):
         assert max_difference(doc._.elmo_tokens[rows[middle]], expected[middle]) < 1e-5
 
 
+TOKENS_PER_DOC = 20
+
+
+def stream(nlp, n_tokens, seed=0):
+    """Docs of about 20 tokens, made one at a time."""
+    rng = numpy.random.default_rng(seed)
+    shares = 1 / numpy.arange(1, 20_001)  # As Zipf's law has it.
+    words, shares = [f"w{i}" for i in range(len(shares))], shares / shares.sum()
+    while n_tokens > 0:
+        length = int(rng.integers(1, 2 * TOKENS_PER_DOC))
+        chosen = rng.choice(len(words), min(length, n_tokens), p=shares)
+        n_tokens -= length
+        yield Doc(nlp.vocab, words=[words[i] for i in chosen])
+
+
+def growth(nlp, n_tokens, n_warm, **kwargs):
+    """Resident memory in bytes: the most above what stood after `n_warm` tokens."""
+    process = psutil.Process(os.getpid())
+    seen, measured, before, most = 0, 0, None, 0
+    for doc in nlp.pipe(stream(nlp, n_tokens), **kwargs):
+        assert len(doc._.elmo_tokens) == len(doc)
+        seen += len(doc)
+        if before is None and seen >= n_warm:
+            gc.collect()
+            before = process.memory_info().rss
+        # Now and then: reading it takes longer than a doc.
+        if before is not None and seen - measured > n_tokens // 100:
+            measured = seen
+            most = max(most, process.memory_info().rss - before)
+    assert seen == n_tokens
+    assert before is not None
+    return most
+
+
+@pytest.mark.parametrize("n_tokens", [60_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_memory_does_not_grow_with_the_stream(weights_folder, n_tokens):
+    nlp = elmo_pipeline(weights_folder, keep_layers=False)
+    assert growth(nlp, n_tokens, n_warm=max(20_000, n_tokens // 10)) < 50 << 20
+
+
 # Settings
 
 
@@ -123,8 +151,14 @@ def test_a_long_doc_runs_in_bounded_memory(nlp, weights_folder, monkeypatch):
         ({"batch_size": 0}, "batch_size must be 1 or more"),
         ({"activation_cache": {"memory_mb": "many"}}, "memory_mb"),
         ({"model": {"type_cache_mb": -1}}, "type_cache_mb must be 0 or more"),
-        ({"model": {"precision": "double"}}, "float32"),
+        (
+            {"model": {"precision": "fp16"}},
+            "unknown precision 'fp16': choose one of float32, float16",
+        ),
+        ({"model": {"max_tokens_per_batch": 0}}, "must be 1 or more"),
         ({"model": {"segmenter": {"window": 0}}}, "window must be 1 or more"),
+        ({"model": {"segmenter": {"@misc": "spacy-elmo.nothing.v1"}}}, "spacy-elmo.nothing.v1"),
+        ({"model": {"wieghts": "x"}}, "wieghts"),
     ],
 )
 def test_wrong_settings_are_refused_when_the_component_is_made(weights_folder, config, message):

@@ -29,11 +29,6 @@ TEXTS = [
 ]
 
 
-@pytest.fixture
-def nlp(weights_folder):
-    return elmo_pipeline(weights_folder)
-
-
 def words(doc):
     return [token.text for token in doc if not token.is_space]
 
@@ -66,15 +61,6 @@ def test_sentences_are_read_apart(nlp, bilm):
     kept = [token.i for token in doc if not token.is_space]
     expected = numpy.concatenate(current_session(bilm).embed(sentences), axis=1)
     assert max_difference(doc._.elmo_layers[:, kept], expected) < 1e-5
-
-
-def test_pipe_equals_single_calls_in_order(nlp):
-    texts = TEXTS * 3
-    docs = list(nlp.pipe(texts, batch_size=7))
-    assert [doc.text for doc in docs] == texts
-    for doc, text in zip(docs, texts):
-        assert max_difference(doc._.elmo_layers, nlp(text)._.elmo_layers) < 1e-5
-        assert max_difference(doc._.elmo_tokens, nlp(text)._.elmo_tokens) < 1e-5
 
 
 def test_batches_do_not_share_memory(nlp):
@@ -129,13 +115,6 @@ def test_the_component_mixes_as_set(weights_folder, mix, expected):
         assert doc._.elmo.shape == (tokens.shape[1],)
 
 
-def test_doc_cleaner_removes_the_arrays(nlp):
-    nlp.add_pipe("doc_cleaner", config={"attrs": {"_.elmo_layers": None, "_.elmo_tokens": None}})
-    doc = nlp("The bank of the river")
-    assert doc._.elmo_layers is None and doc._.elmo_tokens is None
-    assert doc._.elmo is None and doc[0]._.elmo is None and doc[:2]._.elmo is None
-
-
 # Errors
 
 
@@ -187,15 +166,6 @@ def test_a_long_text_without_sentences_is_warned_of_once(nlp):
     assert "spacy-elmo.docs.v1" in message and "spacy-elmo.strided.v1" in message
 
 
-# Settings
-
-
-def test_precision(weights_folder, nlp):
-    low = elmo_pipeline(weights_folder, model={"precision": "float16"})
-    difference = max_difference(low(TEXTS[0])._.elmo_layers, nlp(TEXTS[0])._.elmo_layers)
-    assert 0 < difference < 5e-3  # Not zero, or the setting would have done nothing.
-
-
 # Weights
 
 
@@ -215,13 +185,6 @@ def test_weights_of_the_initialize_block_go_first(tmp_path, nlp):
     nlp.initialize()
     [expected] = current_session(bilm).embed([["Money"]])
     assert max_difference(nlp("Money")._.elmo_layers, expected) < 1e-5
-
-
-def test_weights_of_another_language(weights_folder):
-    nlp = spacy.blank("de")
-    nlp.add_pipe("elmo")
-    with pytest.warns(UserWarning, match="trained on text in 'en', but the pipeline's .* 'de'"):
-        nlp("Geld")
 
 
 def merged(doc):

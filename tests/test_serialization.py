@@ -28,11 +28,6 @@ TEXTS = ["The bank of the river.", "", "Money \n in the bank", "flows"]
 ROUNDING = 1e-6
 
 
-@pytest.fixture
-def nlp(weights_folder):
-    return elmo_pipeline(weights_folder)
-
-
 def assert_same_docs(first, second, bound=ROUNDING):
     assert len(first) == len(second)
     for a, b in zip(first, second):

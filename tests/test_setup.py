@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 from importlib.metadata import metadata, requires
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
+
+from .conftest import needs_extension
 
 ROOT = Path(__file__).parents[1]
 
@@ -70,10 +71,8 @@ assert torch.tensor([1e-40]) * 1 != 0
 """
 
 
-@pytest.mark.skipif(
-    sys.platform == "win32" or find_spec("spacy_elmo.kernels._kernels") is None,
-    reason="the extension was not built: there was no C compiler at installation",
-)
+@pytest.mark.skipif(sys.platform == "win32", reason="CFLAGS are not for its compiler")
+@needs_extension
 @pytest.mark.slow
 def test_the_extension_is_exact_whatever_cflags_say(tmp_path):
     command = [sys.executable, "setup.py", "-q", "build_ext", "-b", tmp_path, "-t", tmp_path]

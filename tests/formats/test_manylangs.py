@@ -13,6 +13,10 @@ from spacy_elmo.bilm import BiLMConfig
 from spacy_elmo.formats import load, round_to_int8, safetensors_format
 from spacy_elmo.formats import manylangs as reader
 from spacy_elmo.inference import Session, Settings, current_session
+from spacy_elmo.pretraining.batches import SentenceBatches
+from spacy_elmo.pretraining.config import LossConfig
+from spacy_elmo.pretraining.corpus import Sentences
+from spacy_elmo.pretraining.language_model import LanguageModel
 
 from ..conftest import (
     add_tagger,
@@ -77,6 +81,16 @@ def test_training_reaches_all_weights(written):
     for name, parameter in elmo.bilm.named_parameters():
         assert not torch.equal(parameter, before[name]), name
     assert max_difference(current_session(elmo.bilm).embed([["The", "bank"]])[0], vectors) > 1e-5
+
+
+def test_pretraining_has_the_boundaries_of_the_model(written):
+    bilm, words = load(written), ["the", "bank", "zz"]
+    sentences = Sentences.from_tokens([words], ["<S>", "</S>", "<UNK>", *words[:2]])
+    model = LanguageModel(bilm, 5, LossConfig("sampled")).eval()
+    top = model.top(SentenceBatches(sentences, [numpy.array([0])]).read(0)).detach()[0]
+    assert len(top) == len(words) + 1
+    [layers] = current_session(bilm).embed([words])
+    assert max_difference(top[1:], layers[-1, :, : top.shape[1]]) <= 1e-5
 
 
 # ------------------------------------------------------------------------------------ in our files

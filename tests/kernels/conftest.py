@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from importlib.util import find_spec
 
 import numpy
 import pytest
@@ -13,16 +12,9 @@ from spacy_elmo import kernels
 from spacy_elmo.bilm import lstm_layer, model
 from spacy_elmo.inference import packed
 
+from ..conftest import needs_extension, needs_triton
+
 GPU = torch.cuda.is_available()
-
-
-def needs(name: str, *others: object):
-    absent = find_spec(name) is None
-    return pytest.mark.skipif(absent, reason=f"{name} is not installed, or was not built")
-
-
-needs_extension = needs("spacy_elmo.kernels._kernels")
-needs_triton = needs("triton")
 
 
 @pytest.fixture

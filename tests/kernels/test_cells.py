@@ -13,8 +13,8 @@ from spacy_elmo.bilm.lstm_layer import train_layer
 from spacy_elmo.inference import Session, Settings
 from spacy_elmo.kernels import load_kernels
 
-from ..conftest import TINY, TINY_WORDS, WORDS, random_bilm
-from .conftest import GPU, needs_extension, needs_triton
+from ..conftest import TINY, TINY_WORDS, WORDS, needs_extension, needs_triton, random_bilm
+from .conftest import GPU
 
 CONFIGS = {
     "projection": LSTMConfig(21, 6, cell_clip=None, proj_clip=None),

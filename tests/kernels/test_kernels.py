@@ -10,8 +10,7 @@ import torch
 
 from spacy_elmo import kernels
 
-from ..conftest import random_bilm
-from .conftest import needs_extension, needs_triton
+from ..conftest import needs_extension, needs_triton, random_bilm
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 # One that no machine has.

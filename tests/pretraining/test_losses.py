@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from importlib.util import find_spec
 
 import numpy
 import pytest
@@ -15,7 +14,7 @@ from spacy_elmo.pretraining.language_model import LanguageModel
 from spacy_elmo.pretraining.losses.adaptive import AdaptiveSoftmax
 from spacy_elmo.pretraining.losses.softmax import Softmax, draw_log_uniform
 
-from ..conftest import assert_close, max_difference, random_bilm
+from ..conftest import assert_close, max_difference, needs_extension, random_bilm
 
 N_WORDS, WIDTH, ROWS = 60, 16, 17
 
@@ -170,12 +169,6 @@ def test_draws_are_distinct_and_follow_zipf():
 def test_impossible_settings(build, message):
     with pytest.raises(ValueError, match=message):
         build()
-
-
-needs_extension = pytest.mark.skipif(
-    find_spec("spacy_elmo.kernels._kernels") is None,
-    reason="the extension was not built: there was no C compiler at installation",
-)
 
 
 @needs_extension

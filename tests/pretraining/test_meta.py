@@ -3,7 +3,6 @@ tensors of another device, and where a GPU would be waited for, it raises an err
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
 
 import pytest
@@ -16,12 +15,10 @@ from spacy_elmo.pretraining.corpus import open_corpus, prepare
 from spacy_elmo.pretraining.init_model import build_model
 from spacy_elmo.pretraining.updater import Updater
 
+from ..conftest import needs_triton
 from ..project.conftest import CONFIG_FOLDER
 from .conftest import SENTENCE_PER_LINE, sentences
 
-needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="Triton is not installed"
-)
 PAPER = CONFIG_FOLDER / "pretraining" / "paper.cfg"
 N_WORDS = 793_471
 
