@@ -18,7 +18,7 @@ import torch
 from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 
-from spacy_elmo.formats import round_to_half, safetensors_format
+from spacy_elmo.formats import safetensors_format
 from spacy_elmo.inference import current_session
 from spacy_elmo.layers.encoder import get_bilm, get_session
 
@@ -152,24 +152,6 @@ def test_overrides_at_load_take_effect(tmp_path, nlp):
     # The window is the new one: the first four tokens do not see the others.
     longer = loaded(text + " river flows slowly and")._.elmo_tokens
     assert max_difference(longer[:4], doc._.elmo_tokens) < 1e-5
-
-
-def test_rounded_weights_halve_the_file_and_survive(tmp_path, nlp):
-    def stored(name):
-        return header_and_tensors(saved_bilm((tmp_path / name / "elmo" / "model").read_bytes()))[1]
-
-    nlp.to_disk(tmp_path / "full")
-    full = nlp(TEXTS[0])
-    round_to_half(nlp.get_pipe("elmo").bilm)
-    nlp.to_disk(tmp_path / "half")
-    assert len(stored("half")) * 2 == len(stored("full"))
-
-    loaded = spacy.load(tmp_path / "half")
-    # What is saved is what is in memory.
-    assert_same_pipeline(loaded, nlp)
-    assert 0 < max_difference(loaded(TEXTS[0])._.elmo_layers, full._.elmo_layers) < 1e-2
-    loaded.to_disk(tmp_path / "again")
-    assert stored("again") == stored("half")
 
 
 def fine_tuned(n_layers=None):

@@ -104,16 +104,3 @@ def test_bad_values_are_named(path, value, words):
         BiLMConfig.from_options(changed(path, value))
     for word in words:
         assert word in str(error.value)
-
-
-def test_all_bad_values_are_named_at_once():
-    options = changed("lstm.dim", 0)
-    options["lstm"]["cell_clip"] = "x"
-    del options["char_cnn"]["filters"]
-    with pytest.raises(ValueError) as error:
-        BiLMConfig.from_options(options)
-    assert str(error.value).splitlines() == [
-        "lstm.dim must be 1 or more, found 0",
-        "lstm.cell_clip must be a number, found 'x'",
-        "the setting char_cnn.filters is missing",
-    ]

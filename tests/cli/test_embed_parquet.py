@@ -25,13 +25,6 @@ parquet = pytest.importorskip("pyarrow.parquet")
 LINES = ["the bank of the river .", "", "🙂 שלום 銀行", "money", "The money flows. It rains."]
 
 
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    path = tmp_path / "text.txt"
-    path.write_text("\n".join(LINES) + "\n", encoding="utf8")
-    return path
-
-
 def embed(*arguments: object) -> str:
     return succeed("embed", *arguments, "-q")
 

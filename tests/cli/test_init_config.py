@@ -29,7 +29,9 @@ def test_a_task(task: str, tmp_path: Path):
 def test_a_size(size: str, tmp_path: Path):
     out = tmp_path / "a.cfg"
     assert "spacy elmo pretrain" in succeed("init-config", "--pretraining", size, out)
-    assert read_config(out) == read_config(FOLDER / "pretraining" / f"{size}.cfg")
+    config = read_config(out)
+    assert config == read_config(FOLDER / "pretraining" / f"{size}.cfg")
+    assert config.bilm and (config.pretraining.max_epochs or config.pretraining.max_minutes)
 
 
 def test_another_language(tmp_path: Path):

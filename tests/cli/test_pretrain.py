@@ -14,7 +14,6 @@ import pytest
 import spacy
 import torch
 
-from spacy_elmo.pretraining.config import read_config
 from spacy_elmo.pretraining.corpus import open_corpus
 from spacy_elmo.weights import DEFAULT
 
@@ -22,8 +21,6 @@ from ..pretraining.conftest import sentences
 from ..pretraining.test_trainer import CONFIG
 from .conftest import fail, succeed
 from .conftest import run as main
-
-CONFIGS = Path(__file__).parents[2] / "spacy_elmo" / "configs" / "pretraining"
 
 
 @pytest.fixture(scope="module")
@@ -214,11 +211,3 @@ def test_text_that_the_tokenizer_does_not_split(line, is_split, tmp_path):
         return
     with pytest.warns(UserWarning, match=r"\d words of a script without .* \d\d characters .*zh"):
         succeed(*command)
-
-
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.cfg")), ids=lambda path: path.stem)
-def test_ready_made_configs(path):
-    config = read_config(path)
-    assert config.bilm is not None
-    assert (config.bilm.char_cnn is None) == (path.stem in ("tiny-words", "ag-news"))
-    assert config.pretraining.max_epochs or config.pretraining.max_minutes

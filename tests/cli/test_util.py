@@ -13,15 +13,8 @@ from spacy_elmo.cli import app, util
 
 from .conftest import succeed
 
-N = 12
+N = 36
 LINES = [f"the bank {number} of the river ." for number in range(N)]
-
-
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    path = tmp_path / "text.txt"
-    path.write_text("\n".join(LINES) + "\n", encoding="utf8")
-    return path
 
 
 class Terminal(io.StringIO):
@@ -96,29 +89,25 @@ def test_neighbors_count_bytes(kind: str, text: Path, pipeline: Path, tmp_path: 
     assert described(bars) == {"Reading": (text.stat().st_size, text.stat().st_size)}
 
 
-def test_quantize_counts_tokens(text: Path, pipeline: Path, tmp_path: Path, bars: list):
-    show("quantize", pipeline, tmp_path / "out", "--text", text)
-    assert described(bars) == {"Comparing": (7 * N, 7 * N)}
+READ = (sum(len(line) + 1 for line in LINES),) * 2
+SCORED = {"Reading": READ, "Scoring": (7 * N, 7 * N)}
 
 
-def test_fit_pooling_counts_docs(text: Path, pipeline: Path, tmp_path: Path, bars: list):
-    text.write_text("\n".join(LINES * 3), encoding="utf8")
-    show("fit-pooling", pipeline, text, tmp_path / "out")
-    size = text.stat().st_size
-    assert described(bars) == {"Reading": (size, size), "Embedding": (3 * N, 3 * N)}
-
-
-@pytest.mark.parametrize("options", [(), ("--carry-state",), ("--words", "words.jsonl")])
-def test_perplexity_counts_words(options, text: Path, tmp_path: Path, bars: list, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    show("perplexity", "en_elmo_sm", text, *options)
-    size = text.stat().st_size
-    assert described(bars) == {"Reading": (size, size), "Scoring": (7 * N, 7 * N)}
-
-
-def test_prepare_counts_bytes(text: Path, tmp_path: Path, bars: list):
-    show("prepare", text, tmp_path / "corpus", "--dev-fraction", "0.5")
-    assert described(bars) == {"Reading": (text.stat().st_size, text.stat().st_size)}
+@pytest.mark.parametrize(
+    "command, expected",
+    [
+        ("quantize pipeline out --text text.txt", {"Comparing": (7 * N, 7 * N)}),
+        ("fit-pooling pipeline text.txt out", {"Reading": READ, "Embedding": (N, N)}),
+        ("prepare text.txt corpus --dev-fraction 0.5", {"Reading": READ}),
+        ("perplexity en_elmo_sm text.txt", SCORED),
+        ("perplexity en_elmo_sm text.txt --carry-state", SCORED),
+        ("perplexity en_elmo_sm text.txt --words words.jsonl", SCORED),
+    ],
+)
+def test_other_commands(command: str, expected, text: Path, pipeline: Path, bars, monkeypatch):
+    monkeypatch.chdir(text.parent)
+    show(*command.split())
+    assert described(bars) == expected
 
 
 def test_there_are_no_bars_in_logs(text: Path, pipeline: Path, tmp_path: Path):

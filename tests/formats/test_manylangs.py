@@ -120,8 +120,8 @@ def test_weights_in_8_bits(written):
     kept = safetensors_format.from_bytes(data, keep_int8=True)
     sentences = random_model(manylangs)[2]
     results = [Session(x, Settings("int8")).embed(sentences) for x in (exact, low, kept)]
-    for layers, *others in zip(*results):
-        assert all(torch.equal(layers, other) for other in others)
+    for others in results[1:]:
+        assert_close(others, results[0], 0)
     assert kept.is_int8
 
 
