@@ -8,7 +8,7 @@ import os
 import runpy
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import patch
@@ -61,6 +61,10 @@ def published() -> Path:
 TINY = BiLMConfig(
     LSTMConfig(dim=12, projection_dim=6, n_layers=2),
     CharCNNConfig(filters=((1, 4), (2, 6), (3, 8)), n_highway=1, embedding_dim=4),
+)
+WIDER = BiLMConfig(
+    LSTMConfig(dim=64, projection_dim=32),
+    CharCNNConfig(filters=((1, 8), (2, 16), (3, 32)), n_highway=1, embedding_dim=8),
 )
 WORDS = ("<S>", "</S>", "<UNK>", "the", "bank", "river", "money", ".")
 TINY_WORDS = BiLMConfig(LSTMConfig(dim=12, projection_dim=6), n_tokens_vocab=len(WORDS))
@@ -231,6 +235,14 @@ needs_triton = needs("triton")
 needs_bfloat16 = pytest.mark.skipif(
     not mixed_precision.bfloat16_is_faster(), reason="the processor is not faster in bfloat16"
 )
+
+
+@pytest.fixture
+def set_num_threads() -> Iterator[Callable[[int], None]]:
+    """Set the number of PyTorch's threads. Afterwards it is what it was."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

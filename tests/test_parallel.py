@@ -17,11 +17,8 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
+def two_threads(set_num_threads):
+    set_num_threads(2)
 
 
 def test_a_bilm_runs_in_inference_mode():

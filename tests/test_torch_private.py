@@ -9,15 +9,10 @@ import pytest
 import torch
 
 from spacy_elmo import torch_private
-from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig
 from spacy_elmo.inference import Session, Settings, current_session
 
-from .conftest import SENTENCES, max_difference, random_bilm
+from .conftest import SENTENCES, WIDER, max_difference, random_bilm
 
-CONFIG = BiLMConfig(
-    LSTMConfig(dim=64, projection_dim=32),
-    CharCNNConfig(filters=((1, 8), (2, 16), (3, 32)), n_highway=1, embedding_dim=8),
-)
 TEXTS = [words for words, _ in SENTENCES]
 # The largest difference to the vectors of the present PyTorch. Inputs are not rounded to 8 bits.
 TOLERANCE = {"float32": 1e-6, "float16": 1e-6, "bfloat16": 0.02, "int8": 0.1}
@@ -48,11 +43,11 @@ def future(monkeypatch):
 @pytest.mark.parametrize("precision", TOLERANCE)
 def test_vectors_of_every_precision(with_bfloat16, future, precision):
     """With one warning, however many products there are."""
-    expected = Session(random_bilm(CONFIG), Settings(precision)).embed(TEXTS)
-    exact = Session(random_bilm(CONFIG), Settings("float32")).embed(TEXTS)
+    expected = Session(random_bilm(WIDER), Settings(precision)).embed(TEXTS)
+    exact = Session(random_bilm(WIDER), Settings("float32")).embed(TEXTS)
     future()
     with pytest.warns(UserWarning, match="plain ones are used, which are slower") as caught:
-        found = Session(random_bilm(CONFIG), Settings(precision)).embed(TEXTS)
+        found = Session(random_bilm(WIDER), Settings(precision)).embed(TEXTS)
     assert len(caught) == 1
     for layers, usual, best in zip(found, expected, exact):
         assert max_difference(layers, usual) <= TOLERANCE[precision]

@@ -16,13 +16,14 @@ import numpy
 import pytest
 import torch
 
-from spacy_elmo.bilm import BiLMConfig, CharCNNConfig, LSTMConfig, mixed_precision
+from spacy_elmo.bilm import mixed_precision
 from spacy_elmo.inference import Session, Settings, current_session, packed
 
 from ..bilm.test_model import SEEDS, SENTENCES, random_case
 from ..conftest import (
     TINY,
     TINY_WORDS,
+    WIDER,
     arguments,
     assert_close,
     max_difference,
@@ -95,11 +96,6 @@ def test_a_row_continues_from_the_same_row_of_the_last_call(stateful, bilm):
 
 
 # ---------------------------------------------------------------------------------------- precision
-
-WIDER = BiLMConfig(
-    LSTMConfig(dim=64, projection_dim=32),
-    CharCNNConfig(filters=((1, 8), (2, 16), (3, 32)), n_highway=1, embedding_dim=8),
-)
 
 
 def test_float16_is_exact_for_weights_stored_in_half_precision():
@@ -218,29 +214,21 @@ def test_float32_takes_half_precision_where_it_is_exact(monkeypatch, is_half):
 # ------------------------------------------------------------------------------------------ threads
 
 
-@pytest.fixture
-def n_threads():
-    """Set the number of PyTorch's threads. Afterwards it is what it was."""
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8", "auto"])
 @pytest.mark.parametrize("stateful", [False, True])
-def test_vectors_do_not_depend_on_the_number_of_threads(n_threads, precision, stateful):
+def test_vectors_do_not_depend_on_the_number_of_threads(set_num_threads, precision, stateful):
     sentences = [[f"w{i * j % 97}" for j in range(i % 30)] for i in range(120)]
     expected = None
     for number in (1, 2, 5):
-        n_threads(number)
+        set_num_threads(number)
         session = Session(random_bilm(WIDER), Settings(precision, 200, stateful=stateful))
         embedded = session.embed(sentences) + session.embed(sentences)
         expected = expected or embedded
         assert all(torch.equal(*pair) for pair in zip(embedded, expected))
 
 
-def test_the_number_of_threads_is_left_alone(n_threads):
-    n_threads(3)
+def test_the_number_of_threads_is_left_alone(set_num_threads):
+    set_num_threads(3)
     current_session(random_bilm()).embed(SENTENCES)
     with ThreadPoolExecutor(1) as new:
         assert [torch.get_num_threads(), new.submit(torch.get_num_threads).result()] == [3, 3]

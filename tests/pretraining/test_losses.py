@@ -175,29 +175,25 @@ def test_impossible_settings(build, message):
 @pytest.mark.parametrize("n_threads", [1, 2])
 @pytest.mark.parametrize("n_samples", [None, 25], ids=["full", "sampled"])
 @pytest.mark.parametrize("scale", [1.0, 1e6], ids=["small logits", "huge logits"])
-def test_the_compiled_loss(n_samples, n_threads, scale, pieces):
+def test_the_compiled_loss(n_samples, n_threads, scale, pieces, set_num_threads):
     """In float32 and bfloat16 against PyTorch in float64."""
     layer, (h, targets) = softmax(n_samples), problem()
     with torch.no_grad():
         layer.weight.mul_(scale)
-    before = torch.get_num_threads()
     results = []
-    try:
-        torch.set_num_threads(n_threads)
-        for dtype, kernel in (
-            (torch.float64, "torch"),
-            (torch.float32, "auto"),
-            (torch.bfloat16, "auto"),
-        ):
-            layer.kernel = kernel
-            layer, low = layer.to(torch.promote_types(dtype, torch.float32)), h.detach().to(dtype)
-            x = low.to(layer.weight.dtype).requires_grad_()
-            samples = layer.draw(numpy.random.default_rng(0))
-            with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-                loss = layer(x, targets, samples)
-            results.append([loss.detach(), *gradients(loss, x, layer.weight, layer.bias)])
-    finally:
-        torch.set_num_threads(before)
+    set_num_threads(n_threads)
+    for dtype, kernel in (
+        (torch.float64, "torch"),
+        (torch.float32, "auto"),
+        (torch.bfloat16, "auto"),
+    ):
+        layer.kernel = kernel
+        layer, low = layer.to(torch.promote_types(dtype, torch.float32)), h.detach().to(dtype)
+        x = low.to(layer.weight.dtype).requires_grad_()
+        samples = layer.draw(numpy.random.default_rng(0))
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            loss = layer(x, targets, samples)
+        results.append([loss.detach(), *gradients(loss, x, layer.weight, layer.bias)])
     exact, single, low = results
     for reference, result in zip(exact, single):
         assert (result - reference).norm() <= 1e-5 * reference.norm()
