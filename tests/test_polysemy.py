@@ -58,6 +58,13 @@ def similarity_margin(senses: tuple[numpy.ndarray, numpy.ndarray]) -> float:
     return float(numpy.mean(same) - numpy.mean(cross))
 
 
+def test_similarity_margin():
+    first, second = numpy.array([[1.0, 0], [2, 0], [1, 0]]), numpy.array([[0, 3.0], [0, 1], [0, 1]])
+    assert similarity_margin((first, second)) == pytest.approx(1)
+    mixed = numpy.array([[1.0, 0], [0, 1], [1, 0]])
+    assert similarity_margin((mixed, mixed)) < 0
+
+
 @pytest.fixture
 def nlp() -> Language:
     pipeline = os.environ.get("SPACY_ELMO_PIPELINE")
