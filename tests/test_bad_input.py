@@ -153,7 +153,7 @@ def test_memory_does_not_grow_with_the_stream(weights_folder, n_tokens):
         ({"model": {"type_cache_mb": -1}}, "type_cache_mb must be 0 or more"),
         (
             {"model": {"precision": "fp16"}},
-            "unknown precision 'fp16': choose one of float32, float16",
+            "unknown precision 'fp16': choose one of float32, float16, int8",
         ),
         ({"model": {"max_tokens_per_batch": 0}}, "must be 1 or more"),
         ({"model": {"segmenter": {"window": 0}}}, "window must be 1 or more"),

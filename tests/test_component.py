@@ -115,6 +115,13 @@ def test_the_component_mixes_as_set(weights_folder, mix, expected):
         assert doc._.elmo.shape == (tokens.shape[1],)
 
 
+def test_doc_cleaner_removes_the_arrays(nlp):
+    nlp.add_pipe("doc_cleaner", config={"attrs": {"_.elmo_layers": None, "_.elmo_tokens": None}})
+    doc = nlp("The bank of the river")
+    assert doc._.elmo_layers is None and doc._.elmo_tokens is None
+    assert doc._.elmo is None and doc[0]._.elmo is None and doc[:2]._.elmo is None
+
+
 # Errors
 
 

@@ -7,12 +7,18 @@ import subprocess
 import sys
 from importlib.metadata import distribution
 
+import numpy
 import pytest
 import spacy
+from spacy.tokens import Doc
 from spacy.util import registry
-from thinc.api import Config
+from spacy.vocab import Vocab
+from thinc.api import Config, Model
 
-from .conftest import SCALAR_MIX, listener, tok2vec
+from spacy_elmo.layers.batch_layers import BatchLayers
+from spacy_elmo.layers.listener import NAME as LISTENER
+
+from .conftest import SCALAR_MIX, listener, max_difference, tok2vec
 
 # What has no default.
 REQUIRED = {
@@ -30,6 +36,7 @@ REGISTRIES = {
     "spacy_loggers": "loggers",
 }
 NAMES = {e.name: e for e in distribution("spacy-elmo").entry_points if e.group in REGISTRIES}
+MODELS = [name for name, e in NAMES.items() if REGISTRIES[e.group] in ("architectures", "layers")]
 
 RESOLVE = """
 import json, sys
@@ -74,6 +81,39 @@ def build(name: str) -> object:
 @pytest.mark.parametrize("name", NAMES)
 def test_builds_from_its_defaults(name):
     assert build(name) is not None
+
+
+LAYERS = numpy.random.default_rng(0).normal(size=(3, 5, 4)).astype("float32")
+
+
+def inputs(model: Model, docs: list[Doc]) -> object:
+    """What the model reads; a listener finds its layers on the docs."""
+    if any(node.name == LISTENER for node in model.walk()):
+        for doc in docs:
+            doc._.elmo_layers = LAYERS[:, : len(doc)]
+        return docs
+    return LAYERS
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_round_trip(name):
+    model, again = build(name), build(name)
+    if name == "spacy-elmo.PretrainedBiLM.v1":  # Has no weights by default; nor has what it saves.
+        assert again.from_bytes(model.to_bytes()).to_bytes() == model.to_bytes()
+        return
+    vocab = Vocab()
+    docs = [Doc(vocab, words=["The", "bank", "flows"]), Doc(vocab), Doc(vocab, words=["river"])]
+    X = inputs(model, docs)
+    model.initialize(X=X)
+    again.from_bytes(model.to_bytes())
+    for first, second in zip(arrays(model.predict(X)), arrays(again.predict(X)), strict=True):
+        assert max_difference(first, second) < 1e-6
+
+
+def arrays(output: object) -> list:
+    if isinstance(output, BatchLayers):
+        return [output.layers]
+    return output if isinstance(output, list) else [output]
 
 
 def test_the_factory():

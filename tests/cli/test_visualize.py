@@ -68,6 +68,8 @@ def test_bad_arguments(pipeline: Path, tmp_path: Path, out: Path):
     check("no layer 3", "bank", "--layer", 3)
     of_word = ("--style", "senses", "--word", "bank")
     check("no columns", tmp_path / "texts.txt", *of_word, "--label", "sense")
+    check("label: it has no meaning", tmp_path / "texts.txt", "--label", "sense")
+    check("layer: it has no meaning", "bank", "--style", "layers", "--layer", 0)
     for missing in ("my texts.txt", tmp_path / "none" / "notes"):
         check("no file or folder", missing)
     (tmp_path / "other").mkdir()
