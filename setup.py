@@ -27,7 +27,7 @@ setup(
         Extension(
             "spacy_elmo.kernels._kernels",
             ["spacy_elmo/kernels/_kernels.c"],
-            depends=["spacy_elmo/kernels/_product.h"],
+            depends=[f"spacy_elmo/kernels/_{name}.h" for name in ("layer", "product", "tiles")],
             libraries=[] if sys.platform == "win32" else ["m"],
             extra_compile_args=[] if sys.platform == "win32" else COMPILE_ARGS,
             extra_link_args=[] if sys.platform == "win32" else EXACT,

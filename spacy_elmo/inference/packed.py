@@ -122,10 +122,10 @@ def _pack_layer(
     dim, width = config.dim, layers[0].widths[0]
     inputs, recurrent, projection = map(_gather, zip(*(layer.matrices() for layer in layers)))
     # In C from the first to the last step, without Python and its lock.
-    if precision in ("float32", "float16") and getattr(cell, "PANEL", None):
-        weights, low = (inputs, recurrent, projection), precision == "float16"
+    needs = {"float32": "PANEL", "float16": "PANEL", "bfloat16": "AMX"}.get(precision, "")
+    if getattr(cell, needs, None):
         clips = config.cell_clip, projection_clip(config, bias.dtype)
-        return cell.pack_layer(weights, bias, low, *clips)
+        return cell.pack_layer((inputs, recurrent, projection), bias, precision, *clips)
     pack = partial(pack_linear, keep_type=cell is not None)
     # Packing helps the inputs' product less, which sees the rows of many steps at once: it is worth
     # a second copy of the weights while they are small.

@@ -22,6 +22,9 @@ BIAS_ROWS = sys.maxsize
 # How many outputs lie side by side in the weights of `pack_layer`: what the processor computes at
 # once. 0 where C does not run whole layers: on an old processor, or not built by GCC for Linux.
 PANEL: int = getattr(_kernels, "outputs_per_panel", int)()
+# Whether it runs them in bfloat16, with AMX: in panels of 32 outputs and blocks of as many inputs.
+AMX: bool = getattr(_kernels, "has_amx", bool)()
+_BLOCK = 32
 
 # Bytes of gates that inputs contribute to at once: enough rows to read the weights seldom, and few
 # enough to stay in a cache.
@@ -86,12 +89,13 @@ def softmax_gradient(
 def pack_layer(
     weights: Sequence[Optional[Tensor]],
     bias: Tensor,
-    low: bool,
+    precision: str,
     cell_clip: Optional[float],
     clip: Optional[float],
 ) -> Callable[..., None]:
-    """Arrange the weights of one layer and direction, in half precision where that has all of their
-    values, or with `low` where it has their range. It needs a `PANEL`.
+    """Arrange the weights of one layer and direction. "bfloat16" needs `AMX`. The others need a
+    `PANEL`; they keep a weight in half precision if that has all of its values, for "float16" if
+    all are in its range.
 
     weights (Sequence): What multiplies inputs, outputs, and, or None, the cells' output: float32,
         shape (out, in).
@@ -99,7 +103,8 @@ def pack_layer(
     RETURNS (Callable): Runs the layer as `lstm_layer.run_layer`: takes x, batch_sizes, y and state,
         in float32. A row's result does not depend on the other rows.
     """
-    panels = [None if weight is None else _panels(weight.detach(), low) for weight in weights]
+    arrange = _tiles if precision == "bfloat16" else partial(_panels, low=precision == "float16")
+    panels = [None if weight is None else arrange(weight.detach()) for weight in weights]
     shapes = [(0, 0) if weight is None else tuple(weight.shape) for weight in weights]
     widths, depths = zip(*shapes)
     halves = tuple(one is not None and one.dtype == torch.float16 for one in panels)
@@ -117,6 +122,13 @@ def _panels(weight: Tensor, low: bool) -> Tensor:
     return torch.from_numpy(panels.numpy().copy())
 
 
+def _tiles(weight: Tensor) -> Tensor:
+    out, depth = weight.shape
+    padded = F.pad(weight.bfloat16(), (0, -depth % _BLOCK, 0, -out % _BLOCK))
+    blocks = padded.unflatten(1, (-1, _BLOCK // 2, 2)).unflatten(0, (-1, 2, _BLOCK // 2))
+    return blocks.permute(0, 3, 1, 4, 2, 5).contiguous()
+
+
 def _run_layer(
     panels: Sequence[Any],
     facts: tuple[Sequence[int], Sequence[int], Sequence[bool]],
@@ -131,7 +143,12 @@ def _run_layer(
     max_rows = max(n, min(len(x), _GATE_BYTES // (4 * width)))
     gates, hidden = x.new_empty(max_rows, width), x.new_empty(n, width // 4)
     h, c = state or (None, torch.zeros_like(hidden))
-    tensors = x, torch.tensor(batch_sizes, device="cpu"), *panels, bias, gates, hidden, c, h, y
+    rounded = None
+    if panels[0].dtype == torch.bfloat16:  # Room for x, or for the rows of a step.
+        most = max(max_rows * (x.shape[1] + _BLOCK), n * (max(facts[0]) + _BLOCK))
+        rounded = x.new_empty(most, dtype=torch.bfloat16)
+    steps = torch.tensor(batch_sizes, device="cpu")
+    tensors = x, steps, *panels, bias, gates, hidden, c, h, y, rounded
     addresses = tuple(0 if one is None else one.data_ptr() for one in tensors)
     sizes = len(batch_sizes), panels[0].shape[2], max_rows
     _kernels.layer(addresses, *facts, *sizes, *clips)
@@ -155,21 +172,21 @@ def max_error(device: torch.device, dtype: torch.dtype) -> float:
         d_row = (row.softmax(1) - F.one_hot(columns, row.shape[1]))[:, :140]
         softmax_gradient(ours, bias, targets, target_logits, loss=loss, d_bias=d_bias)
         pairs += [(expected, loss), (d_row, ours), (d_row.sum(0), d_bias)]
-    if PANEL and dtype == torch.float32:
-        pairs += _layer_pairs(generator)
+    if PANEL if dtype == torch.float32 else AMX:
+        pairs += _layer_pairs(generator, dtype)
     return max(cell_error(sys.modules[__name__], device, dtype), relative_error(pairs))
 
 
-def _layer_pairs(generator: torch.Generator) -> list[tuple[Tensor, Tensor]]:
+def _layer_pairs(generator: torch.Generator, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
     sizes, dim, width = [3, 3, 1], 37, 5
     draw = partial(torch.randn, generator=generator, dtype=torch.float32, device="cpu")
     shapes = (sum(sizes), 9), (4 * dim, 9), (4 * dim, width), (width, dim), (4 * dim,)
     x, *weights, bias = (draw(*shape) for shape in shapes)
     pairs = []
-    for kind in (torch.float32, torch.float16):
+    for kind in (dtype, torch.float16) if dtype == torch.float32 else (dtype,):
         weights = [weight.to(kind).float() for weight in weights]
         y = x.new_empty(len(x), width)
-        pack_layer(weights, bias, False, 1.0, 2.0)(x, sizes, y)
+        pack_layer(weights, bias, str(dtype).split(".")[1], 1.0, 2.0)(x, sizes, y)
         inputs, outputs, projection = (weight.double().T for weight in weights)
         c, h, expected = x.new_zeros(3, dim).double(), x.new_zeros(3, width).double(), []
         for n, rows in zip(sizes, x.double().split(sizes)):

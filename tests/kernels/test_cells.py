@@ -161,6 +161,29 @@ def test_whole_layers_of_each_processor(monkeypatch, name, stateful):
 
 
 @needs_extension
+@pytest.mark.parametrize("name", LAYERS)
+def test_whole_layers_in_bfloat16(monkeypatch, name):
+    """With AMX: no further from float32 than oneDNN, and without the other sentences' rows."""
+    from spacy_elmo.kernels import compiled
+
+    if not compiled.AMX:
+        pytest.skip("the processor has no AMX")
+    bilm = random_bilm(replace(TINY_WORDS, lstm=LAYERS[name]))
+    sentences = [list(WORDS[3:] * 9)[n : 2 * n] for n in (20, 3, *[5] * 40, 1, 15, *[2] * 30)]
+    exact = Session(bilm, Settings(kernel="torch")).embed(sentences)
+    session = Session(bilm, Settings("bfloat16"))
+    ours = session.embed(sentences)
+    assert all(map(torch.equal, ours, [session.embed([sentence])[0] for sentence in sentences]))
+    monkeypatch.setattr(compiled, "AMX", False)
+    others = Session(bilm, Settings("bfloat16")).embed(sentences)
+    errors = [
+        torch.stack([(x - y).norm() / y.norm() for x, y in zip(found, exact)]).mean()
+        for found in (ours, others)
+    ]
+    assert 0 < errors[0] <= min(1.1 * errors[1], 0.01)
+
+
+@needs_extension
 def test_weights_beyond_half_precision():
     """The largest number of half precision is 65,504. FBGEMM takes it for all beyond."""
     from spacy_elmo.kernels import compiled

@@ -1,0 +1,145 @@
+/* A whole layer without gradients, on x86-64 Linux: products by vectors (_product.h) or, in
+   bfloat16, tiles (_tiles.h), and the cell of _kernels.c. */
+
+#include <cpuid.h>
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+typedef struct { const void *panels; Py_ssize_t depth, width; int half; } Weight;
+/* Inputs whose products are summed before they are added: rounding errors grow with it. */
+#define MOST_INPUTS 512
+/* Bytes of weights that are asked for before they are needed. */
+#define AHEAD 8192
+
+#pragma GCC push_options
+#pragma GCC target("avx512f")
+#define NAMED(FUNCTION) FUNCTION##_avx512
+#define VECTOR __m512
+#define LANES 16
+#define BLOCK_ROWS 8
+#define ZERO _mm512_setzero_ps()
+#define LOAD _mm512_loadu_ps
+#define LOAD_HALF(ADDRESS) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(ADDRESS)))
+#define EVERYWHERE _mm512_set1_ps
+#define MULTIPLY_ADD _mm512_fmadd_ps
+#define STORE _mm512_storeu_ps
+#include "_product.h"
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+#define NAMED(FUNCTION) FUNCTION##_avx2
+#define VECTOR __m256
+#define LANES 8
+#define BLOCK_ROWS 5
+#define ZERO _mm256_setzero_ps()
+#define LOAD _mm256_loadu_ps
+#define LOAD_HALF(ADDRESS) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(ADDRESS)))
+#define EVERYWHERE _mm256_set1_ps
+#define MULTIPLY_ADD _mm256_fmadd_ps
+#define STORE _mm256_storeu_ps
+#include "_product.h"
+#pragma GCC pop_options
+#if __GNUC__ >= 11
+#define HAS_TILES
+#include "_tiles.h"
+#endif
+
+/* outputs_per_panel(): How the weights of `layer` lie; 0 if it is not for this processor. */
+static PyObject *outputs_per_panel(PyObject *self, PyObject *args)
+{
+    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    return PyLong_FromLong(__builtin_cpu_supports("avx512f") ? 32 : avx2 ? 16 : 0);
+}
+
+#ifdef HAS_TILES
+/* has_amx(): Whether the processor has it, for bfloat16, and the system allows it. */
+static PyObject *has_amx(PyObject *self, PyObject *args)
+{
+    unsigned a, b, c, low = 0, tiles = 0;
+    if (__builtin_cpu_supports("avx512f") && __get_cpuid_count(7, 1, &low, &b, &c, &a))
+        __get_cpuid_count(7, 0, &a, &b, &c, &tiles);
+    int found = (low >> 5 & 1) && (tiles >> 22 & 1) && (tiles >> 24 & 1);
+    /* ARCH_REQ_XCOMP_PERM for the data of tiles, once for the process. */
+    return PyBool_FromLong(found && !syscall(SYS_arch_prctl, 0x1023, 18));
+}
+#endif
+
+static void add_product(const float *x, Py_ssize_t n, Weight weight, Py_ssize_t panel,
+                        uint16_t *low, float *y)
+{
+#ifdef HAS_TILES
+    if (low) {
+        add_product_amx(x, n, weight, low, y);
+        return;
+    }
+#endif
+    (panel == 32 ? add_product_avx512 : add_product_avx2)(x, n, weight, y);
+}
+
+static void run_layer(const float *x, const int64_t *sizes, Py_ssize_t n_steps,
+                      const Weight *weights, const float *bias, Py_ssize_t panel, float *gates,
+                      uint16_t *low, Py_ssize_t max_rows, float *hidden, float *c, float *h,
+                      float *y, float cell_clip, float clip)
+{
+    Weight inputs = weights[0], recurrent = weights[1], projection = weights[2];
+    Py_ssize_t dim = inputs.width / 4, out = recurrent.depth, n_ready = 0;
+    const float *previous = h;
+    float *now = gates;
+    for (Py_ssize_t t = 0; t < n_steps; t++) {
+        Py_ssize_t n = sizes[t];
+        if (!n_ready) { /* What inputs contribute, for as many steps as there is room for. */
+            for (Py_ssize_t step = t; step < n_steps && n_ready + sizes[step] <= max_rows; step++)
+                n_ready += sizes[step];
+            now = gates;
+            for (Py_ssize_t row = 0; row < n_ready; row++)
+                memcpy(now + row * 4 * dim, bias, sizeof(float) * 4 * dim);
+            add_product(x, n_ready, inputs, panel, low, now);
+            x += n_ready * inputs.depth;
+        }
+        if (previous)
+            add_product(previous, n, recurrent, panel, low, now);
+        void *cell[] = {now, NULL, c, c, projection.panels ? hidden : y};
+        run_all(0, cell, n, dim, cell_clip, 0, 0);
+        if (projection.panels) {
+            memset(y, 0, sizeof(float) * n * out);
+            add_product(hidden, n, projection, panel, low, y);
+        }
+        for (Py_ssize_t k = 0; k < n * out; k++) {
+            y[k] = y[k] < -clip ? -clip : y[k];
+            y[k] = y[k] > clip ? clip : y[k];
+        }
+        if (h)
+            memcpy(h, y, sizeof(float) * n * out);
+        previous = y;
+        y += n * out;
+        now += n * 4 * dim;
+        n_ready -= n;
+    }
+}
+
+/* layer(addresses, depths, widths, halves, steps, panel, max_rows, cell_clip, clip): of inputs,
+   sizes of the steps, weights of inputs, outputs and projection, bias, gates, hidden, c, h and y,
+   and for weights in bfloat16 room for rows of x. */
+static PyObject *layer(PyObject *self, PyObject *args)
+{
+    unsigned long long x[12];
+    Weight weights[3];
+    Py_ssize_t n_steps, panel, max_rows;
+    float cell_clip, clip;
+    if (!PyArg_ParseTuple(args, "(KKKKKKKKKKKK)(nnn)(nnn)(ppp)nnnff", x, x + 1, x + 2, x + 3, x + 4,
+                          x + 5, x + 6, x + 7, x + 8, x + 9, x + 10, x + 11, &weights[0].depth,
+                          &weights[1].depth, &weights[2].depth, &weights[0].width,
+                          &weights[1].width, &weights[2].width, &weights[0].half, &weights[1].half,
+                          &weights[2].half, &n_steps, &panel, &max_rows, &cell_clip, &clip))
+        return NULL;
+    for (int k = 0; k < 3; k++)
+        weights[k].panels = (void *)(uintptr_t)x[2 + k];
+#define FLOATS(K) ((float *)(uintptr_t)x[K])
+    Py_BEGIN_ALLOW_THREADS
+    run_layer(FLOATS(0), (int64_t *)(uintptr_t)x[1], n_steps, weights, FLOATS(5), panel, FLOATS(6),
+              (uint16_t *)(uintptr_t)x[11], max_rows, FLOATS(7), FLOATS(8), FLOATS(9), FLOATS(10),
+              cell_clip, clip);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}

@@ -1,0 +1,101 @@
+/* y += x @ weight.T in bfloat16 with AMX: x is rounded, sums are float. Panels of 32 outputs hold
+   blocks of 32 inputs, as two tiles of 16 outputs whose rows are pairs of inputs. Each value is
+   summed in one order, whatever rows are beside its own. */
+
+#define BLOCK 32
+/* GCC does not know that the functions of tiles read and write memory. */
+#define BARRIER __asm__ volatile("" ::: "memory")
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bf16,amx-tile,amx-bf16")
+static void round_rows(const float *x, Py_ssize_t n, Py_ssize_t depth, uint16_t *low)
+{
+    for (Py_ssize_t row = 0; row < n; row++, x += depth)
+        for (Py_ssize_t k = 0; k < (depth + BLOCK - 1) / BLOCK * BLOCK; k += 16) {
+            __mmask16 mask = depth - k >= 16 ? 0xffff : depth > k ? (1 << (depth - k)) - 1 : 0;
+            __m256bh part = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(mask, x + k));
+            memcpy(low, &part, sizeof part);
+            low += 16;
+        }
+}
+
+static void set_tiles(Py_ssize_t n)
+{
+    struct __attribute__((packed)) {
+        uint8_t palette, start, unused[14];
+        uint16_t bytes[16];
+        uint8_t rows[16];
+    } shape = {.palette = 1};
+    for (int tile = 0; tile < 8; tile++) {
+        int is_second = tile == 2 || tile == 3 || tile == 5, has_weights = tile > 5;
+        Py_ssize_t rows = has_weights ? 16 : is_second ? n - 16 : n;
+        shape.bytes[tile] = 64;
+        shape.rows[tile] = rows < 1 ? 1 : rows > 16 ? 16 : rows;
+    }
+    __asm__ volatile("" : : "r"(&shape) : "memory");
+    _tile_loadconfig(&shape);
+}
+
+/* Add the products of at most 32 rows with one panel. Tiles 0 to 3 are sums, 4 and 5 rows of x. */
+static void add_tiles(const uint16_t *x, Py_ssize_t depth, Py_ssize_t n, const uint16_t *panel,
+                      float *y, Py_ssize_t width)
+{
+    float *more = y + 16 * width;
+    BARRIER;
+    _tile_loadd(0, y, 4 * width);
+    _tile_loadd(1, y + 16, 4 * width);
+    if (n > 16) {
+        _tile_loadd(2, more, 4 * width);
+        _tile_loadd(3, more + 16, 4 * width);
+    }
+    for (Py_ssize_t k = 0; k < depth; k += BLOCK, panel += BLOCK * BLOCK) {
+        for (int line = 0; line < 2 * BLOCK * BLOCK; line += 64)
+            __builtin_prefetch((const char *)panel + 2 * AHEAD + line, 0, 2);
+        _tile_loadd(4, x + k, 2 * depth);
+        _tile_loadd(6, panel, 64);
+        _tile_loadd(7, panel + 16 * BLOCK, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        if (n > 16) {
+            _tile_loadd(5, x + 16 * depth + k, 2 * depth);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+    }
+    _tile_stored(0, y, 4 * width);
+    _tile_stored(1, y + 16, 4 * width);
+    if (n > 16) {
+        _tile_stored(2, more, 4 * width);
+        _tile_stored(3, more + 16, 4 * width);
+    }
+    BARRIER;
+}
+
+/* low: room for the rows of x, whose lengths are rounded up to whole blocks. */
+static void add_product_amx(const float *x, Py_ssize_t n, Weight weight, uint16_t *low, float *y)
+{
+    Py_ssize_t depth = (weight.depth + BLOCK - 1) / BLOCK * BLOCK, width = weight.width;
+    float edge[BLOCK * BLOCK]; /* Of a panel that has less than 32 outputs. */
+    round_rows(x, n, weight.depth, low);
+    for (Py_ssize_t start = 0, end; start < n; start = end) {
+        end = n - start < BLOCK ? n : n - n % BLOCK; /* Whole blocks of rows, then the rest. */
+        set_tiles(end - start);
+        for (Py_ssize_t column = 0; column < width; column += BLOCK)
+            for (Py_ssize_t row = start; row < end; row += BLOCK) {
+                const uint16_t *panel = (const uint16_t *)weight.panels + column * depth;
+                const uint16_t *rows = low + row * depth;
+                Py_ssize_t size = end - row < BLOCK ? end - row : BLOCK, rest = width - column;
+                float *to = y + row * width + column;
+                if (rest >= BLOCK) {
+                    add_tiles(rows, depth, size, panel, to, width);
+                    continue;
+                }
+                memset(edge, 0, sizeof edge);
+                add_tiles(rows, depth, size, panel, edge, BLOCK);
+                for (Py_ssize_t k = 0; k < size * rest; k++)
+                    to[k / rest * width + k % rest] += edge[k / rest * BLOCK + k % rest];
+            }
+    }
+    _tile_release();
+}
+#pragma GCC pop_options
