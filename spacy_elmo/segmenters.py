@@ -55,9 +55,8 @@ def cut_doc(
             f"elmo reads a text of more than {_LONG_SENTENCE} tokens without sentence "
             "boundaries, not sentence by sentence: this can be several times slower, and gives "
             "other vectors. Add a component that sets them before it, as with "
-            'nlp.add_pipe("sentencizer", before="elmo"), or choose a segmenter that is made '
-            "for whole texts in the config (model.segmenter): spacy-elmo.docs.v1 or "
-            "spacy-elmo.strided.v1",
+            'nlp.add_pipe("sentencizer", before="elmo"), or choose the segmenter for whole texts '
+            "in the config (model.segmenter): spacy-elmo.docs.v1",
             stacklevel=2,
         )
     for tokens in stretches:
@@ -147,14 +146,3 @@ def sentences(window: int = DEFAULT_WINDOW, overlap: int = DEFAULT_OVERLAP) -> S
 def docs(window: int = DEFAULT_WINDOW, overlap: int = DEFAULT_OVERLAP) -> Segmenter:
     """Whole docs, across sentence boundaries; long ones in windows."""
     return _segmenter(False, window, overlap)
-
-
-@registry.misc("spacy-elmo.strided.v1")
-def strided(window: int = 128, stride: int = 96) -> Segmenter:
-    """Windows of a fixed length every `stride` tokens, across sentence boundaries.
-
-    window (int): Tokens per window.
-    stride (int): Tokens from the start of one window to that of the next.
-    """
-    check_range("segmenter: stride", stride, 1, max(window, 1) + 1)
-    return _segmenter(False, window, window - stride)

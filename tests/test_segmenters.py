@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spacy.tokens import Doc
 
-from spacy_elmo.segmenters import Sequences, docs, sentences, strided
+from spacy_elmo.segmenters import Sequences, docs, sentences
 
 VOCAB = spacy.blank("en").vocab
 
@@ -85,7 +85,7 @@ def test_sentences_follow_the_boundaries_and_docs_do_not():
     doc = make_doc(7, spaces={2}, starts={0, 3, 5})
     assert cut(sentences(), doc) == [[0, 1], [3, 4], [5, 6]]
     assert cut(docs(), doc) == [[0, 1, 3, 4, 5, 6]]
-    assert cut(strided(window=4, stride=2), doc) == [[0, 1, 3, 4], [3, 4, 5, 6]]
+    assert cut(docs(window=4, overlap=2), doc) == [[0, 1, 3, 4], [3, 4, 5, 6]]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,6 @@ def test_sentences_follow_the_boundaries_and_docs_do_not():
     [
         (sentences, {"window": 0}, "window must be 1 or more"),
         (sentences, {"window": 4, "overlap": 4}, "overlap must be 0 or more and less than 4"),
-        (strided, {"window": 4, "stride": 5}, "stride must be 1 or more and less than 5"),
     ],
 )
 def test_impossible_values_are_refused(build, arguments, message):
