@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from html import escape
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Callable, Optional, Union
@@ -120,17 +119,9 @@ class Elmo(Upstream):
         # Saved with the component. All settings are in the config, which nothing may override.
         self.cfg: dict[str, Any] = {}
 
-    def _facts(self) -> dict[str, str]:
-        return {**get_shim(self.model).facts(), "mix": self.mix.name}
-
     def __repr__(self) -> str:
-        return f"Elmo({self.name!r}: {', '.join(self._facts().values())})"
-
-    def _repr_html_(self) -> str:
-        """RETURNS (str): A table, which notebooks show."""
-        facts = {"component": self.name, **self._facts()}.items()
-        rows = (f"<tr><th>{name}</th><td>{escape(fact)}</td></tr>" for name, fact in facts)
-        return f"<table>{''.join(rows)}</table>"
+        facts = [*get_shim(self.model).facts().values(), self.mix.name]
+        return f"Elmo({self.name!r}: {', '.join(facts)})"
 
     def load_weights(self, weights: Union[str, Path]) -> None:
         """Use other weights: a name, a folder, or a file."""

@@ -40,9 +40,6 @@ class LSTMLayer(nn.Module):
             projection = nn.init.xavier_uniform_(torch.empty(config.projection_dim, config.dim))
             self.projection_weight = nn.Parameter(projection)
 
-    def extra_repr(self) -> str:
-        return f"input {self.widths[0]}, {len(self.gate_bias) // 4} cells, output {self.widths[1]}"
-
     def matrices(self) -> list[Any]:
         """RETURNS (list): What multiplies the input, the previous output, and the cells' output
         (None without a projection): each a tensor or an `Int8Weight`, shape (out, in)."""
