@@ -143,7 +143,7 @@ class Trainer:
                 self._evaluate(log)
             else:
                 log(None)
-                if is_line:
+                if is_line and state.pending is None:  # Else its sums are empty.
                     self._print_line()
             if is_end or state.is_out_of_patience(settings) or self._stopping:
                 return is_end or state.is_out_of_patience(settings)
