@@ -27,7 +27,7 @@ setup(
         Extension(
             "spacy_elmo.kernels._kernels",
             ["spacy_elmo/kernels/_kernels.c"],
-            depends=[f"spacy_elmo/kernels/_{name}.h" for name in ("layer", "product", "tiles")],
+            depends=[str(path) for path in Path("spacy_elmo/kernels").glob("*.h")],
             libraries=[] if sys.platform == "win32" else ["m"],
             extra_compile_args=[] if sys.platform == "win32" else COMPILE_ARGS,
             extra_link_args=[] if sys.platform == "win32" else EXACT,

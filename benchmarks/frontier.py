@@ -38,7 +38,7 @@ PENALTY, ITERATIONS, TOLERANCE = 1e-3, 500, 1e-4
 DRAWS, POOL, N_TEXTS = {10: 8, 100: 3}, 200, 500
 SCORES = ("UPOS", "XPOS", "entities", "AG 10", "AG 100", "STS-B")
 COLUMNS = ("model", "MB", "CPU s", "view", *SCORES)
-MEAN, BEST, OWN = "mean of layers", "best layer", "own pooling"
+MEAN, ALL, BEST, OWN = "mean of layers", "layers side by side", "best layer", "own pooling"
 
 
 @dataclass
@@ -119,7 +119,8 @@ def tokenize(texts: list[str]) -> list[list[list[str]]]:
 
 def vectors(model: Model, task: Task) -> numpy.ndarray:
     """RETURNS (ndarray): Of words, or of texts: the means of their words, and the model's own
-    vectors as one more layer. Shape (layers, words or texts, width), in half precision."""
+    vectors, filled up with zeros, as one more layer. Shape (layers, words or texts, width), in half
+    precision."""
     parts = []
     for start in range(0, len(task.texts), 256):
         texts = task.texts[start : start + 256]
@@ -130,8 +131,11 @@ def vectors(model: Model, task: Task) -> numpy.ndarray:
             layers, own = zip(*(next(done) for _ in text))
             part = numpy.concatenate(layers, axis=1)
             if "AG" in task.labels or "STS-B" in task.labels:
-                more = [] if own[0] is None else [own[0][None, None]]
-                part = numpy.concatenate([part.mean(1, keepdims=True), *more])
+                more = numpy.zeros((int(own[0] is not None), 1, part.shape[2]))
+                if len(more):  # ELMo pools words: a text is the mean of its sentences' vectors.
+                    mean = numpy.average(own, axis=0, weights=[x.shape[1] for x in layers])
+                    more[0, 0, : len(mean)] = mean
+                part = numpy.concatenate([part.mean(1, keepdims=True), more])
             parts.append(part.astype("float16"))
     return numpy.concatenate(parts, axis=1)
 
@@ -224,7 +228,8 @@ def evaluate(name: str, model: Model, tasks: list[Task], folder: Path) -> dict[s
             stored = numpy.load(f"{stem}.npy", mmap_mode="r")
             views = dict(zip([*model.layers, OWN], stored))
             if len(model.layers) > 1:
-                views[MEAN] = stored[: len(model.layers)].mean(0, dtype="float32")
+                layers = stored[: len(model.layers)]
+                views |= {MEAN: layers.mean(0, dtype="float32"), ALL: numpy.concatenate(layers, 1)}
             new = {
                 view: score(task, torch.from_numpy(x.astype("float32")))
                 for view, x in views.items()
@@ -257,7 +262,7 @@ def clock(found: dict[str, Model], n_words: int) -> dict[str, float]:
 
 def cells(model: Model, scores: dict[str, dict]) -> Iterator[dict[str, str]]:
     """YIELDS (dict): The scores of a row. A column's best layer is chosen by the test itself."""
-    for view in (MEAN, BEST, OWN) if len(model.layers) > 1 else (*model.layers, OWN):
+    for view in (MEAN, ALL, BEST, OWN) if len(model.layers) > 1 else (*model.layers, OWN):
         if view in scores:
             yield {"view": view, **{c: f"{value:.1f}" for c, value in scores[view].items()}}
         elif view == BEST:

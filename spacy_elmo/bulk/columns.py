@@ -51,8 +51,7 @@ class EmbedColumns:
         which has layers of its own); of other layers the same as "mean": the mean over the tokens
         of a row, without whitespace, or zeros if there are none. "none": a vector for each token,
         in the last dimension but one; whitespace has zeros.
-    precision (Optional[str]): Arithmetic; None is that of the pipeline. int8 has to be named here:
-        its values depend on the other rows of a batch.
+    precision (Optional[str]): Arithmetic; None is that of the pipeline.
     nulls (str): What becomes of a row whose text is null (None or NaN): "error", or "empty", which
         is null in Arrow, None in pandas and in lists, and a row of NaN in an array.
     """
@@ -179,9 +178,7 @@ class EmbedColumns:
         session = get_session(elmo.model)
         n = session.n_layers
         problem = ""
-        if session.settings.precision == "int8" and self.precision != "int8":
-            problem = "vectors in int8 depend on other rows: name precision 'int8' or 'float32'"
-        elif session.settings.stateful:
+        if session.settings.stateful:
             problem = "it is stateful: the vectors of a row depend on all rows before"
         elif isinstance(self.layers, int) and not -n <= self.layers < n:
             problem = f"layers must be from {-n} to {n - 1}, found {self.layers}"

@@ -60,11 +60,12 @@ def take_weight(
 ) -> Int8Weight:
     """Take a weight out of the tensors of a file. RAISES (ValueError): If it is impossible."""
     numbers, scales = tensors.pop(name), to_float32(name + SCALES, tensors.pop(name + SCALES))
-    is_right = numbers.shape == shape and scales.shape == (len(widths), shape[0])
-    if not (is_right and ((scales > 0) & (scales < _MAX_SCALE)).all()):
+    fits = numbers.shape == shape and scales.shape == (len(widths), shape[0])
+    in_range = ((scales > 0) & (scales < _MAX_SCALE)).all() and (numbers > -128).all()
+    if not (fits and in_range):
         raise ValueError(
-            f"{name} and {name}{SCALES} do not fit the options, or not all scales are between "
-            f"0 and {_MAX_SCALE:g}"
+            f"{name} and {name}{SCALES} do not fit the options, or not all numbers are between "
+            f"-127 and 127, and scales between 0 and {_MAX_SCALE:g}"
         )
     return Int8Weight(numbers, scales, widths)
 

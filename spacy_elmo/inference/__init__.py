@@ -1,7 +1,6 @@
 """Fast inference with a biLM: packed weights, precisions, a cache of word types."""
 
-from ..torch_private import has_quantized_products
 from .session import Session, current_session
 from .settings import Settings
 
-__all__ = ["Session", "Settings", "current_session", "has_quantized_products"]
+__all__ = ["Session", "Settings", "current_session"]

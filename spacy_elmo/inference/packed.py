@@ -1,5 +1,4 @@
-"""The weights of a biLM in the order that fast products of few rows want: oneDNN's for float32 and
-bfloat16, FBGEMM's for half-precision and 8-bit weights."""
+"""The weights of a biLM in the order that fast products of few rows want."""
 
 from __future__ import annotations
 
@@ -17,26 +16,19 @@ from ..bilm.mixed_precision import add_rows
 from ..bilm.model import BiLSTM, LSTMLayer
 from ..bilm.token_encoder import CharCNN, WordEmbedding
 from ..kernels import load_kernels
-from ..torch_private import (
-    Product,
-    float16_product,
-    has_quantized_products,
-    int8_product,
-    onednn_product,
-)
+from ..torch_private import Product, onednn_product
 from .settings import Precision, Settings
 
 # Bytes of gates computed at once: enough rows for a fast product, and little enough memory for the
-# allocator to use again. FBGEMM is fastest at about 64 rows.
-_GATE_BYTES = {"float32": 8 << 20, "bfloat16": 8 << 20, "float16": 4 << 20, "int8": 4 << 20}
-_GATE_BYTES_UNPACKED, _GATE_BYTES_GPU = 16 << 20, 1 << 30
+# allocator to use again.
+_GATE_BYTES, _GATE_BYTES_UNPACKED, _GATE_BYTES_GPU = 8 << 20, 16 << 20, 1 << 30
 
 # Input weights per layer and direction of which float32 keeps a packed copy.
 _MAX_PACKED_INPUT_WEIGHTS = 4 << 20
 
 
 def pack_linear(
-    weight: Tensor | Int8Weight,
+    weight: Tensor,
     bias: Optional[Tensor],
     precision: Precision,
     many_rows: bool = False,
@@ -44,26 +36,18 @@ def pack_linear(
 ) -> Product:
     """Prepare a weight for many products `x @ weight.T + bias`.
 
-    weight (Tensor | Int8Weight): Shape (out, in), or (directions, out, in) for a batched product
-        (GPU). 8 bits are for the precision int8 on a CPU.
+    weight (Tensor): Shape (out, in), or (directions, out, in) for a batched product (GPU).
+    precision (str): float16 rounds the weight; the product is in float32, as in int8.
     many_rows (bool): The product will mostly see hundreds of rows: in float32 on a CPU, it uses the
         weight as it is, without a second copy that would gain little.
     keep_type (bool): The result is bfloat16 where the product is.
     """
-    bias = None if bias is None else bias.detach()
-    if isinstance(weight, Tensor) and precision == "int8":
-        weight = Int8Weight.quantize(weight)
-    if isinstance(weight, Int8Weight):
-        packed = int8_product(weight.values.contiguous(), weight.scales[0], bias)
-        # Without 8-bit products: the same weights, and inputs that are not rounded.
-        return packed or pack_linear(weight.dequantize(), bias, "float32", many_rows)
-    weight = weight.detach()
+    bias, weight = None if bias is None else bias.detach(), weight.detach()
+    if precision == "float16" and (half := weight.half()).isfinite().all():
+        weight = half.to(weight.dtype)
     dtype = torch.bfloat16 if precision == "bfloat16" else weight.dtype
     out = dtype if keep_type else weight.dtype
     on_cpu = weight.dim() == 2 and weight.device.type == "cpu"
-    if on_cpu and precision == "float16":
-        half = weight.half().to(weight.dtype)
-        return float16_product(weight, bias) or pack_linear(half, bias, "float32")
     if on_cpu and weight.dtype == torch.float32:
         pack = precision == "bfloat16" or not many_rows
         if (product := onednn_product(weight.to(dtype), bias, pack)) is not None:
@@ -90,9 +74,7 @@ def pack_token_encoder(encoder: CharCNN | WordEmbedding, precision: Precision) -
         low = precision
         is_highway = weight.shape[0] == weight.shape[1]
         if precision == "int8":
-            # Products of 8 bits quantise all rows of a call with one scale: a type's vector would
-            # depend on the types that are computed with it.
-            low = "float16"
+            low = "float16"  # A small part of the work, once for each type.
             if bias is not None:  # Not a convolution.
                 weight = Int8Weight.quantize(weight).dequantize()
         elif precision == "bfloat16" and weight.device.type == "cpu" and not is_highway:
@@ -122,35 +104,30 @@ def _pack_layer(
     dim, width = config.dim, layers[0].widths[0]
     inputs, recurrent, projection = map(_gather, zip(*(layer.matrices() for layer in layers)))
     # In C from the first to the last step, without Python and its lock.
-    needs = {"float32": "PANEL", "float16": "PANEL", "bfloat16": "AMX"}.get(precision, "")
+    needs = "AMX" if precision == "bfloat16" else "PANEL"
+    weights = [inputs, recurrent, projection]
+    if precision == "int8":
+        weights = [Int8Weight.quantize(x) if isinstance(x, Tensor) else x for x in weights]
     if getattr(cell, needs, None):
         clips = config.cell_clip, projection_clip(config, bias.dtype)
-        return cell.pack_layer((inputs, recurrent, projection), bias, precision, *clips)
+        return cell.pack_layer(weights, bias, precision, *clips)
+    # Else inputs are not rounded.
+    weights = [x.dequantize() if isinstance(x, Int8Weight) else x for x in weights]
+    inputs, recurrent, projection = weights
     pack = partial(pack_linear, keep_type=cell is not None)
     # Packing helps the inputs' product less, which sees the rows of many steps at once: it is worth
     # a second copy of the weights while they are small.
     many_rows = 4 * dim * width > _MAX_PACKED_INPUT_WEIGHTS
-    gate_bytes = _GATE_BYTES[precision] if bias.device.type == "cpu" else _GATE_BYTES_GPU
-    if precision == "float32" and many_rows:
-        gate_bytes = max(gate_bytes, _GATE_BYTES_UNPACKED)
+    gate_bytes = _GATE_BYTES_UNPACKED if many_rows and precision != "bfloat16" else _GATE_BYTES
+    gate_bytes = gate_bytes if bias.device.type == "cpu" else _GATE_BYTES_GPU
     products = (
         pack(inputs, bias, precision, many_rows),
         gate_bytes // (4 * dim * bias.element_size() * len(layers)),
-        pack(recurrent, None, _exact(recurrent, precision)),
-        None if projection is None else pack(projection, None, _exact(projection, precision)),
+        pack(recurrent, None, precision),
+        None if projection is None else pack(projection, None, precision),
         lstm_step if cell is None else cell.forward,
     )
     return partial(run_layer, config=config, products=products)
-
-
-def _exact(weight: Tensor, precision: Precision) -> Precision:
-    """RETURNS (str): How to keep a weight of the products of a step. For float32: in float16, if
-    it has all values of the weight. Its product reads half as many bytes. Not by a clock: sums in
-    another order would have other bits in the next process."""
-    is_single = precision == "float32" and weight.dtype == torch.float32
-    if is_single and weight.device.type == "cpu" and has_quantized_products():
-        return "float16" if torch.equal(weight.half().float(), weight) else precision
-    return precision
 
 
 def _gather(weights: Sequence[Any]) -> Any:

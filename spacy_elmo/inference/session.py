@@ -25,7 +25,7 @@ from ..bilm.mixed_precision import autocast, bfloat16_is_faster
 from ..bilm.packing import PackedBatch, pack_sentences, split_sentences, to_device
 from ..bilm.validation import check_batch
 from ..parallel import no_fork, start
-from ..torch_private import Product, has_quantized_products, tf32_products
+from ..torch_private import Product, tf32_products
 from .callers import Callers
 from .packed import pack_lstm, pack_token_encoder
 from .settings import Precision, Settings, check_precision
@@ -66,9 +66,7 @@ class Session:
         self.trained_mix = bilm.trained_mix
         self._token_encoder, self._lstm = bilm.token_encoder, bilm.lstm
         self._max_tokens = 0 if settings.stateful else settings.max_tokens(bilm.device)
-        # In int8, the values of a call depend on what is in its batch.
-        joins = settings.precision != "int8"
-        self._callers = Callers(self._max_tokens if joins else 0)
+        self._callers = Callers(self._max_tokens)
         self._packed: Any = None
         self._states: Optional[list[LayerState]] = None
         self._checksum: Optional[str] = None
@@ -285,9 +283,7 @@ def choose_precision(bilm: BiLM, settings: Settings) -> Settings:
 def _candidates(device: torch.device) -> list[Precision]:
     """RETURNS (list): What may be faster than float32 and reach `MIN_COSINE`, the fastest first."""
     if device.type == "cpu":
-        if bfloat16_is_faster():
-            return ["bfloat16"]
-        return ["float16"] if has_quantized_products() else []
+        return ["bfloat16" if bfloat16_is_faster() else "float16"]
     is_recent = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     return ["bfloat16", "tf32"] if is_recent else []
 

@@ -22,10 +22,8 @@ class Settings:
 
     precision (str): Arithmetic of the products: float32, float16, int8 or (if the processor is
         faster in it) bfloat16 on a CPU, float32, tf32 or bfloat16 on a GPU. auto: the
-        fastest one whose vectors have a cosine of 0.9999 or more with those of float32. In int8,
-        all rows of an LSTM's product share one scale: every layer but the token encoder's depends
-        slightly on the sentences of the same batch. While tf32 runs, float32 products of other
-        threads use TF32, too.
+        fastest one whose vectors have a cosine of 0.9999 or more with those of float32. While tf32
+        runs, float32 products of other threads use TF32, too.
     max_tokens_per_batch (Optional[int]): Tokens that are computed at once, sentence boundaries
         included. None: 2,048 on a CPU, 8,192 on a GPU.
     type_cache_mb (float): Bound of the encodings of word types that are kept, in MiB.

@@ -1,12 +1,13 @@
-/* A whole layer without gradients, on x86-64 Linux: products by vectors (_product.h) or, in
-   bfloat16, tiles (_tiles.h), and the cell of _kernels.c. */
+/* A whole layer without gradients, on x86-64 Linux: products by vectors of floats (_product.h) or
+   bytes (_bytes.h) or, in bfloat16, tiles (_tiles.h), and the cell of _kernels.c. */
 
 #include <cpuid.h>
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-typedef struct { const void *panels; Py_ssize_t depth, width; int half; } Weight;
+enum { SINGLE, HALF, TILES, BYTES };
+typedef struct { const void *panels; Py_ssize_t depth, width; int kind; } Weight;
 /* Inputs whose products are summed before they are added: rounding errors grow with it. */
 #define MOST_INPUTS 512
 /* Bytes of weights that are asked for before they are needed. */
@@ -40,16 +41,93 @@ typedef struct { const void *panels; Py_ssize_t depth, width; int half; } Weight
 #define STORE _mm256_storeu_ps
 #include "_product.h"
 #pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512vnni")
+#define NAMED(FUNCTION) FUNCTION##_vnni
+#define VECTOR __m512
+#define LANES 16
+#define BLOCK_ROWS 8
+#define LOAD _mm512_loadu_ps
+#define EVERYWHERE _mm512_set1_ps
+#define MULTIPLY _mm512_mul_ps
+#define STORE _mm512_storeu_ps
+#define WHOLE __m512i
+#define START _mm512_loadu_si512
+#define LOAD_WHOLE _mm512_loadu_si512
+#define FOUR_EVERYWHERE _mm512_set1_epi32
+#define MULTIPLY_ADD_FOUR _mm512_dpbusd_epi32
+#define TO_FLOAT _mm512_cvtepi32_ps
+#include "_bytes.h"
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+/* Products of two neighbours fit into 16 bits if x has a sign and both are at most 127. */
+INLINE __m256i multiply_add_four(__m256i sums, __m256i x, __m256i weights)
+{
+    __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(x), _mm256_sign_epi8(weights, x));
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+#define NAMED(FUNCTION) FUNCTION##_avx2
+#define VECTOR __m256
+#define LANES 8
+#define BLOCK_ROWS 5
+#define LOAD _mm256_loadu_ps
+#define EVERYWHERE _mm256_set1_ps
+#define MULTIPLY _mm256_mul_ps
+#define STORE _mm256_storeu_ps
+#define WHOLE __m256i
+#define START(ADDRESS) _mm256_setzero_si256()
+#define LOAD_WHOLE(ADDRESS) _mm256_loadu_si256((const __m256i *)(ADDRESS))
+#define FOUR_EVERYWHERE(FOUR) _mm256_set1_epi32((FOUR) ^ 0x80808080)
+#define MULTIPLY_ADD_FOUR multiply_add_four
+#define TO_FLOAT _mm256_cvtepi32_ps
+#include "_bytes.h"
+
+/* Round rows to 8 bits, from 1 to 255: 128 more than what is multiplied, which has the scale of the
+   row, NaN if a number is not finite. Up to 7 bytes are written behind the last row. */
+static void round_bytes(const float *x, Py_ssize_t n, Py_ssize_t depth, float *scales, uint8_t *low)
+{
+    const __m256i places = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    for (Py_ssize_t row = 0; row < n; row++, x += depth, low += (depth + 3) / 4 * 4) {
+        int32_t found[8], bits = 0;
+        float largest, inverse;
+        __m256i most = _mm256_setzero_si256(); /* Bits of floats without a sign are in order. */
+#define PART(K) \
+    _mm256_maskload_ps(x + K, _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(depth - K)), places))
+        for (Py_ssize_t k = 0; k < depth; k += 8)
+            most = _mm256_max_epi32(most, _mm256_and_si256(_mm256_castps_si256(PART(k)),
+                                                           _mm256_set1_epi32(0x7fffffff)));
+        _mm256_storeu_si256((__m256i *)found, most);
+        for (int k = 0; k < 8; k++)
+            bits = bits < found[k] ? found[k] : bits;
+        memcpy(&largest, &bits, 4);
+        inverse = largest >= 1e-30f && bits < 0x7f800000 ? 127 / largest : 0;
+        scales[row] = bits < 0x7f800000 ? largest / 127 : NAN;
+        for (Py_ssize_t k = 0; k < depth; k += 8) {
+            __m256i whole = _mm256_cvtps_epi32(_mm256_mul_ps(PART(k), _mm256_set1_ps(inverse)));
+            __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(whole),
+                                            _mm256_extracti128_si256(whole, 1));
+            __m128i bytes = _mm_xor_si128(_mm_packs_epi16(words, words), _mm_set1_epi8(-128));
+            _mm_storel_epi64((__m128i *)(low + k), bytes);
+        }
+#undef PART
+    }
+}
+#pragma GCC pop_options
 #if __GNUC__ >= 11
 #define HAS_TILES
 #include "_tiles.h"
 #endif
 
-/* outputs_per_panel(): How the weights of `layer` lie; 0 if it is not for this processor. */
+/* outputs_per_panel(): How the weights of `layer` lie, and those of 8 bits; 0 and 0 if it is not for
+   this processor. */
 static PyObject *outputs_per_panel(PyObject *self, PyObject *args)
 {
-    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    return PyLong_FromLong(__builtin_cpu_supports("avx512f") ? 32 : avx2 ? 16 : 0);
+    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 16 : 0;
+    int avx512 = __builtin_cpu_supports("avx512f");
+    return Py_BuildValue("ii", avx512 ? 32 : avx2,
+                         avx512 && __builtin_cpu_supports("avx512vnni") ? 32 : avx2);
 }
 
 #ifdef HAS_TILES
@@ -65,21 +143,25 @@ static PyObject *has_amx(PyObject *self, PyObject *args)
 }
 #endif
 
-static void add_product(const float *x, Py_ssize_t n, Weight weight, Py_ssize_t panel,
-                        uint16_t *low, float *y)
+static void add_product(const float *x, Py_ssize_t n, Weight weight, Py_ssize_t panel, void *low,
+                        float *y)
 {
-#ifdef HAS_TILES
-    if (low) {
-        add_product_amx(x, n, weight, low, y);
-        return;
+    if (weight.kind == BYTES) {
+        uint8_t *rows = (uint8_t *)low + sizeof(float) * n; /* Behind their scales. */
+        round_bytes(x, n, weight.depth, low, rows);
+        (panel == 32 ? add_product_bytes_vnni : add_product_bytes_avx2)(rows, low, n, weight, y);
     }
+#ifdef HAS_TILES
+    else if (weight.kind == TILES)
+        add_product_amx(x, n, weight, low, y);
 #endif
-    (panel == 32 ? add_product_avx512 : add_product_avx2)(x, n, weight, y);
+    else
+        (panel == 32 ? add_product_avx512 : add_product_avx2)(x, n, weight, y);
 }
 
 static void run_layer(const float *x, const int64_t *sizes, Py_ssize_t n_steps,
                       const Weight *weights, const float *bias, Py_ssize_t panel, float *gates,
-                      uint16_t *low, Py_ssize_t max_rows, float *hidden, float *c, float *h,
+                      void *low, Py_ssize_t max_rows, float *hidden, float *c, float *h,
                       float *y, float cell_clip, float clip)
 {
     Weight inputs = weights[0], recurrent = weights[1], projection = weights[2];
@@ -118,27 +200,27 @@ static void run_layer(const float *x, const int64_t *sizes, Py_ssize_t n_steps,
     }
 }
 
-/* layer(addresses, depths, widths, halves, steps, panel, max_rows, cell_clip, clip): of inputs,
+/* layer(addresses, depths, widths, kinds, steps, panel, max_rows, cell_clip, clip): of inputs,
    sizes of the steps, weights of inputs, outputs and projection, bias, gates, hidden, c, h and y,
-   and for weights in bfloat16 room for rows of x. */
+   and for weights in bfloat16 or 8 bits room for rows of x. */
 static PyObject *layer(PyObject *self, PyObject *args)
 {
     unsigned long long x[12];
     Weight weights[3];
     Py_ssize_t n_steps, panel, max_rows;
     float cell_clip, clip;
-    if (!PyArg_ParseTuple(args, "(KKKKKKKKKKKK)(nnn)(nnn)(ppp)nnnff", x, x + 1, x + 2, x + 3, x + 4,
+    if (!PyArg_ParseTuple(args, "(KKKKKKKKKKKK)(nnn)(nnn)(iii)nnnff", x, x + 1, x + 2, x + 3, x + 4,
                           x + 5, x + 6, x + 7, x + 8, x + 9, x + 10, x + 11, &weights[0].depth,
                           &weights[1].depth, &weights[2].depth, &weights[0].width,
-                          &weights[1].width, &weights[2].width, &weights[0].half, &weights[1].half,
-                          &weights[2].half, &n_steps, &panel, &max_rows, &cell_clip, &clip))
+                          &weights[1].width, &weights[2].width, &weights[0].kind, &weights[1].kind,
+                          &weights[2].kind, &n_steps, &panel, &max_rows, &cell_clip, &clip))
         return NULL;
     for (int k = 0; k < 3; k++)
         weights[k].panels = (void *)(uintptr_t)x[2 + k];
 #define FLOATS(K) ((float *)(uintptr_t)x[K])
     Py_BEGIN_ALLOW_THREADS
     run_layer(FLOATS(0), (int64_t *)(uintptr_t)x[1], n_steps, weights, FLOATS(5), panel, FLOATS(6),
-              (uint16_t *)(uintptr_t)x[11], max_rows, FLOATS(7), FLOATS(8), FLOATS(9), FLOATS(10),
+              (void *)(uintptr_t)x[11], max_rows, FLOATS(7), FLOATS(8), FLOATS(9), FLOATS(10),
               cell_clip, clip);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;

@@ -41,7 +41,7 @@ static void NAMED(add_product)(const float *x, Py_ssize_t n, Weight weight, floa
             for (Py_ssize_t row = 0, size; row < n; row += size) {
                 size = n - row < BLOCK_ROWS ? n - row : BLOCK_ROWS;
                 const char *panel = (const char *)weight.panels +
-                                    (column * depth + 2 * LANES * k) * (weight.half ? 2 : 4);
+                                    (column * depth + 2 * LANES * k) * (weight.kind == HALF ? 2 : 4);
                 /* Loops of known length stay in registers. */
 #define ROWS(R, HALF) \
     NAMED(add_block)(x + row * depth + k, depth, R, panel, \
@@ -50,7 +50,7 @@ static void NAMED(add_product)(const float *x, Py_ssize_t n, Weight weight, floa
                      width - column < 2 * LANES ? width - column : 2 * LANES)
 #define CASE(R) \
     case R: \
-        weight.half ? ROWS(R, 1) : ROWS(R, 0); \
+        weight.kind == HALF ? ROWS(R, 1) : ROWS(R, 0); \
         break;
                 switch (size) {
                     CASE(1) CASE(2) CASE(3) CASE(4) CASE(5)

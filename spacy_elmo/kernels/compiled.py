@@ -19,12 +19,15 @@ from . import _kernels, cell_error, relative_error  # type: ignore[attr-defined]
 # Rows that share a row of `d_bias`.
 BIAS_ROWS = sys.maxsize
 
-# How many outputs lie side by side in the weights of `pack_layer`: what the processor computes at
-# once. 0 where C does not run whole layers: on an old processor, or not built by GCC for Linux.
-PANEL: int = getattr(_kernels, "outputs_per_panel", int)()
+# How many outputs lie side by side in the weights of `pack_layer`, and in those of 8 bits: what the
+# processor computes at once. 0 where C does not run whole layers: on an old processor, or not built
+# by GCC for Linux.
+PANEL, PANEL_INT8 = getattr(_kernels, "outputs_per_panel", lambda: (0, 0))()
 # Whether it runs them in bfloat16, with AMX: in panels of 32 outputs and blocks of as many inputs.
 AMX: bool = getattr(_kernels, "has_amx", bool)()
 _BLOCK = 32
+# The numbers of the arrangements in C.
+_SINGLE, _HALF, _TILES, _BYTES = range(4)
 
 # Bytes of gates that inputs contribute to at once: enough rows to read the weights seldom, and few
 # enough to stay in a cache.
@@ -87,7 +90,7 @@ def softmax_gradient(
 
 
 def pack_layer(
-    weights: Sequence[Optional[Tensor]],
+    weights: Sequence[Any],
     bias: Tensor,
     precision: str,
     cell_clip: Optional[float],
@@ -98,40 +101,56 @@ def pack_layer(
     all are in its range.
 
     weights (Sequence): What multiplies inputs, outputs, and, or None, the cells' output: float32,
-        shape (out, in).
+        shape (out, in), or for "int8" an `Int8Weight`.
     bias (Tensor): As the gates add it, shape (4H,).
     RETURNS (Callable): Runs the layer as `lstm_layer.run_layer`: takes x, batch_sizes, y and state,
         in float32. A row's result does not depend on the other rows.
     """
-    arrange = _tiles if precision == "bfloat16" else partial(_panels, low=precision == "float16")
-    panels = [None if weight is None else arrange(weight.detach()) for weight in weights]
-    shapes = [(0, 0) if weight is None else tuple(weight.shape) for weight in weights]
+    arrange: Callable[[Any], tuple[int, Tensor]] = partial(_panels, low=precision == "float16")
+    arrange = {"bfloat16": _tiles, "int8": _bytes}.get(precision, arrange)
+    arranged = [(0, None) if weight is None else arrange(weight) for weight in weights]
+    kinds, panels = zip(*arranged)
+    values = (x.values if precision == "int8" and x is not None else x for x in weights)
+    shapes = [(0, 0) if x is None else tuple(x.shape) for x in values]
     widths, depths = zip(*shapes)
-    halves = tuple(one is not None and one.dtype == torch.float16 for one in panels)
+    panel = PANEL_INT8 if precision == "int8" else PANEL
     clips = [math.inf if bound is None else bound for bound in (cell_clip, clip)]
-    return partial(_run_layer, panels, (depths, widths, halves), bias.contiguous(), clips)
+    return partial(_run_layer, panels, (depths, widths, kinds), panel, bias.contiguous(), clips)
 
 
-def _panels(weight: Tensor, low: bool) -> Tensor:
+def _panels(weight: Tensor, low: bool) -> tuple[int, Tensor]:
+    weight = weight.detach()
     half = weight.half()
-    fits = half.isfinite().all() if low else torch.equal(half.float(), weight)
+    fits = bool(half.isfinite().all()) if low else torch.equal(half.float(), weight)
     kept = half if fits else weight
     padded = F.pad(kept, (0, 0, 0, -len(kept) % PANEL))
     panels = padded.unflatten(0, (-1, PANEL)).transpose(1, 2)
     # NumPy asks for large pages of memory, which are read faster; PyTorch does not.
-    return torch.from_numpy(panels.numpy().copy())
+    return _HALF if fits else _SINGLE, torch.from_numpy(panels.numpy().copy())
 
 
-def _tiles(weight: Tensor) -> Tensor:
+def _tiles(weight: Tensor) -> tuple[int, Tensor]:
     out, depth = weight.shape
-    padded = F.pad(weight.bfloat16(), (0, -depth % _BLOCK, 0, -out % _BLOCK))
+    padded = F.pad(weight.detach().bfloat16(), (0, -depth % _BLOCK, 0, -out % _BLOCK))
     blocks = padded.unflatten(1, (-1, _BLOCK // 2, 2)).unflatten(0, (-1, 2, _BLOCK // 2))
-    return blocks.permute(0, 3, 1, 4, 2, 5).contiguous()
+    return _TILES, blocks.permute(0, 3, 1, 4, 2, 5).contiguous()
+
+
+def _bytes(weight: Any) -> tuple[int, Tensor]:
+    """See `_bytes.h`. Sums begin with -128 times the weights, because x is 128 too large there."""
+    out, depth = weight.values.shape
+    values = F.pad(weight.values, (0, -depth % 4, 0, -out % PANEL_INT8))
+    fours = values.unflatten(1, (-1, 4)).unflatten(0, (-1, PANEL_INT8)).transpose(1, 2)
+    scales = F.pad(weight.scales[0], (0, -out % PANEL_INT8)).unflatten(0, (-1, PANEL_INT8))
+    start = (-128 * values.sum(1, dtype=torch.int32)).unflatten(0, (-1, PANEL_INT8))
+    parts = scales.view(torch.int8), start.view(torch.int8), fours.flatten(1)
+    return _BYTES, torch.cat(parts, dim=1)
 
 
 def _run_layer(
     panels: Sequence[Any],
-    facts: tuple[Sequence[int], Sequence[int], Sequence[bool]],
+    facts: tuple[Sequence[int], Sequence[int], Sequence[int]],
+    panel: int,
     bias: Tensor,
     clips: Sequence[float],
     x: Tensor,
@@ -144,14 +163,13 @@ def _run_layer(
     gates, hidden = x.new_empty(max_rows, width), x.new_empty(n, width // 4)
     h, c = state or (None, torch.zeros_like(hidden))
     rounded = None
-    if panels[0].dtype == torch.bfloat16:  # Room for x, or for the rows of a step.
+    if facts[2][0] in (_TILES, _BYTES):  # Room for x, or for the rows of a step.
         most = max(max_rows * (x.shape[1] + _BLOCK), n * (max(facts[0]) + _BLOCK))
         rounded = x.new_empty(most, dtype=torch.bfloat16)
     steps = torch.tensor(batch_sizes, device="cpu")
     tensors = x, steps, *panels, bias, gates, hidden, c, h, y, rounded
     addresses = tuple(0 if one is None else one.data_ptr() for one in tensors)
-    sizes = len(batch_sizes), panels[0].shape[2], max_rows
-    _kernels.layer(addresses, *facts, *sizes, *clips)
+    _kernels.layer(addresses, *facts, len(batch_sizes), panel, max_rows, *clips)
 
 
 def max_error(device: torch.device, dtype: torch.dtype) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import cast
 
 import torch
 from spacy.language import Language
@@ -14,8 +13,7 @@ from torch.nn import functional as F
 
 from ..component import Elmo
 from ..formats import fits_half, fits_int8, round_to_half, round_to_int8
-from ..inference import Session, current_session, has_quantized_products
-from ..inference.settings import Precision
+from ..inference import Session, current_session
 from ..layers.encoder import get_shim, run_sequences, set_bilm, set_precision
 from ..segmenters import Sequences
 from .records import Progress
@@ -29,21 +27,21 @@ def quantize(
 ) -> torch.Tensor:
     """Round the weights of a component to int8 or float16, and set the precision in which it runs.
 
-    int8 becomes the precision of the component. float16 replaces float32 if the processor has
-    products for it: their vectors are the same, and one sentence takes half the time.
+    int8 becomes the precision of the component. With float16, it keeps its own: float32 is exact
+    for such weights, and as fast.
 
     docs (Iterable[Doc]): Tokenised texts to measure the cost, up to `MAX_TOKENS`.
     progress (Optional[Callable]): Called with tokens that were compared, and the number of all.
     RETURNS (Tensor): The cosines of the vectors with those of float32, shape (L+1, tokens).
-    RAISES (ValueError): If the weights are rounded already or cannot be rounded, if the texts have
-        no tokens, or if PyTorch lacks products of this precision.
+    RAISES (ValueError): If the weights are rounded already or cannot be rounded, or if the texts
+        have no tokens.
     """
     before, shim = elmo.bilm, get_shim(elmo.model)
     if fits_int8(before) or (precision == "float16" and fits_half(before)):
         stored = "int8" if fits_int8(before) else "float16"
         what = f"the weights of the component {elmo.name!r} are {stored} already"
         raise ValueError(f"{what}: what rounding lost does not come back")
-    settings, asked = shim.usable_settings, shim.settings.precision
+    settings = shim.usable_settings
     after = copy.deepcopy(before)
     (round_to_int8 if precision == "int8" else round_to_half)(after)
     # Components before this one may set sentence boundaries.
@@ -58,9 +56,9 @@ def quantize(
     if not sequences.kept.any():
         raise ValueError("there are no words in the text to measure the cost with")
     set_bilm(elmo.model, after)
-    if precision == "int8" or (asked == "float32" and has_quantized_products()):
-        set_precision(elmo.model, cast(Precision, precision))
-        nlp.get_pipe_config(elmo.name)["model"]["precision"] = precision
+    if precision == "int8":
+        set_precision(elmo.model, "int8")
+        nlp.get_pipe_config(elmo.name)["model"]["precision"] = "int8"
     exact = current_session(before, replace(settings, precision="float32"))
     return _cosines(exact, elmo, sequences, progress)
 

@@ -152,9 +152,8 @@ def test_an_interrupt_reaches_only_the_thread_that_runs(bilm):
     assert_calls([session.embed(calls[0])], calls[:1], bilm)
 
 
-@pytest.mark.parametrize("settings", [{"precision": "int8"}, {"stateful": True}])
-def test_what_depends_on_its_batch_stays_by_itself(bilm, settings):
-    session = Session(bilm, Settings(**settings))
+def test_a_stateful_session_joins_no_calls(bilm):
+    session = Session(bilm, Settings(stateful=True))
     gate = Gate(session, 0)
     session.embed([["the", "bank"]])
     assert not gate.sizes

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from spacy_elmo.bilm import mixed_precision
-from spacy_elmo.inference import Session, Settings, current_session, packed
+from spacy_elmo.inference import Session, Settings, current_session
 
 from ..bilm.test_model import SEEDS, SENTENCES, random_case
 from ..conftest import (
@@ -131,16 +131,6 @@ def test_autocast_around_inference_changes_nothing(precision, n_highway):
         assert all(torch.equal(x, y) for x, y in zip(found, expected))
 
 
-def test_in_int8_the_token_encoder_does_not_depend_on_what_came_before():
-    """The type cache keeps what it computes: a dependence would last."""
-    bilm, fresh = random_bilm(WIDER), random_bilm(WIDER)
-    # The widest values that there are set the scale of what is encoded with them.
-    embed(bilm, [["bank", *(letter * 49 for letter in "abcdefghijklmnop")]], precision="int8")
-    [layers] = embed(bilm, [["the", "bank"]], precision="int8")
-    [expected] = embed(fresh, [["the", "bank"]], precision="int8")
-    assert max_difference(layers[0], expected[0]) <= 1e-6
-
-
 def test_sentences_may_be_iterators():
     bilm = random_bilm()
     expected = current_session(bilm).embed(SENTENCES)
@@ -193,22 +183,6 @@ def test_auto_goes_by_the_speed_of_a_product(monkeypatch, kind, chosen):
 def test_auto_is_float32_where_others_are_not_close(monkeypatch):
     monkeypatch.setattr("spacy_elmo.inference.session.MIN_COSINE", 1.1)
     assert Session(random_bilm(WIDER), Settings("auto")).settings.precision == "float32"
-
-
-@pytest.mark.parametrize("is_half", [True, False])
-def test_float32_takes_half_precision_where_it_is_exact(monkeypatch, is_half):
-    """Whatever a clock says: another order of sums has other bits."""
-    made, make = [], packed.float16_product
-    monkeypatch.setattr(packed, "float16_product", lambda *x: made.append(x) or make(*x))
-    monkeypatch.setattr(packed, "has_quantized_products", lambda: True)
-    bilm = random_bilm(WIDER)
-    if is_half:
-        bilm.half().float()
-    session = Session(bilm, Settings(kernel="torch"))
-    for _ in range(2):
-        assert_equals_reference(bilm, session)
-    # Previous outputs and projection, by layer and direction: the inputs' product has many rows.
-    assert len(made) == (8 if is_half else 0)
 
 
 # ------------------------------------------------------------------------------------------ threads

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from spacy_elmo.bilm.config import LSTMConfig
+from spacy_elmo.bilm.int8 import Int8Weight
 from spacy_elmo.bilm.lstm_layer import train_layer
 from spacy_elmo.inference import Session, Settings
 from spacy_elmo.kernels import load_kernels
@@ -161,26 +162,54 @@ def test_whole_layers_of_each_processor(monkeypatch, name, stateful):
 
 
 @needs_extension
+@pytest.mark.parametrize("precision, switch", [("bfloat16", "AMX"), ("int8", "PANEL")])
 @pytest.mark.parametrize("name", LAYERS)
-def test_whole_layers_in_bfloat16(monkeypatch, name):
-    """With AMX: no further from float32 than oneDNN, and without the other sentences' rows."""
+def test_whole_layers_of_rounded_numbers(monkeypatch, name, precision, switch):
+    """About as far from float32 as without C, which rounds more often to bfloat16, and no inputs to
+    8 bits; and a sentence does not depend on those that are run with it."""
     from spacy_elmo.kernels import compiled
 
-    if not compiled.AMX:
-        pytest.skip("the processor has no AMX")
+    if not getattr(compiled, switch):
+        pytest.skip(f"{precision}: not in C on this processor")
     bilm = random_bilm(replace(TINY_WORDS, lstm=LAYERS[name]))
     sentences = [list(WORDS[3:] * 9)[n : 2 * n] for n in (20, 3, *[5] * 40, 1, 15, *[2] * 30)]
     exact = Session(bilm, Settings(kernel="torch")).embed(sentences)
-    session = Session(bilm, Settings("bfloat16"))
+    session = Session(bilm, Settings(precision))
     ours = session.embed(sentences)
     assert all(map(torch.equal, ours, [session.embed([sentence])[0] for sentence in sentences]))
-    monkeypatch.setattr(compiled, "AMX", False)
-    others = Session(bilm, Settings("bfloat16")).embed(sentences)
+    monkeypatch.setattr(compiled, "PANEL_INT8", min(compiled.PANEL_INT8, 16))
+    assert all(map(torch.equal, ours, Session(bilm, Settings(precision)).embed(sentences)))
+    monkeypatch.setattr(compiled, switch, 0)
+    others = Session(bilm, Settings(precision)).embed(sentences)
     errors = [
         torch.stack([(x - y).norm() / y.norm() for x, y in zip(found, exact)]).mean()
         for found in (ours, others)
     ]
-    assert 0 < errors[0] <= min(1.1 * errors[1], 0.01)
+    assert 0 < errors[0] <= (1.1 if precision == "bfloat16" else 2) * errors[1] <= 0.02
+
+
+@needs_extension
+def test_rounded_numbers_are_those_of_the_formula():
+    """In 8 bits, x is q s of whole numbers from -127 to 127, and s such that 127 is the largest."""
+    from spacy_elmo.kernels import compiled
+
+    if not compiled.PANEL_INT8:
+        pytest.skip("not in C on this processor")
+    generator = torch.Generator().manual_seed(0)
+    weights = [
+        Int8Weight.quantize(torch.randn(*shape, generator=generator))
+        for shape in ((4 * 35, 21), (4 * 35, 35))
+    ]
+    x, y = torch.randn(3, 21, generator=generator), torch.empty(3, 35)
+    compiled.pack_layer([*weights, None], torch.zeros(140), "int8", None, None)(x, [3], y)
+    scale = x.double().abs().amax(1, keepdim=True) / 127
+    gates = (x / scale).round() * scale @ weights[0].dequantize().double().T
+    i, j, _, o = gates.chunk(4, dim=1)
+    expected = o.sigmoid() * (i.sigmoid() * j.tanh()).tanh()
+    assert (y - expected).abs().max() <= 1e-5
+    x[1, 20] = torch.nan
+    compiled.pack_layer([*weights, None], torch.zeros(140), "int8", None, None)(x, [3], y)
+    assert y.isnan().all(dim=1).tolist() == [False, True, False]
 
 
 @needs_extension
