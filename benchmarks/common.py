@@ -80,7 +80,7 @@ def seconds(run: Callable[[], object], device: str, repeats: int = 5) -> float:
 
 def matmul_rate(device: str, precision: Any) -> float:
     """RETURNS (float): GFLOP/s of `torch.mm` on square matrices that fill the machine, in this
-    precision. float16 on a CPU: in float32, in which FBGEMM computes, too."""
+    precision. float16 on a CPU: in float32, in which it computes, too."""
     n = 2048 if device == "cpu" else 8192
     product: Callable[..., torch.Tensor] = torch.mm
     if precision == "int8":

@@ -214,7 +214,7 @@ def test_rounded_numbers_are_those_of_the_formula():
 
 @needs_extension
 def test_weights_beyond_half_precision():
-    """The largest number of half precision is 65,504. FBGEMM takes it for all beyond."""
+    """The largest number of half precision is 65,504."""
     from spacy_elmo.kernels import compiled
 
     if not compiled.PANEL:
