@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Optional
 
 import torch
@@ -20,37 +19,28 @@ COMPILED_PER_SIZE = "cpu", torch.bfloat16
 _SECONDS_OF_TURNS = 0.02
 
 
+@cache
 @no_fork()
-def shortest_times(calls: Sequence[Callable[[], object]]) -> list[float]:
-    """RETURNS (list): The seconds that each call takes in one thread: the least of those that take
-    turns for a while, because others may use the processor, too."""
-    times = [math.inf] * len(calls)
+def bfloat16_speed() -> float:
+    """RETURNS (float): How many times as fast as in float32 a product is in bfloat16 on this
+    processor, measured in some milliseconds in one thread: instructions do not tell. The two take
+    turns, and the shortest time of each counts, because others may use the processor, too."""
+    times = {torch.float32: math.inf, torch.bfloat16: math.inf}
 
     @torch.inference_mode()
     @torch.autocast("cpu", enabled=False)
     def measure() -> None:
+        factors = {x: (torch.ones(64, 256, dtype=x), torch.ones(256, 512, dtype=x)) for x in times}
         end = time.perf_counter() + _SECONDS_OF_TURNS
-        while min(times) == math.inf or time.perf_counter() < end:
-            for number, call in [*enumerate(calls)] * 4:
+        while math.inf in times.values() or time.perf_counter() < end:
+            for dtype, pair in [*factors.items()] * 4:
                 start = time.perf_counter()
-                call()
-                times[number] = min(time.perf_counter() - start, times[number])
+                torch.mm(*pair)
+                times[dtype] = min(time.perf_counter() - start, times[dtype])
 
     # Beside an empty task, so that the thread has one thread inside operators.
     run_side_by_side([measure, lambda: None], torch.device("cpu"))
-    return times
-
-
-@cache
-def bfloat16_speed() -> float:
-    """RETURNS (float): How many times as fast as in float32 a product is in bfloat16 on this
-    processor, measured in some milliseconds: instructions do not tell."""
-    products = []
-    for dtype in (torch.float32, torch.bfloat16):
-        factors = torch.ones(64, 256, dtype=dtype), torch.ones(256, 512, dtype=dtype)
-        products.append(partial(torch.mm, *factors))
-    exact, low = shortest_times(products)
-    return exact / low
+    return times[torch.float32] / times[torch.bfloat16]
 
 
 def bfloat16_is_faster() -> bool:

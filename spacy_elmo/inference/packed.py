@@ -19,12 +19,9 @@ from ..kernels import load_kernels
 from ..torch_private import Product, onednn_product
 from .settings import Precision, Settings
 
-# Bytes of gates computed at once: enough rows for a fast product, and little enough memory for the
-# allocator to use again.
-_GATE_BYTES, _GATE_BYTES_UNPACKED, _GATE_BYTES_GPU = 8 << 20, 16 << 20, 1 << 30
-
-# Input weights per layer and direction of which float32 keeps a packed copy.
-_MAX_PACKED_INPUT_WEIGHTS = 4 << 20
+# Bytes of gates computed at once: enough rows for a fast product, and on a CPU little enough memory
+# for the allocator to use again.
+_GATE_BYTES, _GATE_BYTES_GPU = 16 << 20, 1 << 30
 
 
 def pack_linear(
@@ -101,28 +98,22 @@ def _pack_layer(
 ) -> Callable[..., None]:
     """Pack one direction, or both for batched products."""
     bias = add_forget_bias(_gather([layer.gate_bias for layer in layers]))
-    dim, width = config.dim, layers[0].widths[0]
-    inputs, recurrent, projection = map(_gather, zip(*(layer.matrices() for layer in layers)))
-    # In C from the first to the last step, without Python and its lock.
-    needs = "AMX" if precision == "bfloat16" else "PANEL"
-    weights = [inputs, recurrent, projection]
+    weights = [*map(_gather, zip(*(layer.matrices() for layer in layers)))]
     if precision == "int8":
         weights = [Int8Weight.quantize(x) if isinstance(x, Tensor) else x for x in weights]
-    if getattr(cell, needs, None):
+    # In C from the first to the last step, without Python and its lock.
+    if getattr(cell, "AMX" if precision == "bfloat16" else "PANEL", None):
         clips = config.cell_clip, projection_clip(config, bias.dtype)
         return cell.pack_layer(weights, bias, precision, *clips)
-    # Else inputs are not rounded.
-    weights = [x.dequantize() if isinstance(x, Int8Weight) else x for x in weights]
-    inputs, recurrent, projection = weights
+    # Else inputs are not rounded to 8 bits.
+    inputs, recurrent, projection = (
+        x.dequantize() if isinstance(x, Int8Weight) else x for x in weights
+    )
     pack = partial(pack_linear, keep_type=cell is not None)
-    # Packing helps the inputs' product less, which sees the rows of many steps at once: it is worth
-    # a second copy of the weights while they are small.
-    many_rows = 4 * dim * width > _MAX_PACKED_INPUT_WEIGHTS
-    gate_bytes = _GATE_BYTES_UNPACKED if many_rows and precision != "bfloat16" else _GATE_BYTES
-    gate_bytes = gate_bytes if bias.device.type == "cpu" else _GATE_BYTES_GPU
+    gate_bytes = _GATE_BYTES if bias.device.type == "cpu" else _GATE_BYTES_GPU
     products = (
-        pack(inputs, bias, precision, many_rows),
-        gate_bytes // (4 * dim * bias.element_size() * len(layers)),
+        pack(inputs, bias, precision, many_rows=True),
+        gate_bytes // (4 * config.dim * bias.element_size() * len(layers)),
         pack(recurrent, None, precision),
         None if projection is None else pack(projection, None, precision),
         lstm_step if cell is None else cell.forward,
