@@ -14,7 +14,7 @@ from spacy_elmo.inference import Session, Settings, current_session
 from .conftest import SENTENCES, WIDER, max_difference, random_bilm
 
 TEXTS = [words for words, _ in SENTENCES]
-# The largest difference to the vectors of the present PyTorch. Inputs are not rounded to 8 bits.
+# The largest difference to the vectors of the present PyTorch.
 TOLERANCE = {"float32": 1e-6, "float16": 1e-6, "bfloat16": 0.02, "int8": 1e-6}
 
 

@@ -16,6 +16,8 @@ from ..bilm.mixed_precision import bfloat16_is_faster, bfloat16_speed
 from ..component import Elmo
 from ..files import sha256
 from ..formats import find_format, fits_half, fits_int8, load, unpacked
+from ..inference.packed import runs_layers
+from ..inference.settings import CPU_PRECISIONS
 from ..kernels import Kernel, load_kernels
 from ..layers.encoder import get_session, get_shim
 from ..layers.mixes import use_trained
@@ -97,10 +99,12 @@ def _describe_weights(source: str, path: Path) -> dict[str, dict[str, Any]]:
 
 def _describe_processor(kernel: Kernel = "auto") -> dict[str, str]:
     """RETURNS (dict): What runs the LSTMs on this processor, and what speaks for bfloat16."""
-    name = "compiled C"
+    cell = load_kernels(kernel, torch.device("cpu"), torch.float32, torch.float32)
+    layers = [precision for precision in CPU_PRECISIONS if runs_layers(cell, precision)]
+    name = f"compiled C (whole layers in {', '.join(layers) or 'none'})"
     if kernel != "torch" and find_spec("spacy_elmo.kernels._kernels") is None:
         name = "PyTorch (slower: there was no C compiler when the package was installed)"
-    elif load_kernels(kernel, torch.device("cpu"), torch.float32, torch.float32) is None:
+    elif cell is None:
         name = "PyTorch"
     choice = "use it" if bfloat16_is_faster() else "do without"
     speed = f"{bfloat16_speed():.2g} times as fast as float32"

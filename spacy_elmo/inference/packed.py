@@ -73,7 +73,7 @@ def pack_token_encoder(encoder: CharCNN | WordEmbedding, precision: Precision) -
         if precision == "int8":
             low = "float16"  # A small part of the work, once for each type.
             if bias is not None:  # Not a convolution.
-                weight = Int8Weight.quantize(weight).dequantize()
+                weight = Int8Weight.quantize(weight).dequantize().to(weight.dtype)
         elif precision == "bfloat16" and weight.device.type == "cpu" and not is_highway:
             # Convolutions and projection are a small part of the work, but most of the error.
             low = "float32"
@@ -93,6 +93,11 @@ def pack_lstm(lstm: BiLSTM, settings: Settings) -> list[list[Callable[..., None]
     return [[pack(group) for group in (zip(pair) if on_cpu else [pair])] for pair in pairs]
 
 
+def runs_layers(cell: Any, precision: str) -> bool:
+    """RETURNS (bool): Whether what `load_kernels` has found runs whole layers in a precision."""
+    return hasattr(cell, "runs_layers") and cell.runs_layers(precision)
+
+
 def _pack_layer(
     layers: Sequence[LSTMLayer], precision: Precision, cell: Any, config: LSTMConfig
 ) -> Callable[..., None]:
@@ -102,12 +107,12 @@ def _pack_layer(
     if precision == "int8":
         weights = [Int8Weight.quantize(x) if isinstance(x, Tensor) else x for x in weights]
     # In C from the first to the last step, without Python and its lock.
-    if getattr(cell, "AMX" if precision == "bfloat16" else "PANEL", None):
+    if runs_layers(cell, precision):
         clips = config.cell_clip, projection_clip(config, bias.dtype)
         return cell.pack_layer(weights, bias, precision, *clips)
     # Else inputs are not rounded to 8 bits.
     inputs, recurrent, projection = (
-        x.dequantize() if isinstance(x, Int8Weight) else x for x in weights
+        x.dequantize().to(bias.dtype) if isinstance(x, Int8Weight) else x for x in weights
     )
     pack = partial(pack_linear, keep_type=cell is not None)
     gate_bytes = _GATE_BYTES if bias.device.type == "cpu" else _GATE_BYTES_GPU

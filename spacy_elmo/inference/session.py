@@ -24,10 +24,11 @@ from ..bilm.lstm_layer import LayerState
 from ..bilm.mixed_precision import autocast, bfloat16_is_faster
 from ..bilm.packing import PackedBatch, pack_sentences, split_sentences, to_device
 from ..bilm.validation import check_batch
+from ..kernels import Kernel, load_kernels
 from ..parallel import no_fork, start
 from ..torch_private import Product, tf32_products
 from .callers import Callers
-from .packed import pack_lstm, pack_token_encoder
+from .packed import pack_lstm, pack_token_encoder, runs_layers
 from .settings import Precision, Settings, check_precision
 from .type_cache import LOCK, TypeCache
 
@@ -267,7 +268,7 @@ def choose_precision(bilm: BiLM, settings: Settings) -> Settings:
     if key not in chosen:
         chosen[key] = "float32"
         trial = Settings("float32", type_cache_mb=0, kernel=settings.kernel)
-        for candidate in _candidates(bilm.device):
+        for candidate in _candidates(bilm.device, settings.kernel):
             exact, vectors = (
                 Session(bilm, replace(trial, precision=precision)).embed(_SAMPLE)
                 for precision in ("float32", candidate)
@@ -280,10 +281,13 @@ def choose_precision(bilm: BiLM, settings: Settings) -> Settings:
     return replace(settings, precision=chosen[key])
 
 
-def _candidates(device: torch.device) -> list[Precision]:
+def _candidates(device: torch.device, kernel: Kernel) -> list[Precision]:
     """RETURNS (list): What may be faster than float32 and reach `MIN_COSINE`, the fastest first."""
     if device.type == "cpu":
-        return ["bfloat16" if bfloat16_is_faster() else "float16"]
+        if bfloat16_is_faster():
+            return ["bfloat16"]
+        cell = load_kernels(kernel, device, torch.float32, torch.float32)
+        return ["float16"] if runs_layers(cell, "float16") else []
     is_recent = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     return ["bfloat16", "tf32"] if is_recent else []
 

@@ -85,7 +85,7 @@ INLINE __m256i multiply_add_four(__m256i sums, __m256i x, __m256i weights)
 #include "_bytes.h"
 
 /* Round rows to 8 bits, from 1 to 255: 128 more than what is multiplied, which has the scale of the
-   row, NaN if a number is not finite. Up to 7 bytes are written behind the last row. */
+   row, NaN if a number is not finite. Up to 4 bytes are written behind the last row. */
 static void round_bytes(const float *x, Py_ssize_t n, Py_ssize_t depth, float *scales, uint8_t *low)
 {
     const __m256i places = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);

@@ -8,6 +8,7 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Optional
 
 import torch
@@ -23,8 +24,7 @@ BIAS_ROWS = sys.maxsize
 # processor computes at once. 0 where C does not run whole layers: on an old processor, or not built
 # by GCC for Linux.
 PANEL, PANEL_INT8 = getattr(_kernels, "outputs_per_panel", lambda: (0, 0))()
-# Whether it runs them in bfloat16, with AMX: in panels of 32 outputs and blocks of as many inputs.
-AMX: bool = getattr(_kernels, "has_amx", bool)()
+# In bfloat16, panels have 32 outputs, and blocks of as many inputs.
 _BLOCK = 32
 # The numbers of the arrangements in C.
 _SINGLE, _HALF, _TILES, _BYTES = range(4)
@@ -89,6 +89,12 @@ def softmax_gradient(
     _call(2, tensors, logits.shape)
 
 
+def runs_layers(precision: str) -> bool:
+    """RETURNS (bool): Whether `pack_layer` is for this precision on this processor. The first call
+    for "bfloat16" asks the system for the use of AMX."""
+    return getattr(_kernels, "has_amx", bool)() if precision == "bfloat16" else PANEL > 0
+
+
 def pack_layer(
     weights: Sequence[Any],
     bias: Tensor,
@@ -96,9 +102,9 @@ def pack_layer(
     cell_clip: Optional[float],
     clip: Optional[float],
 ) -> Callable[..., None]:
-    """Arrange the weights of one layer and direction. "bfloat16" needs `AMX`. The others need a
-    `PANEL`; they keep a weight in half precision if that has all of its values, for "float16" if
-    all are in its range.
+    """Arrange the weights of one layer and direction, for a precision of `runs_layers`. "float32"
+    keeps a weight in half precision if that has all of its values, "float16" if all are in its
+    range.
 
     weights (Sequence): What multiplies inputs, outputs, and, or None, the cells' output: float32,
         shape (out, in), or for "int8" an `Int8Weight`.
@@ -190,7 +196,7 @@ def max_error(device: torch.device, dtype: torch.dtype) -> float:
         d_row = (row.softmax(1) - F.one_hot(columns, row.shape[1]))[:, :140]
         softmax_gradient(ours, bias, targets, target_logits, loss=loss, d_bias=d_bias)
         pairs += [(expected, loss), (d_row, ours), (d_row.sum(0), d_bias)]
-    if PANEL if dtype == torch.float32 else AMX:
+    if runs_layers(str(dtype).split(".")[1]):
         pairs += _layer_pairs(generator, dtype)
     return max(cell_error(sys.modules[__name__], device, dtype), relative_error(pairs))
 
@@ -213,4 +219,16 @@ def _layer_pairs(generator: torch.Generator, dtype: torch.dtype) -> list[tuple[T
             h = ((o.sigmoid() * c.tanh()) @ projection).clamp(-2, 2)
             expected.append(h)
         pairs.append((torch.cat(expected), y))
-    return pairs
+    return pairs + (_int8_pairs(x, weights, bias) if dtype == torch.float32 else [])
+
+
+def _int8_pairs(x: Tensor, weights: Sequence[Tensor], bias: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """One step without a projection: what is rounded is known."""
+    scales = weights[0].abs().amax(1) / 127
+    low = SimpleNamespace(values=(weights[0].T / scales).T.round().char(), scales=scales[None])
+    y = x.new_empty(len(x), len(bias) // 4)
+    pack_layer([low, low, None], bias, "int8", None, None)(x, [len(x)], y)
+    scale = x.double().abs().amax(1, keepdim=True) / 127
+    gates = (x / scale).round() * scale @ (low.values.T * scales).double() + bias
+    i, j, _, o = gates.chunk(4, dim=1)
+    return [(o.sigmoid() * (i.sigmoid() * j.tanh()).tanh(), y)]
