@@ -65,21 +65,23 @@ def run_calls(gate, run, calls):
         return [future.result(60) for future in futures]
 
 
-def assert_calls(found, calls, bilm):
+def assert_calls(found, calls, bilm, precision="float32"):
     for result, call in zip(found, calls, strict=True):
-        expected = Session(bilm, Settings()).embed(call)
+        expected = Session(bilm, Settings(precision)).embed(call)
         assert_close(result, expected)
         assert not any(layers.is_inference() for layers in result)
 
 
-@pytest.mark.parametrize("type_cache_mb", [64, 0])
-def test_calls_that_wait_run_together(bilm, type_cache_mb):
-    session = Session(bilm, Settings(type_cache_mb=type_cache_mb))
+@pytest.mark.parametrize(
+    "precision, type_cache_mb", [("float32", 64), ("float32", 0), ("int8", 64)]
+)
+def test_calls_that_wait_run_together(bilm, precision, type_cache_mb):
+    session = Session(bilm, Settings(precision, type_cache_mb=type_cache_mb))
     gate = Gate(session, len(CALLS) - 1)
     found = run_calls(gate, session.embed, CALLS)
     assert gate.sizes == [1, sum(map(len, CALLS)) - 1]
     found[1][0].zero_()  # No two share memory.
-    assert_calls([found[0], *found[2:]], [CALLS[0], *CALLS[2:]], bilm)
+    assert_calls([found[0], *found[2:]], [CALLS[0], *CALLS[2:]], bilm, precision)
 
 
 def test_a_run_is_bounded(bilm):
