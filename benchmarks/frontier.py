@@ -38,7 +38,7 @@ PENALTY, ITERATIONS, TOLERANCE = 1e-3, 500, 1e-4
 DRAWS, POOL, N_TEXTS = {10: 8, 100: 3}, 200, 500
 SCORES = ("UPOS", "XPOS", "entities", "AG 10", "AG 100", "STS-B")
 COLUMNS = ("model", "MB", "CPU s", "view", *SCORES)
-MEAN, ALL, BEST, OWN = "mean of layers", "layers side by side", "best layer", "own pooling"
+MEAN, ALL, BEST, OWN = "mean of layers", "side by side", "best layer", "own pooling"
 
 
 @dataclass

@@ -122,8 +122,8 @@ def test_frontier(run, tmp_path):
     entities.write_text("Ann\tB-person\nsleeps\tO\n\n" * 9, encoding="utf8")
     options = ["--train", "9", "--test", "6", "--words", "20", "--entities", str(entities)]
     options += ["--models", "en_elmo_sm float32", "--folder", str(tmp_path)]
-    mean, best = run("frontier", *options)
-    assert (mean["view"], best["view"]) == ("mean of layers", "best layer")
+    mean, *others = run("frontier", *options)
+    assert [x["view"] for x in (mean, *others)] == ["mean of layers", "side by side", "best layer"]
     assert mean["UPOS"] == mean["XPOS"] == mean["entities"] == "100.0"
     assert_filled(mean, "MB", "CPU s")
     assert mean["STS-B"] == ""
