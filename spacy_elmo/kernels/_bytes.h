@@ -46,19 +46,13 @@ static void NAMED(add_product_bytes)(const uint8_t *x, const float *scales, Py_s
     for (Py_ssize_t column = 0; column < width; column += 2 * LANES) {
         for (Py_ssize_t row = 0, size; row < n; row += size) {
             size = n - row < BLOCK_ROWS ? n - row : BLOCK_ROWS;
-            /* Loops of known length stay in registers. */
 #define CASE(R) \
     case R: \
         NAMED(add_bytes)(x + row * depth, scales + row, depth, R, panel, \
                          y + row * width + column, width, \
                          width - column < 2 * LANES ? width - column : 2 * LANES); \
         break;
-            switch (size) {
-                CASE(1) CASE(2) CASE(3) CASE(4) CASE(5)
-#if BLOCK_ROWS > 5
-                CASE(6) CASE(7) CASE(8)
-#endif
-            }
+            switch (size) { CASES(BLOCK_ROWS) }
 #undef CASE
         }
         panel += 2 * LANES * (8 + depth);

@@ -12,6 +12,11 @@ typedef struct { const void *panels; Py_ssize_t depth, width; int kind; } Weight
 #define MOST_INPUTS 512
 /* Bytes of weights that are asked for before they are needed. */
 #define AHEAD 8192
+/* A CASE for each number of rows up to N: loops of known length stay in registers. */
+#define CASES_5 CASE(1) CASE(2) CASE(3) CASE(4) CASE(5)
+#define CASES_8 CASES_5 CASE(6) CASE(7) CASE(8)
+#define CASES_OF(N) CASES_##N
+#define CASES(N) CASES_OF(N)
 
 #pragma GCC push_options
 #pragma GCC target("avx512f")

@@ -42,7 +42,6 @@ static void NAMED(add_product)(const float *x, Py_ssize_t n, Weight weight, floa
                 size = n - row < BLOCK_ROWS ? n - row : BLOCK_ROWS;
                 const char *panel = (const char *)weight.panels +
                                     (column * depth + 2 * LANES * k) * (weight.kind == HALF ? 2 : 4);
-                /* Loops of known length stay in registers. */
 #define ROWS(R, HALF) \
     NAMED(add_block)(x + row * depth + k, depth, R, panel, \
                      depth - k < MOST_INPUTS ? depth - k : MOST_INPUTS, HALF, \
@@ -52,12 +51,7 @@ static void NAMED(add_product)(const float *x, Py_ssize_t n, Weight weight, floa
     case R: \
         weight.kind == HALF ? ROWS(R, 1) : ROWS(R, 0); \
         break;
-                switch (size) {
-                    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5)
-#if BLOCK_ROWS > 5
-                    CASE(6) CASE(7) CASE(8)
-#endif
-                }
+                switch (size) { CASES(BLOCK_ROWS) }
 #undef CASE
 #undef ROWS
             }
