@@ -23,7 +23,7 @@ from ..kernels import Kernel, load_kernels
 from ..parallel import run_side_by_side
 from ..torch_private import Product
 from .config import LSTMConfig
-from .mixed_precision import operand, product_dtype, step_product
+from .mixed_precision import operand, product_dtype, product_rows, step_product
 from .packing import previous_rows, to_device
 
 # Added to the forget gate's bias at run time (bilm-tf stores it without).
@@ -219,7 +219,22 @@ def _forward(layer: Layer, x: Tensor, y: Tensor, state: Any, weights: Any) -> Sa
     batch_sizes, config, dtype, cell = layer
     gate_weight, gate_bias, projection_weight = weights
     width, n_rows = x.shape[-1], x.shape[-2]
-    weight, bias, x_cast = gate_weight.to(dtype), add_forget_bias(gate_bias), operand(x, dtype)
+    bias, cells = add_forget_bias(gate_bias), x.new_empty(*x.shape[:-1], config.dim)
+    h0, c0 = None, x.new_zeros(*x.shape[:-2], batch_sizes[0], config.dim)
+    if state is not None:
+        h0, c0 = (part.clone(memory_format=torch.contiguous_format) for part in state)
+    if _runs_in_c(layer):
+        n_padded = product_rows(n_rows, x.device, dtype)
+        gates = x.new_empty(n_padded, 4 * config.dim, dtype=dtype)
+        parts = gate_weight[:, :width], gate_weight[:, width:], projection_weight
+        clips = config.cell_clip, projection_clip(config, x.dtype)
+        run = cell.pack_layer(parts, bias, "bfloat16", *clips)
+        h = None if h0 is None else h0.clone()
+        run(x.contiguous(), batch_sizes, y, (h, c0), (cells, gates))
+        for part, last in zip(state or (), (h, cells[-len(c0) :])):
+            part.copy_(last)
+        return gate_weight, projection_weight, gates, cells, h0, c0
+    weight, x_cast = gate_weight.to(dtype), operand(x, dtype)
     transposed = weight[..., :width].transpose(-1, -2)
     if cell is not None and x.dim() == 2:
         gates = torch.addmm(bias.to(dtype), x_cast, transposed)
@@ -232,10 +247,6 @@ def _forward(layer: Layer, x: Tensor, y: Tensor, state: Any, weights: Any) -> Sa
     if projection_weight is not None:
         projection_cast = projection_weight.to(dtype).transpose(-1, -2).contiguous()
         projection = partial(step_product, weight=projection_cast, dtype=gates.dtype)
-    cells = x.new_empty(*x.shape[:-1], config.dim)
-    h0, c0 = None, x.new_zeros(*x.shape[:-2], batch_sizes[0], config.dim)
-    if state is not None:
-        h0, c0 = (part.clone(memory_format=torch.contiguous_format) for part in state)
     run_cell = lstm_step if cell is None else cell.forward
     step = partial(step_product, weight=recurrent)
     products = (lambda x: gates), n_rows, step, projection, run_cell
@@ -254,8 +265,11 @@ def _backward(
     projection = None if projection_weight is None else projection_weight.to(dtype)
     previous = to_device(previous_rows(batch_sizes), x.device)
     d_out = dy.clone(memory_format=torch.contiguous_format)
-    recurrent = weight[..., width:].contiguous()
-    d_gates, hidden, d_bias = _steps(layer, saved, previous, y, d_out, recurrent, projection)
+    if _runs_in_c(layer):
+        d_gates, hidden, d_bias = _steps_in_c(layer, saved, y, d_out)
+    else:
+        recurrent = weight[..., width:].contiguous()
+        d_gates, hidden, d_bias = _steps(layer, saved, previous, y, d_out, recurrent, projection)
     for padded in (d_gates, hidden):
         padded[..., n_rows:, :] = 0
     h_previous = torch.empty_like(y)
@@ -272,6 +286,19 @@ def _backward(
     if needs_dx:
         d_x = torch.matmul(d_gates_cast, weight[..., :width])[..., :n_rows, :].to(x.dtype)
     return d_x, d_weight, d_bias, d_projection
+
+
+def _runs_in_c(layer: Layer) -> bool:
+    _, config, dtype, cell = layer
+    return hasattr(cell, "trains_layers") and cell.trains_layers(dtype, config.dim)
+
+
+def _steps_in_c(layer: Layer, saved: Saved, y: Tensor, d_out: Tensor) -> Any:
+    """Do what `_steps` does."""
+    (batch_sizes, config, _, cell), (gate_weight, projection, gates, cells, _, c0) = layer, saved
+    weights = projection, gate_weight[:, -config.projection_dim :]
+    clips = config.cell_clip, projection_clip(config, y.dtype)
+    return cell.layer_backward(batch_sizes, weights, clips, (y, gates, cells, c0), d_out)
 
 
 def _steps(

@@ -1,5 +1,5 @@
 /* Work on a CPU: the cell of an LSTM, forward and backward, the gradient of a softmax, and a whole
-   layer without gradients. Rows follow one another without gaps; compiled.py says what they hold.
+   layer. Rows follow one another without gaps; compiled.py says what they hold.
    With `low`, gates, outputs, logits and their gradients are bfloat16; all else and all arithmetic
    is float. On x86-64 Linux, GCC compiles the loops for three generations of processors. */
 
@@ -231,6 +231,7 @@ static PyMethodDef functions[] = {
     {"outputs_per_panel", outputs_per_panel, METH_NOARGS, NULL},
 #ifdef HAS_TILES
     {"has_amx", has_amx, METH_NOARGS, NULL},
+    {"layer_back", layer_back, METH_VARARGS, NULL},
 #endif
 #endif
     {NULL, NULL, 0, NULL},

@@ -1,4 +1,4 @@
-/* A whole layer without gradients, on x86-64 Linux: products by vectors of floats (_product.h) or
+/* A whole layer, on x86-64 Linux: products by vectors of floats (_product.h) or
    bytes (_bytes.h) or, in bfloat16, tiles (_tiles.h), and the cell of _kernels.c. */
 
 #include <cpuid.h>
@@ -157,8 +157,10 @@ static void add_product(const float *x, Py_ssize_t n, Weight weight, Py_ssize_t 
         (panel == 32 ? add_product_bytes_vnni : add_product_bytes_avx2)(rows, low, n, weight, y);
     }
 #ifdef HAS_TILES
-    else if (weight.kind == TILES)
-        add_product_amx(x, n, weight, low, y);
+    else if (weight.kind == TILES) {
+        round_rows(x, n, weight.depth, low);
+        add_product_tiles(low, n, weight, y);
+    }
 #endif
     else
         (panel == 32 ? add_product_avx512 : add_product_avx2)(x, n, weight, y);
@@ -167,7 +169,7 @@ static void add_product(const float *x, Py_ssize_t n, Weight weight, Py_ssize_t 
 static void run_layer(const float *x, const int64_t *sizes, Py_ssize_t n_steps,
                       const Weight *weights, const float *bias, Py_ssize_t panel, float *gates,
                       void *low, Py_ssize_t max_rows, float *hidden, float *c, float *h,
-                      float *y, float cell_clip, float clip)
+                      float *y, float *cells, uint16_t *kept, float cell_clip, float clip)
 {
     Weight inputs = weights[0], recurrent = weights[1], projection = weights[2];
     Py_ssize_t dim = inputs.width / 4, out = recurrent.depth, n_ready = 0;
@@ -186,8 +188,16 @@ static void run_layer(const float *x, const int64_t *sizes, Py_ssize_t n_steps,
         }
         if (previous)
             add_product(previous, n, recurrent, panel, low, now);
-        void *cell[] = {now, NULL, c, c, projection.panels ? hidden : y};
-        run_all(0, cell, n, dim, cell_clip, 0, 0);
+        void *cell[] = {now, NULL, c, cells ? cells : c, projection.panels ? hidden : y};
+        run_all(0, cell, n, dim, cell_clip, cells != NULL, 0);
+#ifdef HAS_TILES
+        if (cells) {
+            round_rows(now, 1, n * 4 * dim, kept);
+            c = cells;
+            cells += n * dim;
+            kept += n * 4 * dim;
+        }
+#endif
         if (projection.panels) {
             memset(y, 0, sizeof(float) * n * out);
             add_product(hidden, n, projection, panel, low, y);
@@ -207,26 +217,53 @@ static void run_layer(const float *x, const int64_t *sizes, Py_ssize_t n_steps,
 
 /* layer(addresses, depths, widths, kinds, steps, panel, max_rows, cell_clip, clip): of inputs,
    sizes of the steps, weights of inputs, outputs and projection, bias, gates, hidden, c, h and y,
-   and for weights in bfloat16 or 8 bits room for rows of x. */
+   for weights in bfloat16 or 8 bits room for rows of x, and, to train, of all cells and gates. */
 static PyObject *layer(PyObject *self, PyObject *args)
 {
-    unsigned long long x[12];
+    unsigned long long x[14];
     Weight weights[3];
     Py_ssize_t n_steps, panel, max_rows;
     float cell_clip, clip;
-    if (!PyArg_ParseTuple(args, "(KKKKKKKKKKKK)(nnn)(nnn)(iii)nnnff", x, x + 1, x + 2, x + 3, x + 4,
-                          x + 5, x + 6, x + 7, x + 8, x + 9, x + 10, x + 11, &weights[0].depth,
-                          &weights[1].depth, &weights[2].depth, &weights[0].width,
-                          &weights[1].width, &weights[2].width, &weights[0].kind, &weights[1].kind,
-                          &weights[2].kind, &n_steps, &panel, &max_rows, &cell_clip, &clip))
+    if (!PyArg_ParseTuple(args, "(KKKKKKKKKKKKKK)(nnn)(nnn)(iii)nnnff", x, x + 1, x + 2, x + 3,
+                          x + 4, x + 5, x + 6, x + 7, x + 8, x + 9, x + 10, x + 11, x + 12, x + 13,
+                          &weights[0].depth, &weights[1].depth, &weights[2].depth,
+                          &weights[0].width, &weights[1].width, &weights[2].width,
+                          &weights[0].kind, &weights[1].kind, &weights[2].kind, &n_steps, &panel,
+                          &max_rows, &cell_clip, &clip))
         return NULL;
     for (int k = 0; k < 3; k++)
         weights[k].panels = (void *)(uintptr_t)x[2 + k];
-#define FLOATS(K) ((float *)(uintptr_t)x[K])
+#define POINTER(K) ((void *)(uintptr_t)x[K])
     Py_BEGIN_ALLOW_THREADS
-    run_layer(FLOATS(0), (int64_t *)(uintptr_t)x[1], n_steps, weights, FLOATS(5), panel, FLOATS(6),
-              (void *)(uintptr_t)x[11], max_rows, FLOATS(7), FLOATS(8), FLOATS(9), FLOATS(10),
+    run_layer(POINTER(0), POINTER(1), n_steps, weights, POINTER(5), panel, POINTER(6), POINTER(11),
+              max_rows, POINTER(7), POINTER(8), POINTER(9), POINTER(10), POINTER(12), POINTER(13),
               cell_clip, clip);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
+
+#ifdef HAS_TILES
+/* layer_back(addresses, steps, dim, out, cell_clip, clip): of sizes of the steps, weights of the
+   projection and of the outputs, and then as the arguments of `run_layer_back`. */
+static PyObject *layer_back(PyObject *self, PyObject *args)
+{
+    unsigned long long x[14];
+    Py_ssize_t n_steps, n = 0, dim, out;
+    float cell_clip, clip;
+    if (!PyArg_ParseTuple(args, "(KKKKKKKKKKKKKK)nnnff", x, x + 1, x + 2, x + 3, x + 4, x + 5,
+                          x + 6, x + 7, x + 8, x + 9, x + 10, x + 11, x + 12, x + 13, &n_steps,
+                          &dim, &out, &cell_clip, &clip))
+        return NULL;
+    Weight projection = {POINTER(1), out, dim, TILES}, recurrent = {POINTER(2), 4 * dim, out, TILES};
+    for (Py_ssize_t step = 0; step < n_steps; step++)
+        n += ((int64_t *)POINTER(0))[step];
+    Py_BEGIN_ALLOW_THREADS
+    run_layer_back(POINTER(0), n_steps, projection, recurrent, (float *)POINTER(3) + n * out,
+                   (uint16_t *)POINTER(4) + n * 4 * dim, (float *)POINTER(5) + n * dim, POINTER(6),
+                   (float *)POINTER(7) + n * out, POINTER(8), POINTER(9),
+                   (uint16_t *)POINTER(10) + n * 4 * dim, (uint16_t *)POINTER(11) + n * dim,
+                   POINTER(12), POINTER(13), cell_clip, clip);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+#endif

@@ -71,19 +71,18 @@ static void add_tiles(const uint16_t *x, Py_ssize_t depth, Py_ssize_t n, const u
     BARRIER;
 }
 
-/* low: room for the rows of x, whose lengths are rounded up to whole blocks. */
-static void add_product_amx(const float *x, Py_ssize_t n, Weight weight, uint16_t *low, float *y)
+/* x: rows in bfloat16, whose lengths are rounded up to whole blocks. */
+static void add_product_tiles(const uint16_t *x, Py_ssize_t n, Weight weight, float *y)
 {
     Py_ssize_t depth = (weight.depth + BLOCK - 1) / BLOCK * BLOCK, width = weight.width;
     float edge[BLOCK * BLOCK]; /* Of a panel that has less than 32 outputs. */
-    round_rows(x, n, weight.depth, low);
     for (Py_ssize_t start = 0, end; start < n; start = end) {
         end = n - start < BLOCK ? n : n - n % BLOCK; /* Whole blocks of rows, then the rest. */
         set_tiles(end - start);
         for (Py_ssize_t column = 0; column < width; column += BLOCK)
             for (Py_ssize_t row = start; row < end; row += BLOCK) {
                 const uint16_t *panel = (const uint16_t *)weight.panels + column * depth;
-                const uint16_t *rows = low + row * depth;
+                const uint16_t *rows = x + row * depth;
                 Py_ssize_t size = end - row < BLOCK ? end - row : BLOCK, rest = width - column;
                 float *to = y + row * width + column;
                 if (rest >= BLOCK) {
@@ -99,3 +98,37 @@ static void add_product_amx(const float *x, Py_ssize_t n, Weight weight, uint16_
     _tile_release();
 }
 #pragma GCC pop_options
+
+/* Go back through a layer that kept its gates, in bfloat16, and its cells. Pointers begin behind
+   the last row. d_y: the gradient of the outputs, becomes that before the clip. low: room for the
+   rows of a step, of `out` and of `dim` values. */
+static void run_layer_back(const int64_t *sizes, Py_ssize_t n_steps, Weight projection,
+                           Weight recurrent, const float *y, const uint16_t *gates,
+                           const float *cells, float *c0, float *d_y, float *d_c, float *d_bias,
+                           uint16_t *d_gates, uint16_t *hidden, float *d_hidden, uint16_t *low,
+                           float cell_clip, float clip)
+{
+    Py_ssize_t dim = recurrent.depth / 4, out = recurrent.width;
+    while (n_steps--) {
+        Py_ssize_t n = sizes[n_steps], n_before = n_steps ? sizes[n_steps - 1] : 0;
+        y -= n * out;
+        d_y -= n * out;
+        cells -= n * dim;
+        gates -= n * 4 * dim;
+        d_gates -= n * 4 * dim;
+        hidden -= n * dim;
+        for (Py_ssize_t k = 0; k < n * out; k++)
+            d_y[k] = y[k] > -clip && y[k] < clip ? d_y[k] : 0.0f;
+        if (projection.panels) {
+            memset(d_hidden, 0, sizeof(float) * n * dim);
+            round_rows(d_y, n, out, low);
+            add_product_tiles(low, n, projection, d_hidden);
+        }
+        round_rows(projection.panels ? d_hidden : d_y, 1, n * dim, low);
+        const float *c_previous = n_steps ? cells - n_before * dim : c0;
+        const void *cell[] = {gates, c_previous, cells, low, d_c, d_bias, d_gates, hidden};
+        run_all(1, (void **)cell, n, dim, cell_clip, 0, 1);
+        if (n_steps)
+            add_product_tiles(d_gates, n, recurrent, d_y - n_before * out);
+    }
+}

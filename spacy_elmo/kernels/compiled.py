@@ -1,5 +1,5 @@
-"""The cell of an LSTM, forward and backward, the gradient of a softmax, and a whole layer without
-gradients, in C: `_kernels.c`. Importing this file needs the extension, which is built if there is a
+"""The cell of an LSTM and a whole layer, forward and backward, and the gradient of a softmax, in C:
+`_kernels.c`. Importing this file needs the extension, which is built if there is a
 compiler."""
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ _GATE_BYTES = 2 << 20
 
 
 def _call(kind: int, tensors: Any, shape: Any, clip: Any = None, keep: bool = False) -> None:
-    addresses = [0 if x is None else x.data_ptr() for x in tensors]
-    addresses += [0] * (8 - len(addresses))
+    addresses = _addresses([*tensors, *[None] * (8 - len(tensors))])
     bound, is_low = math.inf if clip is None else clip, tensors[0].dtype == torch.bfloat16
-    _kernels.run(kind, tuple(addresses), *shape, bound, keep, is_low)
+    _kernels.run(kind, addresses, *shape, bound, keep, is_low)
 
 
 def forward(*args: Any) -> None:
@@ -110,7 +109,8 @@ def pack_layer(
         shape (out, in), or for "int8" an `Int8Weight`.
     bias (Tensor): As the gates add it, shape (4H,).
     RETURNS (Callable): Runs the layer as `lstm_layer.run_layer`: takes x, batch_sizes, y and state,
-        in float32. A row's result does not depend on the other rows.
+        in float32. A row's result does not depend on the other rows. To train (`trains_layers`), it
+        takes tensors for all cells and gates, too: then only h of the state is changed.
     """
     arrange: Callable[[Any], tuple[int, Tensor]] = partial(_panels, low=precision == "float16")
     arrange = {"bfloat16": _tiles, "int8": _bytes}.get(precision, arrange)
@@ -162,7 +162,8 @@ def _run_layer(
     x: Tensor,
     batch_sizes: Sequence[int],
     y: Tensor,
-    state: Optional[tuple[Tensor, Tensor]] = None,
+    state: Optional[tuple[Optional[Tensor], Tensor]] = None,
+    kept: Sequence[Optional[Tensor]] = (None, None),
 ) -> None:
     n, width = batch_sizes[0], len(bias)
     max_rows = max(n, min(len(x), _GATE_BYTES // (4 * width)))
@@ -173,9 +174,55 @@ def _run_layer(
         most = max(max_rows * (x.shape[1] + _BLOCK), n * (max(facts[0]) + _BLOCK))
         rounded = x.new_empty(most, dtype=torch.bfloat16)
     steps = torch.tensor(batch_sizes, device="cpu")
-    tensors = x, steps, *panels, bias, gates, hidden, c, h, y, rounded
-    addresses = tuple(0 if one is None else one.data_ptr() for one in tensors)
-    _kernels.layer(addresses, *facts, len(batch_sizes), panel, max_rows, *clips)
+    tensors = x, steps, *panels, bias, gates, hidden, c, h, y, rounded, *kept
+    _kernels.layer(_addresses(tensors), *facts, len(batch_sizes), panel, max_rows, *clips)
+
+
+def trains_layers(dtype: torch.dtype, dim: int) -> bool:
+    """RETURNS (bool): Whether a layer with cells of this width is trained in C: with AMX."""
+    return dtype == torch.bfloat16 and dim % 8 == 0 and runs_layers("bfloat16")
+
+
+def layer_backward(
+    batch_sizes: Sequence[int],
+    weights: Sequence[Optional[Tensor]],
+    clips: Sequence[Optional[float]],
+    kept: Sequence[Tensor],
+    d_y: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Go back through a layer of `trains_layers`.
+
+    weights (Sequence): That of the projection, or None, and what multiplies outputs.
+    clips (Sequence): Of cells and outputs.
+    kept (Sequence): Outputs, gates and cells of the layer, and the cells before the first step.
+    d_y (Tensor): The gradient of the outputs; becomes that before they are clipped.
+    RETURNS (tuple): As `lstm_layer._steps`.
+    """
+    y, gates, *_, c0 = kept
+    (n, dim), out = c0.shape, y.shape[1]
+    d_gates, hidden = torch.empty_like(gates), gates.new_empty(len(gates), dim)
+    d_bias, d_hidden = c0.new_zeros(1, 4 * dim), torch.empty_like(c0)
+    panels = [None if x is None else _tiles(x.T)[1] for x in weights]
+    rounded = gates.new_empty(n * (max(dim, out) + _BLOCK))
+    steps = torch.tensor(batch_sizes, device="cpu")
+    tensors = (
+        *panels,
+        *kept,
+        d_y,
+        torch.zeros_like(c0),
+        d_bias,
+        d_gates,
+        hidden,
+        d_hidden,
+        rounded,
+    )
+    bounds = (math.inf if clip is None else clip for clip in clips)
+    _kernels.layer_back(_addresses((steps, *tensors)), len(batch_sizes), dim, out, *bounds)
+    return d_gates, hidden, d_bias
+
+
+def _addresses(tensors: Sequence[Optional[Tensor]]) -> tuple[int, ...]:
+    return tuple(0 if one is None else one.data_ptr() for one in tensors)
 
 
 def max_error(device: torch.device, dtype: torch.dtype) -> float:
@@ -202,23 +249,37 @@ def max_error(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def _layer_pairs(generator: torch.Generator, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
-    sizes, dim, width = [3, 3, 1], 37, 5
+    sizes, dim, width = [3, 3, 1], 40, 5
     draw = partial(torch.randn, generator=generator, dtype=torch.float32, device="cpu")
     shapes = (sum(sizes), 9), (4 * dim, 9), (4 * dim, width), (width, dim), (4 * dim,)
     x, *weights, bias = (draw(*shape) for shape in shapes)
     pairs = []
     for kind in (dtype, torch.float16) if dtype == torch.float32 else (dtype,):
         weights = [weight.to(kind).float() for weight in weights]
-        y = x.new_empty(len(x), width)
-        pack_layer(weights, bias, str(dtype).split(".")[1], 1.0, 2.0)(x, sizes, y)
-        inputs, outputs, projection = (weight.double().T for weight in weights)
-        c, h, expected = x.new_zeros(3, dim).double(), x.new_zeros(3, width).double(), []
-        for n, rows in zip(sizes, x.double().split(sizes)):
-            i, j, f, o = (rows @ inputs + bias + h[:n] @ outputs).chunk(4, dim=1)
-            c = (i.sigmoid() * j.tanh() + f.sigmoid() * c[:n]).clamp(-1, 1)
-            h = ((o.sigmoid() * c.tanh()) @ projection).clamp(-2, 2)
-            expected.append(h)
-        pairs.append((torch.cat(expected), y))
+        y, d_y = x.new_empty(len(x), width), draw(len(x), width)
+        run = pack_layer(weights, bias, str(dtype).split(".")[1], 1.0, 2.0)
+        run(x, sizes, y)
+        with torch.inference_mode(False), torch.enable_grad():
+            factors = [tensor.double().requires_grad_() for tensor in (*weights, bias)]
+            *matrices, addend = factors
+            inputs, outputs, projection = (weight.T for weight in matrices)
+            c, h, expected = x.new_zeros(3, dim).double(), x.new_zeros(3, width).double(), []
+            for n, rows in zip(sizes, x.double().split(sizes)):
+                i, j, f, o = (rows @ inputs + addend + h[:n] @ outputs).chunk(4, dim=1)
+                c = (i.sigmoid() * j.tanh() + f.sigmoid() * c[:n]).clamp(-1, 1)
+                h = ((o.sigmoid() * c.tanh()) @ projection).clamp(-2, 2)
+                expected.append(h)
+            gradients = torch.autograd.grad(torch.cat(expected), factors, d_y.double())
+        pairs.append((torch.cat(expected).detach(), y))
+        if trains_layers(dtype, dim):
+            c0, cells = x.new_zeros(3, dim), x.new_empty(len(x), dim)
+            gates = x.new_empty(len(x), 4 * dim, dtype=dtype)
+            run(x, sizes, y, (None, c0), (cells, gates))
+            back = weights[2], weights[1]
+            parts = layer_backward(sizes, back, (1.0, 2.0), (y, gates, cells, c0), d_y)
+            d_gates, hidden, d_bias = (part.float() for part in parts)
+            found = d_gates.T @ x, d_y.T @ hidden, d_bias[0]
+            pairs += zip((gradients[0], *gradients[2:]), found)
     return pairs + (_int8_pairs(x, weights, bias) if dtype == torch.float32 else [])
 
 

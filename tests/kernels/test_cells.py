@@ -22,8 +22,12 @@ CONFIGS = {
     "no projection": LSTMConfig(21, 21, cell_clip=None, proj_clip=None),
     "clipping": LSTMConfig(21, 6, cell_clip=0.4, proj_clip=0.3),
     "one cell": LSTMConfig(1, 1, cell_clip=3.0, proj_clip=None),
+    # Of widths that C trains in bfloat16, where the processor has AMX.
+    "whole layer": LSTMConfig(40, 37, cell_clip=None, proj_clip=None),
+    "whole layer, clipping": LSTMConfig(72, 6, cell_clip=0.4, proj_clip=0.3),
+    "whole layer, no projection": LSTMConfig(8, 8, cell_clip=None, proj_clip=None),
 }
-SIZES = {"falling": [19, 17, 4, 4, 1], "equal": [5, 5, 5]}
+SIZES = {"falling": [19, 17, 4, 4, 1], "equal": [5, 5, 5], "blocks": [70, 33, 33, 32, 16]}
 SENTENCES = [["the", "bank", "."], ["river"], ["the", "money", "bank", "the", "."]]
 DEVICES = {"auto": "cpu", "triton": "cuda" if GPU else "cpu"}
 
@@ -53,19 +57,22 @@ def run(train, config, sizes, *, dtype=None, carried=False, **settings):
     return [y.detach(), *first, *(state or [])]
 
 
-every_case = pytest.mark.parametrize(
-    "config, sizes, carried",
-    [
-        pytest.param(CONFIGS["projection"], SIZES["equal"], False, id="projection"),
-        pytest.param(CONFIGS["no projection"], SIZES["falling"], False, id="no projection"),
-        pytest.param(CONFIGS["clipping"], SIZES["falling"], False, id="clipping"),
-        pytest.param(CONFIGS["clipping"], SIZES["equal"], True, id="carried"),
-        pytest.param(CONFIGS["one cell"], [1], False, id="one cell"),
-    ],
-)
+ARGUMENTS = "config, sizes, carried"
+CASES = [
+    pytest.param(CONFIGS["projection"], SIZES["equal"], False, id="projection"),
+    pytest.param(CONFIGS["no projection"], SIZES["falling"], False, id="no projection"),
+    pytest.param(CONFIGS["clipping"], SIZES["falling"], False, id="clipping"),
+    pytest.param(CONFIGS["clipping"], SIZES["equal"], True, id="carried"),
+    pytest.param(CONFIGS["one cell"], [1], False, id="one cell"),
+]
+WHOLE_LAYERS = [
+    pytest.param(CONFIGS["whole layer"], SIZES["blocks"], False, id="whole layer"),
+    pytest.param(CONFIGS["whole layer, clipping"], [35] * 4, True, id="whole layer, carried"),
+    pytest.param(CONFIGS["whole layer, no projection"], [3, 1], False, id="whole layer, small"),
+]
 
 
-@every_case
+@pytest.mark.parametrize(ARGUMENTS, CASES)
 def test_equals_pytorch_in_float32(train, config, sizes, carried):
     expected = run(train, config, sizes, carried=carried, kernel="torch")
     for reference, result in zip(expected, run(train, config, sizes, carried=carried)):
@@ -73,7 +80,7 @@ def test_equals_pytorch_in_float32(train, config, sizes, carried):
         assert (result - reference).abs().max() <= bound * max(1, reference.abs().max())
 
 
-@every_case
+@pytest.mark.parametrize(ARGUMENTS, CASES + WHOLE_LAYERS)
 def test_is_near_float32_in_bfloat16(train, config, sizes, carried):
     """As near as the plain path in bfloat16, whose gates are float32: rounding decides for some
     values on which side of a clip they are, and there the gradient jumps."""
@@ -257,15 +264,19 @@ def test_the_comparison_chooses_its_own_types(dtype):
 
 
 @needs_extension
-def test_states_may_have_gaps():
-    config, sizes = CONFIGS["clipping"], SIZES["equal"]
+@pytest.mark.parametrize("low", [False, True])
+@pytest.mark.parametrize("name", ["clipping", "whole layer, clipping"])
+def test_states_may_have_gaps(name, low):
+    config, sizes = CONFIGS[name], SIZES["equal"]
     generator = torch.Generator().manual_seed(0)
-    shapes = [(2, sum(sizes), 7), (84, 13), (84,), (6, 21)]
+    n, p = config.dim, config.projection_dim
+    shapes = [(2, sum(sizes), 7), (4 * n, 7 + p), (4 * n,), (p, n)]
     x, *weights = (torch.randn(*shape, generator=generator) for shape in shapes)
-    wide = torch.randn(2, sizes[0], 2 * 21, generator=generator)
+    wide = torch.randn(2, sizes[0], 2 * n, generator=generator)
     results = []
     for gap in (1, 2):
-        state = [wide[..., : 2 * n : 2].repeat_interleave(gap, -1)[..., ::gap] for n in (6, 21)]
-        y = train_layer(x, sizes, [weights, weights], config, state)
+        state = [wide[..., : 2 * k : 2].repeat_interleave(gap, -1)[..., ::gap] for k in (p, n)]
+        with torch.autocast("cpu", torch.bfloat16, enabled=low):
+            y = train_layer(x, sizes, [weights, weights], config, state)
         results.append([y, *(part.clone() for part in state)])
     assert all(torch.equal(*pair) for pair in zip(*results))
