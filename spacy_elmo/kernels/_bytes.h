@@ -10,7 +10,7 @@ INLINE void NAMED(add_bytes)(const uint8_t *x, const float *scales, Py_ssize_t d
     WHOLE sums[BLOCK_ROWS][2];
     const Py_ssize_t size = 4 * LANES; /* Of a vector, in bytes. */
     const char *weights = panel + 4 * size;
-    float row[2 * LANES];
+    VECTOR factors[2] = {LOAD((const float *)panel), LOAD((const float *)panel + LANES)};
     for (int r = 0; r < n_rows; r++) {
         sums[r][0] = START(panel + 2 * size);
         sums[r][1] = START(panel + 3 * size);
@@ -29,12 +29,10 @@ INLINE void NAMED(add_bytes)(const uint8_t *x, const float *scales, Py_ssize_t d
     }
     for (int r = 0; r < n_rows; r++) {
         VECTOR scale = EVERYWHERE(scales[r]);
-        VECTOR first = MULTIPLY(scale, LOAD((const float *)panel));
-        VECTOR second = MULTIPLY(scale, LOAD((const float *)panel + LANES));
-        STORE(row, MULTIPLY(TO_FLOAT(sums[r][0]), first));
-        STORE(row + LANES, MULTIPLY(TO_FLOAT(sums[r][1]), second));
+        VECTOR row[2] = {TO_FLOAT(sums[r][0]) * (scale * factors[0]),
+                         TO_FLOAT(sums[r][1]) * (scale * factors[1])};
         for (Py_ssize_t k = 0; k < n_outputs; k++)
-            y[r * width + k] += row[k];
+            y[r * width + k] += ((float *)row)[k];
     }
 }
 
@@ -59,14 +57,15 @@ static void NAMED(add_product_bytes)(const uint8_t *x, const float *scales, Py_s
     }
 }
 
+/* What follows is for another generation. */
 #undef NAMED
 #undef VECTOR
 #undef LANES
 #undef BLOCK_ROWS
 #undef LOAD
+#undef LOAD_HALF
 #undef EVERYWHERE
-#undef MULTIPLY
-#undef STORE
+#undef MULTIPLY_ADD
 #undef WHOLE
 #undef START
 #undef LOAD_WHOLE

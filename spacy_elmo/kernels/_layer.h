@@ -24,39 +24,12 @@ typedef struct { const void *panels; Py_ssize_t depth, width; int kind; } Weight
 #define VECTOR __m512
 #define LANES 16
 #define BLOCK_ROWS 8
-#define ZERO _mm512_setzero_ps()
 #define LOAD _mm512_loadu_ps
 #define LOAD_HALF(ADDRESS) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(ADDRESS)))
 #define EVERYWHERE _mm512_set1_ps
 #define MULTIPLY_ADD _mm512_fmadd_ps
-#define STORE _mm512_storeu_ps
 #include "_product.h"
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
-#define NAMED(FUNCTION) FUNCTION##_avx2
-#define VECTOR __m256
-#define LANES 8
-#define BLOCK_ROWS 5
-#define ZERO _mm256_setzero_ps()
-#define LOAD _mm256_loadu_ps
-#define LOAD_HALF(ADDRESS) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(ADDRESS)))
-#define EVERYWHERE _mm256_set1_ps
-#define MULTIPLY_ADD _mm256_fmadd_ps
-#define STORE _mm256_storeu_ps
-#include "_product.h"
-#pragma GCC pop_options
-
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512vnni")
-#define NAMED(FUNCTION) FUNCTION##_vnni
-#define VECTOR __m512
-#define LANES 16
-#define BLOCK_ROWS 8
-#define LOAD _mm512_loadu_ps
-#define EVERYWHERE _mm512_set1_ps
-#define MULTIPLY _mm512_mul_ps
-#define STORE _mm512_storeu_ps
+#pragma GCC target("avx512vnni")
 #define WHOLE __m512i
 #define START _mm512_loadu_si512
 #define LOAD_WHOLE _mm512_loadu_si512
@@ -65,22 +38,24 @@ typedef struct { const void *panels; Py_ssize_t depth, width; int kind; } Weight
 #define TO_FLOAT _mm512_cvtepi32_ps
 #include "_bytes.h"
 #pragma GCC pop_options
+
 #pragma GCC push_options
-#pragma GCC target("avx2,fma")
+#pragma GCC target("avx2,fma,f16c")
+#define NAMED(FUNCTION) FUNCTION##_avx2
+#define VECTOR __m256
+#define LANES 8
+#define BLOCK_ROWS 5
+#define LOAD _mm256_loadu_ps
+#define LOAD_HALF(ADDRESS) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(ADDRESS)))
+#define EVERYWHERE _mm256_set1_ps
+#define MULTIPLY_ADD _mm256_fmadd_ps
+#include "_product.h"
 /* Products of two neighbours fit into 16 bits if x has a sign and both are at most 127. */
 INLINE __m256i multiply_add_four(__m256i sums, __m256i x, __m256i weights)
 {
     __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(x), _mm256_sign_epi8(weights, x));
     return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
-#define NAMED(FUNCTION) FUNCTION##_avx2
-#define VECTOR __m256
-#define LANES 8
-#define BLOCK_ROWS 5
-#define LOAD _mm256_loadu_ps
-#define EVERYWHERE _mm256_set1_ps
-#define MULTIPLY _mm256_mul_ps
-#define STORE _mm256_storeu_ps
 #define WHOLE __m256i
 #define START(ADDRESS) _mm256_setzero_si256()
 #define LOAD_WHOLE(ADDRESS) _mm256_loadu_si256((const __m256i *)(ADDRESS))
@@ -154,7 +129,7 @@ static void add_product(const float *x, Py_ssize_t n, Weight weight, Py_ssize_t 
     if (weight.kind == BYTES) {
         uint8_t *rows = (uint8_t *)low + sizeof(float) * n; /* Behind their scales. */
         round_bytes(x, n, weight.depth, low, rows);
-        (panel == 32 ? add_product_bytes_vnni : add_product_bytes_avx2)(rows, low, n, weight, y);
+        (panel == 32 ? add_product_bytes_avx512 : add_product_bytes_avx2)(rows, low, n, weight, y);
     }
 #ifdef HAS_TILES
     else if (weight.kind == TILES) {

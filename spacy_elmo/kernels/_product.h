@@ -8,9 +8,8 @@ INLINE void NAMED(add_block)(const float *x, Py_ssize_t depth, Py_ssize_t n_rows
                              Py_ssize_t n_outputs)
 {
     VECTOR sums[BLOCK_ROWS][2];
-    float row[2 * LANES];
     for (int r = 0; r < n_rows; r++)
-        sums[r][0] = sums[r][1] = ZERO;
+        sums[r][0] = sums[r][1] = EVERYWHERE(0.0f);
     for (Py_ssize_t k = 0; k < n_inputs; k++) {
         const Py_ssize_t size = LANES * (half ? 2 : 4); /* Of a vector, in bytes. */
         const void *weights = (const char *)panel + 2 * size * k;
@@ -25,12 +24,9 @@ INLINE void NAMED(add_block)(const float *x, Py_ssize_t depth, Py_ssize_t n_rows
             sums[r][1] = MULTIPLY_ADD(value, second, sums[r][1]);
         }
     }
-    for (int r = 0; r < n_rows; r++) {
-        STORE(row, sums[r][0]);
-        STORE(row + LANES, sums[r][1]);
+    for (int r = 0; r < n_rows; r++)
         for (Py_ssize_t k = 0; k < n_outputs; k++)
-            y[r * width + k] += row[k];
-    }
+            y[r * width + k] += ((float *)sums[r])[k];
 }
 
 static void NAMED(add_product)(const float *x, Py_ssize_t n, Weight weight, float *y)
@@ -56,14 +52,3 @@ static void NAMED(add_product)(const float *x, Py_ssize_t n, Weight weight, floa
 #undef ROWS
             }
 }
-
-#undef NAMED
-#undef VECTOR
-#undef LANES
-#undef BLOCK_ROWS
-#undef ZERO
-#undef LOAD
-#undef LOAD_HALF
-#undef EVERYWHERE
-#undef MULTIPLY_ADD
-#undef STORE
