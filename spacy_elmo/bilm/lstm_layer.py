@@ -224,15 +224,13 @@ def _forward(layer: Layer, x: Tensor, y: Tensor, state: Any, weights: Any) -> Sa
     if state is not None:
         h0, c0 = (part.clone(memory_format=torch.contiguous_format) for part in state)
     if _runs_in_c(layer):
-        n_padded = product_rows(n_rows, x.device, dtype)
-        gates = x.new_empty(n_padded, 4 * config.dim, dtype=dtype)
+        gates = x.new_empty(product_rows(n_rows, x.device, dtype), 4 * config.dim, dtype=dtype)
         parts = gate_weight[:, :width], gate_weight[:, width:], projection_weight
         clips = config.cell_clip, projection_clip(config, x.dtype)
         run = cell.pack_layer(parts, bias, "bfloat16", *clips)
-        h = None if h0 is None else h0.clone()
-        run(x.contiguous(), batch_sizes, y, (h, c0), (cells, gates))
-        for part, last in zip(state or (), (h, cells[-len(c0) :])):
-            part.copy_(last)
+        run(x.contiguous(), batch_sizes, y, (h0, c0), (cells, gates))
+        for part, rows in zip(state or (), (y, cells)):
+            part.copy_(rows[-len(c0) :])
         return gate_weight, projection_weight, gates, cells, h0, c0
     weight, x_cast = gate_weight.to(dtype), operand(x, dtype)
     transposed = weight[..., :width].transpose(-1, -2)
@@ -261,15 +259,11 @@ def _backward(
     """RETURNS (tuple): The gradients of x, of the gates' weight and bias, and of the projection."""
     (batch_sizes, _, dtype, _), (x, y, dy) = layer, run
     gate_weight, projection_weight, *_, h0, _ = saved
-    width, n_rows, weight = x.shape[-1], x.shape[-2], gate_weight.to(dtype)
-    projection = None if projection_weight is None else projection_weight.to(dtype)
+    width, n_rows = x.shape[-1], x.shape[-2]
     previous = to_device(previous_rows(batch_sizes), x.device)
     d_out = dy.clone(memory_format=torch.contiguous_format)
-    if _runs_in_c(layer):
-        d_gates, hidden, d_bias = _steps_in_c(layer, saved, y, d_out)
-    else:
-        recurrent = weight[..., width:].contiguous()
-        d_gates, hidden, d_bias = _steps(layer, saved, previous, y, d_out, recurrent, projection)
+    steps = _steps_in_c if _runs_in_c(layer) else _steps
+    d_gates, hidden, d_bias = steps(layer, saved, previous, y, d_out)
     for padded in (d_gates, hidden):
         padded[..., n_rows:, :] = 0
     h_previous = torch.empty_like(y)
@@ -280,11 +274,13 @@ def _backward(
     d_weight = torch.matmul(d_gates_cast.transpose(-1, -2), inputs).to(x.dtype)
     d_bias = d_gates.sum(-2) if d_bias is None else d_bias.sum(-2)
     d_projection = d_x = None
-    if projection is not None:
+    if projection_weight is not None:
         d_out_cast = operand(d_out, dtype).transpose(-1, -2)
         d_projection = torch.matmul(d_out_cast, operand(hidden, dtype)).to(x.dtype)
     if needs_dx:
-        d_x = torch.matmul(d_gates_cast, weight[..., :width])[..., :n_rows, :].to(x.dtype)
+        d_x = torch.matmul(d_gates_cast, gate_weight[..., :width].to(dtype))[..., :n_rows, :].to(
+            x.dtype
+        )
     return d_x, d_weight, d_bias, d_projection
 
 
@@ -293,7 +289,7 @@ def _runs_in_c(layer: Layer) -> bool:
     return hasattr(cell, "trains_layers") and cell.trains_layers(dtype, config.dim)
 
 
-def _steps_in_c(layer: Layer, saved: Saved, y: Tensor, d_out: Tensor) -> Any:
+def _steps_in_c(layer: Layer, saved: Saved, previous: Tensor, y: Tensor, d_out: Tensor) -> Any:
     """Do what `_steps` does."""
     (batch_sizes, config, _, cell), (gate_weight, projection, gates, cells, _, c0) = layer, saved
     weights = projection, gate_weight[:, -config.projection_dim :]
@@ -302,18 +298,14 @@ def _steps_in_c(layer: Layer, saved: Saved, y: Tensor, d_out: Tensor) -> Any:
 
 
 def _steps(
-    layer: Layer,
-    saved: Saved,
-    previous: Tensor,
-    y: Tensor,
-    d_out: Tensor,
-    recurrent: Tensor,
-    projection: Optional[Tensor],
+    layer: Layer, saved: Saved, previous: Tensor, y: Tensor, d_out: Tensor
 ) -> tuple[Tensor, Tensor, Optional[Tensor]]:
     """Go back through time. Turns `d_out` into the gradients of the outputs before the clipping.
     RETURNS (tuple): The gradients of the gates before the activation, the outputs before the
     projection, and, from a kernel, the gradient of the bias in several rows."""
-    (batch_sizes, config, _, cell), (_, _, gates, cells, _, c0) = layer, saved
+    (batch_sizes, config, dtype, cell), (gate_weight, weight, gates, cells, _, c0) = layer, saved
+    recurrent = gate_weight[..., -config.projection_dim :].to(dtype).contiguous()
+    projection = None if weight is None else weight.to(dtype)
     kind, clip, d_bias = gates.dtype, projection_clip(config, gates.dtype), None
     d_gates, hidden = torch.empty_like(gates), gates.new_empty(*gates.shape[:-1], config.dim)
     if cell is None:

@@ -181,7 +181,7 @@ static void run_layer(const float *x, const int64_t *sizes, Py_ssize_t n_steps,
             y[k] = y[k] < -clip ? -clip : y[k];
             y[k] = y[k] > clip ? clip : y[k];
         }
-        if (h)
+        if (h && !cells)
             memcpy(h, y, sizeof(float) * n * out);
         previous = y;
         y += n * out;

@@ -1,6 +1,5 @@
 """The cell of an LSTM and a whole layer, forward and backward, and the gradient of a softmax, in C:
-`_kernels.c`. Importing this file needs the extension, which is built if there is a
-compiler."""
+`_kernels.c`. Importing this file needs the extension, which is built if there is a compiler."""
 
 from __future__ import annotations
 
@@ -110,7 +109,7 @@ def pack_layer(
     bias (Tensor): As the gates add it, shape (4H,).
     RETURNS (Callable): Runs the layer as `lstm_layer.run_layer`: takes x, batch_sizes, y and state,
         in float32. A row's result does not depend on the other rows. To train (`trains_layers`), it
-        takes tensors for all cells and gates, too: then only h of the state is changed.
+        takes tensors for all cells and gates, too, and only reads the state.
     """
     arrange: Callable[[Any], tuple[int, Tensor]] = partial(_panels, low=precision == "float16")
     arrange = {"bfloat16": _tiles, "int8": _bytes}.get(precision, arrange)
@@ -201,23 +200,14 @@ def layer_backward(
     y, gates, *_, c0 = kept
     (n, dim), out = c0.shape, y.shape[1]
     d_gates, hidden = torch.empty_like(gates), gates.new_empty(len(gates), dim)
-    d_bias, d_hidden = c0.new_zeros(1, 4 * dim), torch.empty_like(c0)
+    d_bias = c0.new_zeros(1, 4 * dim)
     panels = [None if x is None else _tiles(x.T)[1] for x in weights]
     rounded = gates.new_empty(n * (max(dim, out) + _BLOCK))
     steps = torch.tensor(batch_sizes, device="cpu")
-    tensors = (
-        *panels,
-        *kept,
-        d_y,
-        torch.zeros_like(c0),
-        d_bias,
-        d_gates,
-        hidden,
-        d_hidden,
-        rounded,
-    )
+    results = torch.zeros_like(c0), d_bias, d_gates, hidden
+    tensors = steps, *panels, *kept, d_y, *results, torch.empty_like(c0), rounded
     bounds = (math.inf if clip is None else clip for clip in clips)
-    _kernels.layer_back(_addresses((steps, *tensors)), len(batch_sizes), dim, out, *bounds)
+    _kernels.layer_back(_addresses(tensors), len(batch_sizes), dim, out, *bounds)
     return d_gates, hidden, d_bias
 
 
