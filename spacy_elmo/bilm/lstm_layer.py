@@ -37,7 +37,7 @@ LayerState = tuple[Tensor, Tensor]
 LayerProducts = tuple[Product, int, Product, Optional[Product], Callable[..., object]]
 
 # What the passes of a layer share: the sequences that are active at each step, the configuration,
-# the type of products, and the module of kernels that run the cells, or None.
+# the type of products, and the module of kernels that run cells or layers, or None.
 Layer = tuple[Sequence[int], LSTMConfig, torch.dtype, Any]
 
 # For the backward pass: the weights of the gates and of the projection, gates after the activation,
@@ -215,22 +215,23 @@ class _LSTMFunction(torch.autograd.Function):
 
 @torch.no_grad()  # A setting of each thread.
 def _forward(layer: Layer, x: Tensor, y: Tensor, state: Any, weights: Any) -> Saved:
-    """Run one direction, or both in batched products. Takes y as `run_layer` does."""
+    """Run one direction, or both in batched products. `y` takes the outputs."""
     batch_sizes, config, dtype, cell = layer
     gate_weight, gate_bias, projection_weight = weights
     width, n_rows = x.shape[-1], x.shape[-2]
     bias, cells = add_forget_bias(gate_bias), x.new_empty(*x.shape[:-1], config.dim)
     h0, c0 = None, x.new_zeros(*x.shape[:-2], batch_sizes[0], config.dim)
     if state is not None:
-        h0, c0 = (part.clone(memory_format=torch.contiguous_format) for part in state)
+        h0 = c0.new_empty(*c0.shape[:-1], config.projection_dim).copy_(state[0])
+        c0.copy_(state[1])
     if _runs_in_c(layer):
         gates = x.new_empty(product_rows(n_rows, x.device, dtype), 4 * config.dim, dtype=dtype)
-        parts = gate_weight[:, :width], gate_weight[:, width:], projection_weight
+        parts = *gate_weight.split((width, config.projection_dim), 1), projection_weight
         clips = config.cell_clip, projection_clip(config, x.dtype)
         run = cell.pack_layer(parts, bias, "bfloat16", *clips)
         run(x.contiguous(), batch_sizes, y, (h0, c0), (cells, gates))
         for part, rows in zip(state or (), (y, cells)):
-            part.copy_(rows[-len(c0) :])
+            part.copy_(rows[-batch_sizes[-1] :])
         return gate_weight, projection_weight, gates, cells, h0, c0
     weight, x_cast = gate_weight.to(dtype), operand(x, dtype)
     transposed = weight[..., :width].transpose(-1, -2)
@@ -278,9 +279,8 @@ def _backward(
         d_out_cast = operand(d_out, dtype).transpose(-1, -2)
         d_projection = torch.matmul(d_out_cast, operand(hidden, dtype)).to(x.dtype)
     if needs_dx:
-        d_x = torch.matmul(d_gates_cast, gate_weight[..., :width].to(dtype))[..., :n_rows, :].to(
-            x.dtype
-        )
+        weight = gate_weight[..., :width].to(dtype)
+        d_x = torch.matmul(d_gates_cast, weight)[..., :n_rows, :].to(x.dtype)
     return d_x, d_weight, d_bias, d_projection
 
 
@@ -290,7 +290,7 @@ def _runs_in_c(layer: Layer) -> bool:
 
 
 def _steps_in_c(layer: Layer, saved: Saved, previous: Tensor, y: Tensor, d_out: Tensor) -> Any:
-    """Do what `_steps` does."""
+    """Do what `_steps` does. The rows behind those of y hold nothing."""
     (batch_sizes, config, _, cell), (gate_weight, projection, gates, cells, _, c0) = layer, saved
     weights = projection, gate_weight[:, -config.projection_dim :]
     clips = config.cell_clip, projection_clip(config, y.dtype)

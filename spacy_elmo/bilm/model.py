@@ -163,6 +163,10 @@ class BiLM(nn.Module):
         mixed_precision (bool): Compute products in bfloat16.
         RETURNS (Tensor): Shape (L+1, tokens, 2P). Layer 0 is the token encoder, twice.
         """
+        if self.is_int8:
+            raise ValueError(
+                "the weights are in 8 bits, without gradients: call dequantize() first"
+            )
         weight = next(self.parameters())
         with no_fork(), autocast(weight.device, mixed_precision):
             if torch.is_grad_enabled():  # Whoever computes gradients is about to change weights.

@@ -16,7 +16,8 @@ import torch
 Kernel = Literal["auto", "torch", "triton"]
 
 # For each type of device a module, and what it needs. It has `forward` and `backward` for the cell
-# of an LSTM and `max_error`, as `compiled` has; for a CPU, also `softmax_gradient`.
+# of an LSTM and `max_error`, as `compiled` has; for a CPU, also `softmax_gradient`, and what
+# runs and trains whole layers.
 MODULES = {
     "cpu": (f"{__package__}.compiled", f"{__package__}._kernels"),
     "cuda": (f"{__package__}.triton_cell", "triton"),

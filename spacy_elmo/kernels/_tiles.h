@@ -1,6 +1,6 @@
-/* y += x @ weight.T in bfloat16 with AMX: x is rounded, sums are float. Panels of 32 outputs hold
-   blocks of 32 inputs, as two tiles of 16 outputs whose rows are pairs of inputs. Each value is
-   summed in one order, whatever rows are beside its own. */
+/* In bfloat16 with AMX: y += x @ weight.T, and the way back through a layer. x is rounded, sums are
+   float. Panels of 32 outputs hold blocks of 32 inputs, as two tiles of 16 outputs whose rows are
+   pairs of inputs. Each value is summed in one order, whatever rows are beside its own. */
 
 #define BLOCK 32
 /* GCC does not know that the functions of tiles read and write memory. */
@@ -99,9 +99,10 @@ static void add_product_tiles(const uint16_t *x, Py_ssize_t n, Weight weight, fl
 }
 #pragma GCC pop_options
 
-/* Go back through a layer that kept its gates, in bfloat16, and its cells. Pointers begin behind
-   the last row. d_y: the gradient of the outputs, becomes that before the clip. low: room for the
-   rows of a step, of `out` and of `dim` values. */
+/* Go back through a layer that kept its gates, in bfloat16, and its cells. Pointers to what all
+   steps have, y to cells and d_y, d_gates and hidden, begin behind the last row. d_y: the gradient
+   of the outputs, becomes that before the clip. low: room for the rows of a step, of `out` and of
+   `dim` values. */
 static void run_layer_back(const int64_t *sizes, Py_ssize_t n_steps, Weight projection,
                            Weight recurrent, const float *y, const uint16_t *gates,
                            const float *cells, float *c0, float *d_y, float *d_c, float *d_bias,
@@ -118,7 +119,7 @@ static void run_layer_back(const int64_t *sizes, Py_ssize_t n_steps, Weight proj
         d_gates -= n * 4 * dim;
         hidden -= n * dim;
         for (Py_ssize_t k = 0; k < n * out; k++)
-            d_y[k] = y[k] > -clip && y[k] < clip ? d_y[k] : 0.0f;
+            d_y[k] *= y[k] > -clip && y[k] < clip; /* What is not a number stays so. */
         if (projection.panels) {
             memset(d_hidden, 0, sizeof(float) * n * dim);
             round_rows(d_y, n, out, low);

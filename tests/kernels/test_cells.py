@@ -81,15 +81,58 @@ def test_equals_pytorch_in_float32(train, config, sizes, carried):
 
 
 @pytest.mark.parametrize(ARGUMENTS, CASES + WHOLE_LAYERS)
-def test_is_near_float32_in_bfloat16(train, config, sizes, carried):
+def test_is_near_float32_in_bfloat16(monkeypatch, train, config, sizes, carried):
     """As near as the plain path in bfloat16, whose gates are float32: rounding decides for some
     values on which side of a clip they are, and there the gradient jumps."""
     settings = {"carried": carried, "dtype": torch.bfloat16}
     exact = run(train, config, sizes, carried=carried, kernel="torch")
     plain = run(train, config, sizes, **settings, kernel="torch")
-    for reference, rounded, result in zip(exact, plain, run(train, config, sizes, **settings)):
-        bound = 0.01 * reference.norm() + 2 * (rounded - reference).norm()
-        assert 0 < (result - reference).norm() <= bound
+    found = [run(train, config, sizes, **settings)]
+    if trains_in_c(config):
+        monkeypatch.setattr("spacy_elmo.kernels.compiled.trains_layers", lambda *_: False)
+        found.append(run(train, config, sizes, **settings))
+        assert not torch.equal(found[0][0], found[1][0])
+    for results in found:
+        for reference, rounded, result in zip(exact, plain, results):
+            bound = 0.01 * reference.norm() + 2 * (rounded - reference).norm()
+            assert 0 < (result - reference).norm() <= bound
+
+
+def trains_in_c(config):
+    module = load_kernels("auto", torch.device("cpu"), torch.bfloat16, torch.float32)
+    return module is not None and module.trains_layers(torch.bfloat16, config.dim)
+
+
+@needs_extension
+def test_whole_layers_check_what_c_trusts():
+    config, sizes = CONFIGS["whole layer, clipping"], [5, 5, 4]
+    if not trains_in_c(config):
+        pytest.skip("layers are not trained in C on this processor")
+
+    def train(width=7, sizes=sizes, rows=None, kind=torch.float32, bad=1.0):
+        generator = torch.Generator().manual_seed(0)
+        shapes = [(2, 14, width), (288, 13), (288,), (6, 72)]
+        x, *weights = (torch.randn(*shape, generator=generator) for shape in shapes)
+        weights = [w.to(kind).requires_grad_() for w in weights]
+        state = None if rows is None else [torch.zeros(2, rows, n) for n in (6, 72)]
+        with torch.autocast("cpu", torch.bfloat16):
+            y = train_layer(x, sizes, [weights, weights], config, state)
+        return y, torch.autograd.grad(y, weights, torch.full_like(y, bad))
+
+    for settings in (
+        {"width": 8},
+        {"sizes": [5, 4, 40]},
+        {"sizes": [5, 4, 4]},
+        {"sizes": [4, 5, 5]},
+    ):
+        with pytest.raises((ValueError, RuntimeError), match=r"shape|size"):
+            train(**settings)
+    for rows in (3, 7):
+        with pytest.raises(RuntimeError):
+            train(sizes=[5, 5, 4], rows=rows)
+    # A step whose gradient is not a number must be skipped, though outputs are clipped.
+    assert all(part.isnan().all() for part in train(bad=torch.nan)[1])
+    assert torch.equal(train()[0], train(kind=torch.float64)[0])
 
 
 @needs_triton
