@@ -48,6 +48,14 @@ def embed(bilm: BiLM, settings: Settings = INT8) -> torch.Tensor:
     return torch.cat(current_session(bilm, settings).embed(SENTENCES), dim=1)
 
 
+def test_weights_in_8_bits_have_no_gradients():
+    bilm = in_8_bits()
+    with pytest.raises(ValueError, match=r"8 bits.*dequantize\(\)"):
+        bilm(["a"], numpy.array([0]), [1], mixed_precision=True)
+    bilm.dequantize()
+    assert bilm(["a"], numpy.array([0]), [1]).shape[1] == 1
+
+
 # ----------------------------------------------------------------------------------------- rounding
 
 
