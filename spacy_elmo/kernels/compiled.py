@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, Optional
 
@@ -23,6 +23,8 @@ BIAS_ROWS = sys.maxsize
 # processor computes at once. 0 where C does not run whole layers: on an old processor, or not built
 # by GCC for Linux.
 PANEL, PANEL_INT8 = getattr(_kernels, "outputs_per_panel", lambda: (0, 0))()
+# Asked once: on a virtual machine, the answer comes from the host.
+_has_amx = cache(getattr(_kernels, "has_amx", bool))
 # In bfloat16, panels have 32 outputs, and blocks of as many inputs.
 _BLOCK = 32
 # The numbers of the arrangements in C.
@@ -35,8 +37,8 @@ _GATE_BYTES = 2 << 20
 
 def _call(kind: int, tensors: Any, shape: Any, clip: Any = None, keep: bool = False) -> None:
     addresses = _addresses([*tensors, *[None] * (8 - len(tensors))])
-    bound, is_low = math.inf if clip is None else clip, tensors[0].dtype == torch.bfloat16
-    _kernels.run(kind, addresses, *shape, bound, keep, is_low)
+    is_low = tensors[0].dtype == torch.bfloat16
+    _kernels.run(kind, addresses, *shape, *_bounds(clip), keep, is_low)
 
 
 def forward(*args: Any) -> None:
@@ -90,7 +92,7 @@ def softmax_gradient(
 def runs_layers(precision: str) -> bool:
     """RETURNS (bool): Whether `pack_layer` is for this precision on this processor. The first call
     for "bfloat16" asks the system for the use of AMX."""
-    return getattr(_kernels, "has_amx", bool)() if precision == "bfloat16" else PANEL > 0
+    return _has_amx() if precision == "bfloat16" else PANEL > 0
 
 
 def pack_layer(
@@ -120,7 +122,7 @@ def pack_layer(
     shapes = [(0, 0) if x is None else tuple(x.shape) for x in values]
     widths, depths = zip(*shapes)
     panel = PANEL_INT8 if precision == "int8" else PANEL
-    clips = [math.inf if bound is None else bound for bound in (cell_clip, clip)]
+    clips = _bounds(cell_clip, clip)
     bias = bias.float().contiguous()
     return partial(_run_layer, panels, (depths, widths, kinds), panel, bias, clips)
 
@@ -213,9 +215,12 @@ def layer_backward(
     steps = torch.tensor(batch_sizes, device="cpu")
     results = torch.zeros_like(c0), d_bias, d_gates, hidden
     tensors = steps, *panels, *kept, d_y, *results, torch.empty_like(c0), rounded
-    bounds = (math.inf if clip is None else clip for clip in clips)
-    _kernels.layer_back(_addresses(tensors), len(batch_sizes), dim, out, *bounds)
+    _kernels.layer_back(_addresses(tensors), len(batch_sizes), dim, out, *_bounds(*clips))
     return d_gates, hidden, d_bias
+
+
+def _bounds(*clips: Optional[float]) -> list[float]:
+    return [math.inf if clip is None else clip for clip in clips]
 
 
 def _addresses(tensors: Sequence[Optional[Tensor]]) -> tuple[int, ...]:
