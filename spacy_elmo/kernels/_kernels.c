@@ -229,8 +229,8 @@ static PyMethodDef functions[] = {
 #ifdef HAS_LAYER
     {"layer", layer, METH_VARARGS, NULL},
     {"outputs_per_panel", outputs_per_panel, METH_NOARGS, NULL},
-#ifdef HAS_TILES
-    {"has_amx", has_amx, METH_NOARGS, NULL},
+#ifdef HAS_BFLOAT16
+    {"bfloat16_kind", bfloat16_kind, METH_NOARGS, NULL},
     {"layer_back", layer_back, METH_VARARGS, NULL},
 #endif
 #endif

@@ -1,12 +1,12 @@
 /* A whole layer, on x86-64 Linux: products by vectors of floats (_product.h) or
-   bytes (_bytes.h) or, in bfloat16, tiles (_tiles.h), and the cell of _kernels.c. */
+   bytes (_bytes.h), or in bfloat16 (_bfloat16.h), and the cell of _kernels.c. */
 
 #include <cpuid.h>
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { SINGLE, HALF, TILES, BYTES };
+enum { SINGLE, HALF, PAIRS, TILES, BYTES };
 typedef struct { const void *panels; Py_ssize_t depth, width; int kind; } Weight;
 /* Inputs whose products are summed before they are added: rounding errors grow with it. */
 #define MOST_INPUTS 512
@@ -96,8 +96,8 @@ static void round_bytes(const float *x, Py_ssize_t n, Py_ssize_t depth, float *s
 }
 #pragma GCC pop_options
 #if __GNUC__ >= 11
-#define HAS_TILES
-#include "_tiles.h"
+#define HAS_BFLOAT16
+#include "_bfloat16.h"
 #endif
 
 /* outputs_per_panel(): How the weights of `layer` lie, and those of 8 bits; 0 and 0 if it is not for
@@ -110,16 +110,17 @@ static PyObject *outputs_per_panel(PyObject *self, PyObject *args)
                          avx512 && __builtin_cpu_supports("avx512vnni") ? 32 : avx2);
 }
 
-#ifdef HAS_TILES
-/* has_amx(): Whether the processor has it, for bfloat16, and the system allows it. */
-static PyObject *has_amx(PyObject *self, PyObject *args)
+#ifdef HAS_BFLOAT16
+/* bfloat16_kind(): How weights in bfloat16 lie; 0 if the processor has no products of them. With AMX,
+   the system has to allow the data of tiles, once for the process (ARCH_REQ_XCOMP_PERM). */
+static PyObject *bfloat16_kind(PyObject *self, PyObject *args)
 {
     unsigned a, b, c, low = 0, tiles = 0;
     if (__builtin_cpu_supports("avx512f") && __get_cpuid_count(7, 1, &low, &b, &c, &a))
         __get_cpuid_count(7, 0, &a, &b, &c, &tiles);
-    int found = (low >> 5 & 1) && (tiles >> 22 & 1) && (tiles >> 24 & 1);
-    /* ARCH_REQ_XCOMP_PERM for the data of tiles, once for the process. */
-    return PyBool_FromLong(found && !syscall(SYS_arch_prctl, 0x1023, 18));
+    int has_pairs = low >> 5 & 1, has_tiles = (tiles >> 22 & 1) && (tiles >> 24 & 1);
+    has_tiles = has_pairs && has_tiles && !syscall(SYS_arch_prctl, 0x1023, 18);
+    return PyLong_FromLong(has_tiles ? TILES : has_pairs ? PAIRS : 0);
 }
 #endif
 
@@ -131,10 +132,10 @@ static void add_product(const float *x, Py_ssize_t n, Weight weight, Py_ssize_t 
         round_bytes(x, n, weight.depth, low, rows);
         (panel == 32 ? add_product_bytes_avx512 : add_product_bytes_avx2)(rows, low, n, weight, y);
     }
-#ifdef HAS_TILES
-    else if (weight.kind == TILES) {
+#ifdef HAS_BFLOAT16
+    else if (weight.kind == PAIRS || weight.kind == TILES) {
         round_rows(x, n, weight.depth, low);
-        add_product_tiles(low, n, weight, y);
+        add_product_low(low, n, weight, y);
     }
 #endif
     else
@@ -165,7 +166,7 @@ static void run_layer(const float *x, const int64_t *sizes, Py_ssize_t n_steps,
             add_product(previous, n, recurrent, panel, low, now);
         void *cell[] = {now, NULL, c, cells ? cells : c, projection.panels ? hidden : y};
         run_all(0, cell, n, dim, cell_clip, cells != NULL, 0);
-#ifdef HAS_TILES
+#ifdef HAS_BFLOAT16
         if (cells) {
             round_rows(now, 1, n * 4 * dim, kept);
             c = cells;
@@ -217,19 +218,20 @@ static PyObject *layer(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-#ifdef HAS_TILES
-/* layer_back(addresses, steps, dim, out, cell_clip, clip): of sizes of the steps, weights of the
-   projection and of the outputs, and then as the arguments of `run_layer_back`. */
+#ifdef HAS_BFLOAT16
+/* layer_back(addresses, kind, steps, dim, out, cell_clip, clip): of sizes of the steps, weights of
+   the projection and of the outputs, and then as the arguments of `run_layer_back`. */
 static PyObject *layer_back(PyObject *self, PyObject *args)
 {
     unsigned long long x[14];
     Py_ssize_t n_steps, n = 0, dim, out;
     float cell_clip, clip;
-    if (!PyArg_ParseTuple(args, "(KKKKKKKKKKKKKK)nnnff", x, x + 1, x + 2, x + 3, x + 4, x + 5,
-                          x + 6, x + 7, x + 8, x + 9, x + 10, x + 11, x + 12, x + 13, &n_steps,
-                          &dim, &out, &cell_clip, &clip))
+    int kind;
+    if (!PyArg_ParseTuple(args, "(KKKKKKKKKKKKKK)innnff", x, x + 1, x + 2, x + 3, x + 4, x + 5,
+                          x + 6, x + 7, x + 8, x + 9, x + 10, x + 11, x + 12, x + 13, &kind,
+                          &n_steps, &dim, &out, &cell_clip, &clip))
         return NULL;
-    Weight projection = {POINTER(1), out, dim, TILES}, recurrent = {POINTER(2), 4 * dim, out, TILES};
+    Weight projection = {POINTER(1), out, dim, kind}, recurrent = {POINTER(2), 4 * dim, out, kind};
     for (Py_ssize_t step = 0; step < n_steps; step++)
         n += ((int64_t *)POINTER(0))[step];
     Py_BEGIN_ALLOW_THREADS

@@ -24,11 +24,11 @@ BIAS_ROWS = sys.maxsize
 # by GCC for Linux.
 PANEL, PANEL_INT8 = getattr(_kernels, "outputs_per_panel", lambda: (0, 0))()
 # Asked once: on a virtual machine, the answer comes from the host.
-_has_amx = cache(getattr(_kernels, "has_amx", bool))
-# In bfloat16, panels have 32 outputs, and blocks of as many inputs.
+_bfloat16_kind = cache(getattr(_kernels, "bfloat16_kind", int))
+# In bfloat16, panels have 32 outputs, and rows are rounded up to blocks of as many inputs.
 _BLOCK = 32
 # The numbers of the arrangements in C.
-_SINGLE, _HALF, _TILES, _BYTES = range(4)
+_SINGLE, _HALF, _PAIRS, _TILES, _BYTES = range(5)
 
 # Bytes of gates that inputs contribute to at once: enough rows to read the weights seldom, and few
 # enough to stay in a cache.
@@ -92,7 +92,7 @@ def softmax_gradient(
 def runs_layers(precision: str) -> bool:
     """RETURNS (bool): Whether `pack_layer` is for this precision on this processor. The first call
     for "bfloat16" asks the system for the use of AMX."""
-    return _has_amx() if precision == "bfloat16" else PANEL > 0
+    return bool(_bfloat16_kind()) if precision == "bfloat16" else PANEL > 0
 
 
 def pack_layer(
@@ -115,7 +115,7 @@ def pack_layer(
         h may be None.
     """
     arrange: Callable[[Any], tuple[int, Tensor]] = partial(_panels, low=precision == "float16")
-    arrange = {"bfloat16": _tiles, "int8": _bytes}.get(precision, arrange)
+    arrange = {"bfloat16": _blocks, "int8": _bytes}.get(precision, arrange)
     arranged = [(0, None) if weight is None else arrange(weight) for weight in weights]
     kinds, panels = zip(*arranged)
     values = (x.values if precision == "int8" and x is not None else x for x in weights)
@@ -138,11 +138,13 @@ def _panels(weight: Tensor, low: bool) -> tuple[int, Tensor]:
     return _HALF if fits else _SINGLE, torch.from_numpy(panels.numpy().copy())
 
 
-def _tiles(weight: Tensor) -> tuple[int, Tensor]:
+def _blocks(weight: Tensor) -> tuple[int, Tensor]:
     out, depth = weight.shape
     padded = F.pad(weight.detach().bfloat16(), (0, -depth % _BLOCK, 0, -out % _BLOCK))
-    blocks = padded.unflatten(1, (-1, _BLOCK // 2, 2)).unflatten(0, (-1, 2, _BLOCK // 2))
-    return _TILES, blocks.permute(0, 3, 1, 4, 2, 5).contiguous()
+    pairs = padded.unflatten(0, (-1, 2, _BLOCK // 2)).unflatten(-1, (-1, _BLOCK // 2, 2))
+    is_tiled = _bfloat16_kind() == _TILES  # Each half of the outputs by itself within a block.
+    order = (0, 3, 1, 4, 2, 5) if is_tiled else (0, 3, 4, 1, 2, 5)
+    return _bfloat16_kind(), pairs.permute(order).contiguous()
 
 
 def _bytes(weight: Any) -> tuple[int, Tensor]:
@@ -173,7 +175,7 @@ def _run_layer(
     gates, hidden = x.new_empty(max_rows, width), x.new_empty(n, width // 4)
     h, c = state or (None, torch.zeros_like(hidden))
     rounded = None
-    if facts[2][0] in (_TILES, _BYTES):  # Room for x, or for the rows of a step.
+    if facts[2][0] in (_PAIRS, _TILES, _BYTES):  # Room for x, or for the rows of a step.
         most = max(max_rows * (x.shape[1] + _BLOCK), n * (max(facts[0]) + _BLOCK))
         rounded = x.new_empty(most, dtype=torch.bfloat16)
     steps = torch.tensor(batch_sizes, device="cpu")
@@ -184,7 +186,7 @@ def _run_layer(
 
 
 def trains_layers(dtype: torch.dtype, dim: int) -> bool:
-    """RETURNS (bool): Whether a layer with cells of this width is trained in C: with AMX."""
+    """RETURNS (bool): Whether a layer with cells of this width is trained in C."""
     # Gates and their gradients are rounded, and read, as whole blocks of 32 values.
     return dtype == torch.bfloat16 and dim % 8 == 0 and runs_layers("bfloat16")
 
@@ -210,12 +212,13 @@ def layer_backward(
     (n, dim), out = c0.shape, y.shape[1]
     d_gates, hidden = torch.empty_like(gates), gates.new_empty(len(gates), dim)
     d_bias = c0.new_zeros(1, 4 * dim)
-    panels = [None if x is None else _tiles(x.T)[1] for x in weights]
+    panels = [None if x is None else _blocks(x.T)[1] for x in weights]
     rounded = gates.new_empty(n * (max(dim, out) + _BLOCK))
     steps = torch.tensor(batch_sizes, device="cpu")
     results = torch.zeros_like(c0), d_bias, d_gates, hidden
     tensors = steps, *panels, *kept, d_y, *results, torch.empty_like(c0), rounded
-    _kernels.layer_back(_addresses(tensors), len(batch_sizes), dim, out, *_bounds(*clips))
+    shape = len(batch_sizes), dim, out
+    _kernels.layer_back(_addresses(tensors), _bfloat16_kind(), *shape, *_bounds(*clips))
     return d_gates, hidden, d_bias
 
 

@@ -1,8 +1,26 @@
-/* In bfloat16 with AMX: y += x @ weight.T, and the way back through a layer. x is rounded, sums are
-   float. Panels of 32 outputs hold blocks of 32 inputs, as two tiles of 16 outputs whose rows are
-   pairs of inputs. Each value is summed in one order, whatever rows are beside its own. */
+/* In bfloat16 with AMX or AVX512-BF16: y += x @ weight.T, and the way back through a layer. x is
+   rounded, sums are float. For AMX, panels of 32 outputs hold blocks of 32 inputs, as two tiles of
+   16 outputs whose rows are pairs of inputs; else they are those of _product.h, with a pair in place
+   of a float. Each value is summed in one order, whatever rows are beside its own. */
 
 #define BLOCK 32
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bf16")
+INLINE __m512 multiply_add_two(__m512 x, __m512 weights, __m512 sums)
+{
+    return _mm512_dpbf16_ps(sums, (__m512bh)x, (__m512bh)weights);
+}
+#define NAMED(FUNCTION) FUNCTION##_pairs
+#define VECTOR __m512
+#define LANES 16
+#define BLOCK_ROWS 8
+#define LOAD _mm512_loadu_ps
+#define LOAD_HALF LOAD
+#define EVERYWHERE _mm512_set1_ps
+#define MULTIPLY_ADD multiply_add_two
+#include "_product.h"
+#pragma GCC pop_options
+
 /* GCC does not know that the functions of tiles read and write memory. */
 #define BARRIER __asm__ volatile("" ::: "memory")
 
@@ -71,10 +89,9 @@ static void add_tiles(const uint16_t *x, Py_ssize_t depth, Py_ssize_t n, const u
     BARRIER;
 }
 
-/* x: rows in bfloat16, whose lengths are rounded up to whole blocks. */
 static void add_product_tiles(const uint16_t *x, Py_ssize_t n, Weight weight, float *y)
 {
-    Py_ssize_t depth = (weight.depth + BLOCK - 1) / BLOCK * BLOCK, width = weight.width;
+    Py_ssize_t depth = weight.depth, width = weight.width;
     float edge[BLOCK * BLOCK]; /* Of a panel that has less than 32 outputs. */
     for (Py_ssize_t start = 0, end; start < n; start = end) {
         end = n - start < BLOCK ? n : n - n % BLOCK; /* Whole blocks of rows, then the rest. */
@@ -98,6 +115,18 @@ static void add_product_tiles(const uint16_t *x, Py_ssize_t n, Weight weight, fl
     _tile_release();
 }
 #pragma GCC pop_options
+
+/* x: rows in bfloat16, whose lengths are rounded up to whole blocks. */
+static void add_product_low(const uint16_t *x, Py_ssize_t n, Weight weight, float *y)
+{
+    weight.depth = (weight.depth + BLOCK - 1) / BLOCK * BLOCK;
+    if (weight.kind == TILES) {
+        add_product_tiles(x, n, weight, y);
+    } else {
+        weight.depth /= 2;
+        add_product_pairs((const float *)x, n, weight, y);
+    }
+}
 
 /* Go back through a layer that kept its gates, in bfloat16, and its cells. Pointers to what all
    steps have, y to cells and d_y, d_gates and hidden, begin behind the last row. d_y: the gradient
@@ -123,13 +152,13 @@ static void run_layer_back(const int64_t *sizes, Py_ssize_t n_steps, Weight proj
         if (projection.panels) {
             memset(d_hidden, 0, sizeof(float) * n * dim);
             round_rows(d_y, n, out, low);
-            add_product_tiles(low, n, projection, d_hidden);
+            add_product_low(low, n, projection, d_hidden);
         }
         round_rows(projection.panels ? d_hidden : d_y, 1, n * dim, low);
         const float *c_previous = n_steps ? cells - n_before * dim : c0;
         const void *cell[] = {gates, c_previous, cells, low, d_c, d_bias, d_gates, hidden};
         run_all(1, (void **)cell, n, dim, cell_clip, 0, 1);
         if (n_steps)
-            add_product_tiles(d_gates, n, recurrent, d_y - n_before * out);
+            add_product_low(d_gates, n, recurrent, d_y - n_before * out);
     }
 }
