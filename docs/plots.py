@@ -13,7 +13,7 @@ RESULTS = DOCS.parent / "benchmarks" / "RESULTS.md"
 # Name of the plot: section of the page, number of the table in it, columns of the label, columns
 # of bars, and how the labels of rows begin whose bars stand out.
 PLOTS = {
-    "frontier": ("Beside other vectors", 0, "model", "CPU s|UPOS|entities|AG 100|STS-B", "en_elmo"),
+    "frontier": ("Beside other vectors", 0, "model", "CPU s|UPOS|CoNLL|AG 100|STS-B", "en_elmo"),
     "precision": ("Embedding", 0, "shape|precision", "cold|warm|latency ms|min cosine", ""),
     "threads": (
         *("With compiled kernels and threads for directions", 1),
