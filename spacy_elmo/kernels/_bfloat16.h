@@ -124,6 +124,7 @@ static void add_product_low(const uint16_t *x, Py_ssize_t n, Weight weight, floa
         add_product_tiles(x, n, weight, y);
     } else {
         weight.depth /= 2;
+        weight.kind = SINGLE; /* Nor are there cases of halves to compile. */
         BARRIER;
         add_product_pairs((const float *)x, n, weight, y);
     }

@@ -142,9 +142,9 @@ def _blocks(weight: Tensor) -> tuple[int, Tensor]:
     out, depth = weight.shape
     padded = F.pad(weight.detach().bfloat16(), (0, -depth % _BLOCK, 0, -out % _BLOCK))
     pairs = padded.unflatten(0, (-1, 2, _BLOCK // 2)).unflatten(-1, (-1, _BLOCK // 2, 2))
-    is_tiled = _bfloat16_kind() == _TILES  # Each half of the outputs by itself within a block.
-    order = (0, 3, 1, 4, 2, 5) if is_tiled else (0, 3, 4, 1, 2, 5)
-    return _bfloat16_kind(), pairs.permute(order).contiguous()
+    kind = _bfloat16_kind()  # In tiles, each half of the outputs is by itself within a block.
+    order = (0, 3, 1, 4, 2, 5) if kind == _TILES else (0, 3, 4, 1, 2, 5)
+    return kind, pairs.permute(order).contiguous()
 
 
 def _bytes(weight: Any) -> tuple[int, Tensor]:

@@ -22,7 +22,7 @@ CONFIGS = {
     "no projection": LSTMConfig(21, 21, cell_clip=None, proj_clip=None),
     "clipping": LSTMConfig(21, 6, cell_clip=0.4, proj_clip=0.3),
     "one cell": LSTMConfig(1, 1, cell_clip=3.0, proj_clip=None),
-    # Of widths that C trains in bfloat16, where the processor has AMX.
+    # Of widths that C trains in bfloat16, where the processor has products of it.
     "whole layer": LSTMConfig(40, 37, cell_clip=None, proj_clip=None),
     "whole layer, clipping": LSTMConfig(72, 6, cell_clip=0.4, proj_clip=0.3),
     "whole layer, no projection": LSTMConfig(8, 8, cell_clip=None, proj_clip=None),
