@@ -293,7 +293,8 @@ def plot(path: Path, found: dict, times: dict, scores: dict) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(20, 10), layout="constrained")
-    for panel, column in zip(figure.subplots(2, 4).flat, SCORES):
+    *panels, spare = figure.subplots(2, 4).flat
+    for panel, column in zip(panels, SCORES, strict=True):
         for name, model in found.items():
             values = {**scores[name].get(MEAN, scores[name][model.layers[0]])}
             values.update(scores[name].get(OWN, {}))
@@ -301,8 +302,9 @@ def plot(path: Path, found: dict, times: dict, scores: dict) -> None:
                 size = 4 * model.megabytes
                 panel.scatter(times[name], values[column], size, alpha=0.5, label=name)
         panel.set(xscale="log", title=column, xlabel="CPU s per 1,000 words (area: MB)")
-        if column in (SCORES[0], SCORES[4]) and panel.has_data():
-            panel.legend(fontsize=7, markerscale=0.4)
+    spare.axis("off")
+    drawn = max((panel.get_legend_handles_labels() for panel in panels), key=lambda x: len(x[1]))
+    spare.legend(*drawn, loc="center", markerscale=0.4)
     figure.savefig(path, dpi=100)
 
 
