@@ -29,10 +29,11 @@ class Settings:
     type_cache_mb (float): Bound of the encodings of word types that are kept, in MiB.
     stateful (bool): Carry each row's LSTM state from one call to the next, as older
         implementations do: row i continues from row i of the last call. For comparisons only.
-    kernel (str): What runs the LSTMs, and the loss of a pretraining. "auto": on a CPU the compiled
-        kernels, if there was a C compiler at installation; on a GPU PyTorch. "torch": PyTorch
-        alone. "triton": on a GPU Triton's kernels, which are experimental: no GPU has run them yet.
-        Kernels that do not give PyTorch's results at first use are left out, with a warning.
+    kernel (str): What runs the LSTMs and, on a CPU, the loss of a pretraining. "auto": on a CPU the
+        compiled kernels, if there was a C compiler at installation; on a GPU PyTorch. "torch":
+        PyTorch alone. "triton": on a GPU Triton's kernels, which are experimental: no GPU has run
+        them yet. Kernels that do not give PyTorch's results at first use are left out, with a
+        warning.
     RAISES (ValueError): If a value is impossible on any device.
     """
 
