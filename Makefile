@@ -1,6 +1,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+# Extras of the package; more of them run more of the tests.
+EXTRAS ?= dev
 # Processes of the tests. Each takes about 1 GB.
 WORKERS ?= 2
 # Set up when the requirements have changed.
@@ -59,5 +61,5 @@ clean:
 
 $(READY): pyproject.toml setup.py constraints.txt $(wildcard spacy_elmo/kernels/*.[ch])
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[$(EXTRAS)]"
 	touch $(READY)
