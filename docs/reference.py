@@ -28,6 +28,8 @@ API = {
     "spacy_elmo.bilm.mixes": "ScalarMix",
     "spacy_elmo.inference": "current_session Session Settings",
     "spacy_elmo.layers.mix_docs": "mix_docs",
+    "spacy_elmo.tools.texts": "find_files read_docs",
+    "spacy_elmo.tools.records": "Reader",
     "spacy_elmo.tools.neighbors": "find_neighbors Neighbor",
 }
 API_HEAD = """<!-- Written by docs/reference.py: change the docstrings, and run it. -->

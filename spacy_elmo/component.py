@@ -18,7 +18,7 @@ from . import processes  # noqa: F401 (ends the workers of `nlp.pipe`)
 from .bilm.validation import check_range
 from .layers.encoder import get_shim, set_bilm
 from .layers.upstream import RunState, Upstream
-from .weights import load_bilm
+from .weights import choose_component, load_bilm
 
 # The settings that are not here are filled in from the signatures of the registered functions.
 DEFAULT_CONFIG = {
@@ -35,6 +35,19 @@ DEFAULT_CONFIG = {
     },
     "mix": {"@layers": "spacy-elmo.FrozenMix.v1"},
 }
+
+
+def list_components(nlp: Language) -> dict[str, Elmo]:
+    """RETURNS (dict): The pipeline's elmo components by name, including disabled ones."""
+    return {name: pipe for name, pipe in nlp.components if isinstance(pipe, Elmo)}
+
+
+def get_component(nlp: Language, name: Optional[str]) -> Elmo:
+    """RETURNS (Elmo): The elmo component of this name, or the only one if the name is None.
+    RAISES (ValueError): If there is no such component, or several and no name."""
+    components = list_components(nlp)
+    names = list(components), nlp.component_names
+    return components[choose_component(*names, name, "choose one with --name, or name=...")]
 
 
 def pipe_settings(nlp: Language, elmo: Elmo, *, keep_layers: bool = True) -> dict[str, Any]:

@@ -19,13 +19,13 @@ from spacy.tokens import Doc
 from thinc.api import to_numpy
 
 from ..bilm.validation import check_batch
-from ..component import Elmo, pipe_settings
+from ..component import Elmo, get_component, pipe_settings
 from ..inference.settings import Precision
 from ..layers.encoder import get_session, get_shim, set_precision
 from ..strings import bounded_strings, one_thread
 from ..tools.records import check_text, import_arrow
 from ..tools.texts import make_doc
-from ..weights import absolute_source, choose_component, load_pipeline
+from ..weights import absolute_source, load_pipeline
 
 _CHOICES: dict[str, tuple[str, ...]] = {
     "layers": ("all", "top", "mix", "mean", "the number of one"),
@@ -165,11 +165,9 @@ class EmbedColumns:
             if self.threads is not None:
                 torch.set_num_threads(self.threads)
             nlp = load_pipeline(self.pipeline)
-            pipes = {name: pipe for name, pipe in nlp.components if isinstance(pipe, Elmo)}
-            names, advice = nlp.component_names, "choose one with --name, or name=..."
-            name = choose_component(list(pipes), names, self.name, advice)
-            self._check_component(pipes[name])
-            self._loaded = nlp, pipes[name]
+            elmo = get_component(nlp, self.name)
+            self._check_component(elmo)
+            self._loaded = nlp, elmo
         return self._loaded
 
     def _check_component(self, elmo: Elmo) -> None:

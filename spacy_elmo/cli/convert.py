@@ -32,7 +32,7 @@ PIPELINE_FILES = (
 def convert_cli(
     paths: list[Path] = typer.Argument(
         ...,
-        metavar="[OPTIONS] WEIGHTS OUT",
+        metavar="[OPTIONS.JSON] WEIGHTS OUT",
         help=f"The options.json, if it is not beside the weights; the weights ({_FORMATS}, or a "
         "zip or tar archive of them); the folder of the new pipeline",
     ),
@@ -55,7 +55,7 @@ def convert_cli(
     """
     with exit_on_error():
         if len(paths) not in (2, 3):
-            raise ValueError(f"give [OPTIONS] WEIGHTS OUT, found {len(paths)} paths")
+            raise ValueError(f"give [OPTIONS.JSON] WEIGHTS OUT, found {len(paths)} paths")
         *given, weights, out = paths
         with lock_pipeline(out, force):
             if not weights.exists():  # A name. The published files of a model, not its pipeline.

@@ -8,6 +8,7 @@ from typing import Optional
 import typer
 from wasabi import msg
 
+from ..component import get_component
 from ..tools.fit_pooling import fit_pooling
 from ..tools.records import Reader
 from ..tools.texts import find_files
@@ -36,7 +37,7 @@ def fit_pooling_cli(
             raise ValueError("give PIPELINE TEXTS... OUT: texts to fit to, and the folder to write")
         reader = Reader(text, encoding, errors)
         with rewritten(pipeline, Path(out), force) as nlp:
-            elmo = util.get_component(nlp, name)
+            elmo = get_component(nlp, name)
             files = find_files(inputs, columns=text is not None)
             docs = (doc for doc, _ in util.read_docs_with_bar(nlp, files, reader))
             with util.progress_bar("Embedding", " docs") as progress:

@@ -13,7 +13,7 @@ from wasabi import msg
 
 from ..bilm import BiLM
 from ..bilm.mixed_precision import bfloat16_is_faster, bfloat16_speed
-from ..component import Elmo
+from ..component import Elmo, list_components
 from ..files import sha256
 from ..formats import find_format, fits_half, fits_int8, load, unpacked
 from ..inference.packed import runs_layers
@@ -22,7 +22,7 @@ from ..kernels import Kernel, load_kernels
 from ..layers.encoder import get_session, get_shim
 from ..layers.mixes import use_trained
 from ..weights import find_source, is_pipeline, load_pipeline, source_language
-from .util import exit_on_error, list_components
+from .util import exit_on_error
 
 
 def info_cli(

@@ -10,6 +10,7 @@ import srsly
 import typer
 from wasabi import msg
 
+from ..component import get_component
 from ..tools.neighbors import find_neighbors
 from ..tools.records import Reader
 from ..tools.texts import find_files
@@ -46,7 +47,7 @@ def neighbors_cli(
         nlp = load_pipeline(pipeline)
         settings: dict[str, Any] = {"layer": layer, "same_word": same_word, "window": window}
         docs = util.read_docs_with_bar(nlp, files, reader)
-        results = find_neighbors(nlp, util.get_component(nlp, name), queries, docs, n=n, **settings)
+        results = find_neighbors(nlp, get_component(nlp, name), queries, docs, n=n, **settings)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A file or a pipe may have an encoding without some of the characters, as on Windows.
         sys.stdout.reconfigure(errors="backslashreplace")

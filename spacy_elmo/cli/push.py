@@ -6,10 +6,11 @@ import typer
 from wasabi import msg
 
 from ..catalogue import hub_repository
+from ..component import list_components
 from ..tools.model_card import model_card
 from ..upload import push_folder
 from ..weights import find_source, is_pipeline, load_pipeline
-from .util import exit_on_error, list_components
+from .util import exit_on_error
 
 
 def push_cli(

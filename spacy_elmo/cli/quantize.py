@@ -13,12 +13,13 @@ from spacy.language import Language
 from spacy.tokens import Doc
 from wasabi import msg
 
+from ..component import get_component
 from ..layers.encoder import get_shim
 from ..tools.quantize import MAX_TOKENS, quantize
 from ..tools.texts import find_files, read_docs
 from ..weights import find_source, is_pipeline, load_pipeline
 from .convert import lock_pipeline, write_pipeline
-from .util import NAME_N, exit_on_error, get_component, progress_bar
+from .util import NAME_N, exit_on_error, progress_bar
 
 
 @exit_on_error()
@@ -28,9 +29,9 @@ def quantize_cli(
     precision: str = typer.Option(
         "int8", "--precision", "-p", help="int8 (a quarter of the size) or float16 (half of it)"
     ),
-    text: Optional[list[str]] = typer.Option(
+    texts: Optional[list[str]] = typer.Option(
         None,
-        "--text",
+        "--texts",
         "-t",
         help="Files of texts to measure the cost with; can be given several times. The first "
         f"{MAX_TOKENS:,} tokens are used. Default: a few sentences",
@@ -50,8 +51,8 @@ def quantize_cli(
         elmo = get_component(nlp, name)
         sizes = [len(get_shim(elmo.model).to_bytes())]
         docs: Iterable[Doc] = map(nlp.make_doc, _examples(nlp.lang))
-        if text:
-            docs = (doc for doc, _ in read_docs(nlp, find_files(text)))
+        if texts:
+            docs = (doc for doc, _ in read_docs(nlp, find_files(texts)))
         with progress_bar("Comparing", " tokens") as progress:
             cosines = quantize(nlp, elmo, precision, docs, progress)
         sizes.append(len(get_shim(elmo.model).to_bytes()))

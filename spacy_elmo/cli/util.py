@@ -17,11 +17,9 @@ from spacy.tokens import Doc
 from tqdm import tqdm
 from wasabi import Printer, msg
 
-from ..component import Elmo
 from ..files import locked_output
 from ..tools.records import Reader
 from ..tools.texts import read_docs, total_size
-from ..weights import choose_component
 
 # Options of the commands that read texts.
 INPUT_HELP = (
@@ -29,7 +27,7 @@ INPUT_HELP = (
     ".spacy, .parquet; a file of another suffix has lines of text; - is stdin"
 )
 TEXT = typer.Option(
-    None, "--text", help="The column of texts, or of lists of tokens (.csv, .tsv, .jsonl)"
+    None, "--text", help="The column of texts, or of lists of tokens (.csv, .tsv, .jsonl, .parquet)"
 )
 ENCODING = typer.Option("utf8", "--encoding", help="Of the text files")
 ERRORS = typer.Option(
@@ -135,16 +133,3 @@ def lock_folder(path: Path, force: bool, files: Sequence[str]) -> Iterator[None]
     with locked_output(path):
         check_overwrite(path, force, files)
         yield
-
-
-def list_components(nlp: Language) -> dict[str, Elmo]:
-    """RETURNS (dict): The pipeline's elmo components by name, including disabled ones."""
-    return {name: pipe for name, pipe in nlp.components if isinstance(pipe, Elmo)}
-
-
-def get_component(nlp: Language, name: Optional[str]) -> Elmo:
-    """RETURNS (Elmo): The elmo component of this name, or the only one if the name is None.
-    RAISES (ValueError): If there is no such component, or several and no name."""
-    components = list_components(nlp)
-    names = list(components), nlp.component_names
-    return components[choose_component(*names, name, "choose one with --name")]

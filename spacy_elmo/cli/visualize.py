@@ -13,7 +13,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 from wasabi import msg
 
-from ..component import pipe_settings
+from ..component import get_component, pipe_settings
 from ..files import atomic_file
 from ..tools.records import STDIN, Reader, suffix_of
 from ..tools.texts import find_files, make_doc
@@ -64,7 +64,7 @@ def visualize_cli(
         if style == "mix":
             page = render(nlp, style, page=True, jupyter=False, **chosen)
         else:
-            elmo = util.get_component(nlp, name)
+            elmo = get_component(nlp, name)
             settings = pipe_settings(nlp, elmo)
             if style == "surprisal":  # Which needs no vectors.
                 settings["disable"].append(elmo.name)

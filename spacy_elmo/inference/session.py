@@ -23,7 +23,7 @@ from ..bilm.int8 import Int8Weight, named_weights
 from ..bilm.lstm_layer import LayerState
 from ..bilm.mixed_precision import autocast, bfloat16_is_faster
 from ..bilm.packing import PackedBatch, pack_sentences, split_sentences, to_device
-from ..bilm.validation import check_batch
+from ..bilm.validation import token_lists
 from ..kernels import Kernel, load_kernels
 from ..parallel import no_fork, start
 from ..torch_private import Product, tf32_products
@@ -118,7 +118,7 @@ class Session:
         for numbers in [*split_sentences(sizes, self._max_tokens), *[None] * n_ahead]:
             if numbers is not None:
                 batch = pack_sentences(index, starts[numbers], sizes[numbers], *boundaries)
-                with _ordinary_tensors():  # The caller may compute gradients of a mix.
+                with no_gradients():  # The caller may compute gradients of a mix.
                     layers = vectors.new_empty(self.n_layers, len(batch.tokens), self.width)
                 run = partial(self._run, lstm, batch, vectors, layers, numbers[batch.order])
                 tasks = [start(partial(run, group), self.device) for group in groups]
@@ -132,26 +132,21 @@ class Session:
     def embed(self, sentences: Iterable[Iterable[str]]) -> list[Tensor]:
         """Run the biLM over sentences of tokens.
         RETURNS (list): For each sentence, shape (L+1, tokens, 2P). No two share memory.
-        RAISES (ValueError): If the sentences are one string, or if one of them is; if the weights
-            are of several types."""
-        check_batch(sentences, "sentences", "give a list of lists of tokens")
+        RAISES (ValueError): If the sentences, or one of them, are a string, or a token is none; if
+            the weights are of several types."""
         types: dict[str, int] = {}
         index: list[int] = []
         lengths: list[int] = []
-        for number, tokens in enumerate(sentences):
-            if isinstance(tokens, (str, bytes)):
-                what = f"is a string ({tokens[:40]!r}): give a list of tokens"
-                raise ValueError(f"sentence {number} {what}")
-            before = len(index)
-            index.extend(types.setdefault(token, len(types)) for token in tokens)
-            lengths.append(len(index) - before)
+        for sentence in token_lists(sentences):
+            index.extend(types.setdefault(token, len(types)) for token in sentence)
+            lengths.append(len(sentence))
         sentence_numbers = numpy.repeat(numpy.arange(len(lengths)), lengths)
-        with _ordinary_tensors():
+        with no_gradients():
             shape = self.n_layers, 0, self.width
             results = [torch.empty(shape, device=self.device, dtype=self.dtype) for _ in lengths]
         for tokens, layers in self.batches(list(types), numpy.array(index, dtype=int), lengths):
             numbers, sizes = numpy.unique(sentence_numbers[tokens], return_counts=True)
-            with _ordinary_tensors():
+            with no_gradients():
                 for number, part in zip(numbers, layers.split(sizes.tolist(), dim=1)):
                     results[number] = part.clone(memory_format=torch.contiguous_format)
         return results
@@ -243,7 +238,7 @@ class Session:
 
 
 @contextlib.contextmanager
-def _ordinary_tensors() -> Iterator[None]:
+def no_gradients() -> Iterator[None]:
     """A context that makes tensors of which the caller may compute gradients."""
     with no_fork(), torch.inference_mode(False), torch.no_grad():
         yield

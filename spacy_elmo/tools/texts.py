@@ -37,6 +37,7 @@ def find_files(
     itself may have any suffix that does not mean something else: it has lines of text.
 
     on_skip (Optional[Callable]): Called with each folder that is left out.
+    columns (bool): Whether a column is chosen: then files without columns are refused.
     RETURNS (list): The files, in the order of the arguments, those of a folder or a pattern sorted.
     """
 
@@ -108,8 +109,13 @@ def read_docs(
     reader: Optional[Reader] = None,
     progress: Progress = None,
 ) -> Iterator[tuple[Doc, str]]:
-    """YIELDS (tuple): Docs, tokenised but not processed, and the names of their files. Empty lines
-    are empty docs, long texts are cut at spaces. See `Reader.read`."""
+    """Read files of texts.
+
+    reader (Optional[Reader]): How, if not by default.
+    progress (Progress): Called with how many bytes were read since the last call.
+    YIELDS (tuple): Docs, tokenised but not processed, and the names of their files. Empty lines are
+        empty docs, long texts are cut at spaces.
+    """
     reader = reader or Reader()
     for path in files:
         for _, text, _ in reader.read(path, progress=progress):

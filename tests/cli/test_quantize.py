@@ -172,7 +172,7 @@ def test_cost_on_texts_of_the_user(pipeline: Path, tmp_path: Path):
     nlp = spacy.load(pipeline)
     nlp.add_pipe("sentencizer", before="elmo")
     nlp.to_disk(pipeline)
-    output = succeed("quantize", pipeline, tmp_path / "out", "--text", tmp_path / "a.txt")
+    output = succeed("quantize", pipeline, tmp_path / "out", "--texts", tmp_path / "a.txt")
     exact, low = layers(spacy.load(pipeline)), layers(spacy.load(tmp_path / "out"))
     cosines = torch.cosine_similarity(torch.tensor(exact), torch.tensor(low), dim=-1)
     assert f"{exact.shape[1]} tokens" in output
@@ -208,7 +208,7 @@ def test_bad_input(pipeline: Path, tmp_path: Path):
     out = tmp_path / "out"
     assert "choose one of int8, float16" in fail("quantize", pipeline, out, "-p", "int4")
     (tmp_path / "empty.txt").write_text("\n \n")
-    assert "no words" in fail("quantize", pipeline, out, "--text", tmp_path / "empty.txt")
+    assert "no words" in fail("quantize", pipeline, out, "--texts", tmp_path / "empty.txt")
     succeed("quantize", pipeline, tmp_path / "half", "--precision", "float16")
     message = fail("quantize", tmp_path / "half", out, "-p", "float16")
     assert "'elmo' are float16 already" in message

@@ -96,7 +96,7 @@ SCORED = {"Reading": READ, "Scoring": (7 * N, 7 * N)}
 @pytest.mark.parametrize(
     "command, expected",
     [
-        ("quantize pipeline out --text text.txt", {"Comparing": (7 * N, 7 * N)}),
+        ("quantize pipeline out --texts text.txt", {"Comparing": (7 * N, 7 * N)}),
         ("fit-pooling pipeline text.txt out", {"Reading": READ, "Embedding": (N, N)}),
         ("prepare text.txt corpus --dev-fraction 0.5", {"Reading": READ}),
         ("perplexity en_elmo_sm text.txt", SCORED),
