@@ -86,25 +86,34 @@ def write(
 
 
 def get_layers(
-    doc: Doc, component: str = "*", checksum: Optional[str] = None
+    doc: Doc, component: str = "*", checksum: Optional[str] = None, *, by_name: bool = False
 ) -> Optional[Floats3d]:
     """Get the layers that a component computed, shape (L+1, tokens, 2P), if there are any.
 
     component (str): Its name, or "*" for the last one that ran.
     checksum (Optional[str]): Checksum of the weights. It goes before the name, which decides
         between several with the same weights. Layers that the user has set always match.
+    by_name (bool): Whether the name must match, too: other components with these weights may cut
+        docs in another way, or compute in another precision.
     """
     matches = []
     for one in _get(doc, _LAYERS) or ():
         is_known = checksum is not None and one["checksum"] is not None
-        by_name = component == "*" or one["component"] in (component, None)
-        if one["array"] is not None and (one["checksum"] == checksum if is_known else by_name):
+        has_name = component == "*" or one["component"] in (component, None)
+        matches_all = not is_known or one["checksum"] == checksum
+        if one["array"] is not None and matches_all and (has_name or (is_known and not by_name)):
             matches.append(one)
     if not matches:
         return None
-    found = min(matches, key=lambda one: one["component"] != component)
-    _check(doc, found["array"].shape[1], found["words"], doc.to_array(ORTH))
-    return found["array"]
+    return _valid_array(doc, min(matches, key=lambda one: one["component"] != component), axis=1)
+
+
+def _valid_array(doc: Doc, stored: dict[str, Any], *, axis: int) -> Any:
+    """RETURNS (Any): An array with rows, along this axis, of the doc's tokens; or None."""
+    array = stored["array"]
+    if array is not None:
+        _check(doc, array.shape[axis], stored["words"], doc.to_array(ORTH))
+    return array
 
 
 def _get(doc: Doc, key: tuple) -> Any:
@@ -165,22 +174,23 @@ def _has_vector(obj: Union[Doc, Span, Token]) -> bool:
 def _similarity(obj: Union[Doc, Span, Token], other: Any) -> float:
     if isinstance(obj, Token) != isinstance(other, Token):  # Pooled vectors are of another kind.
         obj, other = (x.doc[x.i : x.i + 1] if isinstance(x, Token) else x for x in (obj, other))
-    # Docs that were stored have theirs in main memory.
-    product = float(to_numpy(obj.vector) @ to_numpy(other.vector))
-    norms = float(obj.vector_norm) * float(other.vector_norm)
-    cosine = product / norms if norms else 0.0
+    # Docs that were stored have theirs in main memory. spaCy keeps the norm of a span, even if its
+    # vector changes.
+    u, v = to_numpy(obj.vector), to_numpy(other.vector)
+    norms = float(numpy.linalg.norm(u)) * float(numpy.linalg.norm(v))
+    cosine = float(u @ v) / norms if norms else 0.0
     return min(max(cosine, -1.0), 1.0)  # Rounding can exceed 1, which `math.acos` refuses.
 
 
 # Spawned workers get the attributes as a pickle, which has no lambdas.
 def _get_layers(doc: Doc) -> Optional[Floats3d]:
     stored = _get(doc, _LAYERS)
-    return stored[0]["array"] if stored else None
+    return _valid_array(doc, stored[0], axis=1) if stored else None
 
 
 def _get_tokens(doc: Doc) -> Optional[Floats2d]:
     stored = _get(doc, _TOKENS)
-    return None if stored is None else stored["array"]
+    return None if stored is None else _valid_array(doc, stored, axis=0)
 
 
 def _set_layers(doc: Doc, layers: Optional[Floats3d]) -> None:

@@ -10,6 +10,7 @@ import pytest
 import spacy
 from spacy.tokens import Doc, DocBin
 from spacy.util import registry
+from spacy.vocab import Vocab
 
 from spacy_elmo.formats import round_to_int8, safetensors_format
 from spacy_elmo.inference import current_session
@@ -212,8 +213,9 @@ OTHER_DOCS = {
 def test_docs_made_of_docs_have_no_vectors_until_the_component_runs(nlp, bilm, kind):
     doc = OTHER_DOCS[kind](nlp("The bank of the river"))
     if kind == "retokenised":
-        with pytest.raises(ValueError, match="retokenised"):
-            doc._.elmo  # noqa: B018
+        for name in ("elmo", "elmo_tokens", "elmo_layers"):
+            with pytest.raises(ValueError, match="retokenised"):
+                getattr(doc._, name)
     else:
         assert doc._.elmo is None and doc._.elmo_layers is None and doc[0]._.elmo is None
     nlp.get_pipe("elmo")(doc)
@@ -241,6 +243,26 @@ def test_set_vectors(weights_folder):
         # No direction, no similarity, and no division by zero.
         assert doc.similarity(empty) == space.similarity(doc) == 0
     assert doc[2].is_space and not doc[2].has_vector and doc[2].vector_norm == 0
+
+
+def test_similarity_of_a_span_whose_vector_has_changed(weights_folder):
+    """spaCy keeps the norm of a span."""
+    nlp = elmo_pipeline(
+        weights_folder, set_vectors=True, mix={"@layers": "spacy-elmo.SingleLayer.v1", "layer": 0}
+    )
+    doc, elmo = nlp("The bank of the river"), nlp.get_pipe("elmo")
+    spans = doc[:2], doc[3:]
+    for layer in (0, 2):
+        elmo.mix.attrs["settings"].layer = layer
+        x, y = (span.vector for span in elmo(doc) and spans)
+        cosine = float(x @ y / numpy.linalg.norm(x) / numpy.linalg.norm(y))
+        assert spans[0].similarity(spans[1]) == pytest.approx(cosine, abs=1e-5)
+
+
+def test_docs_of_a_bare_vocab_are_refused(nlp):
+    """It tells no whitespace, and no lower case."""
+    with pytest.raises(ValueError, match="vocab knows neither whitespace nor lower case"):
+        nlp.get_pipe("elmo")(Doc(Vocab(), words=["The", " "]))
 
 
 def test_its_repr_says_what_it_is(weights_folder, bilm):

@@ -12,7 +12,6 @@ import numpy
 from spacy.tokens import Token
 from thinc.api import to_numpy
 
-from ..extensions import get_layers
 from ..tools.neighbors import normalize
 
 _VECTOR_BYTES = 1_500_000  # Of all vectors of a page, of which base64 makes four thirds.
@@ -25,7 +24,7 @@ def read_arrays(tokens: Sequence[Token], has_layers: bool) -> numpy.ndarray:
     arrays: list[numpy.ndarray] = []
     for doc, group in groupby(tokens, attrgetter("doc")):
         members = list(group)
-        if has_layers and (layers := get_layers(doc)) is not None:
+        if has_layers and (layers := doc._.elmo_layers) is not None:
             arrays.append(to_numpy(layers)[:, [token.i for token in members]])
         elif not has_layers and members[0]._.elmo is not None:
             # Each of them compares its word, so that a retokenised doc is an error.
