@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -74,6 +75,13 @@ def replace_listener_cfg(upstream: dict, listener: dict, *, frozen: bool) -> dic
 
 def replace_listener(encoder: Model, listener: Model, upstream: Elmo) -> Model:
     """What `nlp.replace_listeners` puts where the listener was: a copy of the upstream's model."""
+    if between := listener.attrs["link"].between:
+        warnings.warn(
+            f"the copy of {upstream.name!r} runs after {', '.join(between)}, and reads sentence by "
+            f"sentence what {upstream.name!r} reads as a whole, if nothing before it sets sentence "
+            "boundaries: evaluate the pipeline",
+            stacklevel=3,
+        )
     factor = 0.0 if upstream.frozen else listener.attrs["settings"].grad_factor
     encoder.attrs["gradient"] = SimpleNamespace(factor=factor)
     return encoder

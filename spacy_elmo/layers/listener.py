@@ -24,6 +24,7 @@ the biLM at the next `Elmo.update`. If the biLM is frozen, nothing goes back.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -52,11 +53,15 @@ class ListenerState:
     """What a listener keeps between two calls, in its model's attributes: a copy of a thinc model
     loses its class. A copy has no batch, a pickle no upstream either.
 
-    saved_checksum (Optional[str]): Checksum of the upstream's weights when the listener was saved.
+    saved_checksum (Optional[str]): Checksum of the upstream's weights when the listener was saved,
+        or when it got another upstream.
+    between (Sequence[str]): The components after the upstream and before the listener that set
+        sentence boundaries.
     """
 
     saved_checksum: Optional[str] = None
     upstream: Optional[Upstream] = None
+    between: Sequence[str] = ()
     batch: Optional[SharedBatch] = None
 
     @property
@@ -88,7 +93,7 @@ def _deserialize_state(state: ListenerState, data: bytes, name: str, model: Mode
 class SharedBatch:
     """The layers of one batch for the listeners, and the sum of their gradients.
 
-    keys (list[bytes]): The word types of each doc, to notice changes.
+    docs (Sequence[Doc]): The docs, and as `keys` the word types of each, to notice changes.
     waiting (set[ListenerState]): The listeners that have not taken the layers yet.
     backprop (Optional[Callable]): Takes the sum of the gradients (L+1, tokens, 2P), or None if no
         listener has sent one, and the optimizer. None if the biLM is frozen, and after the call.
@@ -97,7 +102,7 @@ class SharedBatch:
     n_pending (int): The listeners that have taken the layers and not yet sent a gradient.
     """
 
-    keys: list[bytes]
+    docs: Sequence[Doc]
     layers: BatchLayers
     waiting: set[ListenerState] = field(default_factory=set)
     backprop: Optional[Callable[[Optional[Floats3d], Optional[Optimizer]], None]] = None
@@ -105,6 +110,9 @@ class SharedBatch:
     started: bool = False
     n_pending: int = 0
     gradient: Optional[Floats3d] = None
+
+    def __post_init__(self) -> None:
+        self.keys = doc_keys(self.docs)
 
     def accumulate(self, gradient: Floats3d) -> list:
         """Add a listener's gradient; the last one sends the sum into the biLM. RETURNS: []."""
@@ -145,16 +153,22 @@ def make_source(upstream: Union[str, Listener], grad_factor: float) -> Listener:
 def forward(model: Listener, docs: Sequence[Doc], is_train: bool) -> tuple[BatchLayers, Callable]:
     state: ListenerState = model.attrs["link"]
     batch, upstream = state.batch, state.upstream
+    _check_weights(model)
     # A batch of a fine-tuned biLM can be taken twice, until its gradient goes back.
-    if not is_train or batch is None or not (state in batch.waiting or batch.backprop):
+    if batch is not None and not (is_train and (state in batch.waiting or batch.backprop)):
+        batch = None
+    if batch is not None and batch.keys != doc_keys(docs):
+        if any(doc is other for doc in docs for other in batch.docs):
+            raise ValueError(
+                f"{_describe(model)} is trained on docs that differ from those that the elmo "
+                "component was trained on: no component between them may retokenise, leave out or "
+                "reorder docs"
+            )
+        batch = None  # It waits since an update that has left out this listener.
+    if batch is None:
         if is_train and upstream is not None:
             upstream.train_without_update(docs, _describe(model))
         return _read_layers(model, docs), lambda d_layers: []
-    if batch.keys != doc_keys(docs):
-        raise ValueError(
-            f"{_describe(model)} is trained on docs that differ from those that the elmo component "
-            "was trained on: no component between them may retokenise, leave out or reorder docs"
-        )
     batch.started = True
     batch.waiting.discard(state)
     if batch.backprop is None:
@@ -169,7 +183,8 @@ def _read_layers(model: Listener, docs: Sequence[Doc]) -> BatchLayers:
     state: ListenerState = model.attrs["link"]
     upstream, checksum = state.upstream, state.checksum
     name = model.attrs["settings"].upstream if upstream is None else upstream.name
-    layers: list[Any] = [get_layers(doc, name, checksum) for doc in docs]
+    linked = upstream is not None
+    layers: list[Any] = [get_layers(doc, name, checksum, by_name=linked) for doc in docs]
     missing = [doc for doc, array in zip(docs, layers) if array is None]
     if missing:
         component = "elmo component" if name == ANY else f"elmo component {name!r}"
@@ -184,6 +199,15 @@ def _read_layers(model: Listener, docs: Sequence[Doc]) -> BatchLayers:
                 f"{_describe(model)} needs the layers of the {component}, which has keep_layers = "
                 "false, so that there are none on docs: set keep_layers = true"
             )
+        if state.between and any(x.is_sent_start for doc in missing for x in doc[1:]):
+            warnings.warn(
+                f"{_describe(model)} lets the biLM run where {name!r} has not, on docs with "
+                f"sentence boundaries that {name!r} does not see: they are set after it, by "
+                f"{', '.join(state.between)}. The vectors are others than where {name!r} runs: "
+                f"enable it (in training: put it into annotating_components), or set sentence "
+                "boundaries before it",
+                stacklevel=2,
+            )
         computed = iter(upstream.predict(missing))
         layers = [next(computed).layers if array is None else array for array in layers]
     if not layers:
@@ -192,6 +216,20 @@ def _read_layers(model: Listener, docs: Sequence[Doc]) -> BatchLayers:
     lengths = [array.shape[1] for array in layers]
     arrays = list(map(model.ops.asarray3f, layers))  # Those of stored docs are in main memory.
     return BatchLayers(model.ops.xp.concatenate(arrays, axis=1), lengths, frozen=True)
+
+
+def _check_weights(model: Listener) -> None:
+    """Compare, once, the weights of the upstream with those that the listener was saved with."""
+    state: ListenerState = model.attrs["link"]
+    if state.upstream is None or state.saved_checksum is None:
+        return
+    saved, state.saved_checksum = state.saved_checksum, None
+    if saved != state.upstream.checksum:
+        warnings.warn(
+            f"{_describe(model)} was trained with other weights than those of "
+            f"{state.upstream.name!r}, and may predict anything: use its own, or train it anew",
+            stacklevel=2,
+        )
 
 
 def _describe(model: Listener) -> str:

@@ -6,7 +6,13 @@ from types import SimpleNamespace
 from typing import Any, Callable, Optional, cast
 
 from spacy.language import Language
-from spacy.pipeline import EntityLinker, Tok2Vec
+from spacy.pipeline import (
+    DependencyParser,
+    EntityLinker,
+    SentenceRecognizer,
+    Sentencizer,
+    Tok2Vec,
+)
 from spacy.pipeline.tok2vec import Tok2VecListener
 from spacy.tokens import Doc
 from spacy.training import Example
@@ -20,7 +26,7 @@ from ..pooling import Pooling
 from .activation_cache import ActivationCache
 from .batch_layers import BatchLayers
 from .encoder import encode, get_bilm, get_session, get_shim
-from .listener import ANY, ListenerState, SharedBatch, doc_keys
+from .listener import ANY, ListenerState, SharedBatch
 from .listener import NAME as LISTENER
 from .mix_docs import check_gradient
 from .mixes import Mix
@@ -39,6 +45,7 @@ class RunState:
         self.docs: Sequence[Doc] = ()
         self.batch: Optional[SharedBatch] = None
         self.gradient_check = SimpleNamespace(sum=0.0, n=0)
+        self.linked: tuple[Any, list[str]] = None, []
 
     def __reduce__(self) -> tuple:
         return RunState, ()
@@ -96,6 +103,11 @@ class Upstream(Tok2Vec):
         """RETURNS (list): The layers and the mix of each doc, as arrays of the model's ops.
         `keep_layers` overrides the component's setting."""
         docs = list(docs)
+        if any(not cast(Any, doc.vocab).lex_attr_getters for doc in docs):
+            raise ValueError(
+                "a doc's vocab knows neither whitespace nor lower case: make the doc with that of "
+                "a pipeline, such as Doc(nlp.vocab, ...) or DocBin.get_docs(nlp.vocab)"
+            )
         # Evaluations during training use the cache, too. One that rounds is only for the docs of
         # updates: the vectors of other docs must be exact.
         cache = self.activation_cache if self.frozen and self._run.docs else None
@@ -161,6 +173,10 @@ class Upstream(Tok2Vec):
     def find_listeners(self, component: Any) -> None:
         """Connect the listeners in a component's model: those that name this component, and those
         that listened to it before it was renamed, or were saved. The last connection counts."""
+        # spaCy empties the map before it calls this with each later component in turn.
+        if self._run.linked[0] is not self.listener_map:
+            self._run.linked = self.listener_map, []
+        between = self._run.linked[1]
         model = getattr(component, "model", None)
         nodes = model.walk() if isinstance(model, Model) else ()
         for listener in (cast(Tok2VecListener, node) for node in nodes if node.name == LISTENER):
@@ -171,11 +187,16 @@ class Upstream(Tok2Vec):
                 is_known = state.saved_checksum == self.checksum
             if is_known or listener.attrs["settings"].upstream in (ANY, self.name):
                 if state.upstream is not None:
+                    # A task of another pipeline, such as `add_pipe(source=...)` brings.
+                    if state.upstream is not self and listener.attrs["settings"].upstream != ANY:
+                        state.saved_checksum = state.checksum
                     state.upstream.remove_listener(listener, component.name)
-                state.upstream = self
+                state.upstream, state.between = self, tuple(between)
                 self.add_listener(listener, component.name)
                 if isinstance(component, EntityLinker) and component.model.init is init_chain:
                     component.model.init = _init_entity_linker
+        if isinstance(component, (DependencyParser, SentenceRecognizer, Sentencizer)):
+            between.append(component.name)
 
     def update(
         self,
@@ -203,7 +224,7 @@ class Upstream(Tok2Vec):
         else:
             layers, backprop_model = self.model(docs, is_train=True)
             backprop = self._fine_tuning(backprop_model, losses)
-        batch = SharedBatch(doc_keys(docs), layers, states, backprop)
+        batch = SharedBatch(docs, layers, states, backprop)
         for state in states:
             state.batch = batch
         if not self.frozen:

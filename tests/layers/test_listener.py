@@ -431,6 +431,49 @@ def test_layers_of_other_weights_are_not_read(trained, other, weights_folder):
     assert max_difference(*scores) < 1e-5
 
 
+def test_layers_of_another_component_with_the_same_weights_are_not_read(weights_folder):
+    """It may cut docs in another way."""
+    nlp = elmo_pipeline(weights_folder)
+    nlp.add_pipe("sentencizer", first=True)
+    model = {"weights": str(weights_folder), "segmenter": {"@misc": "spacy-elmo.docs.v1"}}
+    nlp.add_pipe("elmo", name="whole", config={"model": model})
+    add_tagger(nlp, listener(upstream="elmo"))
+    nlp.initialize(lambda: tagged(nlp))
+    source, text = nlp.get_pipe("tagger").model.layers[0], "The bank . The river"
+    [expected] = source.predict([nlp(text)])
+    with nlp.select_pipes(disable=["elmo"]):
+        [found] = source.predict([nlp(text)])
+    assert max_difference(found, expected) < 1e-6
+
+
+def test_a_task_over_other_weights_than_its_own(trained, other, tmp_path):
+    """In another pipeline, in place of its upstream, and loaded from files."""
+    trained.to_disk(tmp_path / "trained")
+    loaded = spacy.load(tmp_path / "trained", exclude=["elmo"])
+    loaded.add_pipe("elmo", source=copy.deepcopy(other), first=True)
+    other.remove_pipe("tagger")
+    other.add_pipe("tagger", source=trained)
+    for nlp in (loaded, other):
+        with pytest.warns(UserWarning, match="'tagger' was trained with other weights"):
+            nlp("The bank flows")
+        nlp("The bank flows")  # Once.
+
+
+def test_sentence_boundaries_that_are_set_after_elmo(weights_folder):
+    nlp = elmo_pipeline(weights_folder)
+    nlp.add_pipe("sentencizer")
+    add_tagger(nlp, listener(upstream="elmo"))
+    train(nlp, steps=1)
+    nlp("The bank . The river")
+    with (
+        nlp.select_pipes(disable=["elmo"]),
+        pytest.warns(UserWarning, match="does not see: they are set after it, by sentencizer"),
+    ):
+        nlp("The bank . The river")
+    with pytest.warns(UserWarning, match="the copy of 'elmo' runs after sentencizer"):
+        nlp.replace_listeners("elmo", "tagger", ["model.tok2vec"])
+
+
 def retag(nlp, docs):
     """What the tagger says about docs that may have been tagged before."""
     for doc in docs:
@@ -579,6 +622,14 @@ def test_bad_gradients(weights_folder, value, frozen):
     dY[0][0, 0] = value
     with pytest.raises(ValueError, match=r"gradient of the ELMo vectors .* is NaN or infinite"):
         backprop(dY)
+
+
+def test_a_task_that_an_update_left_out(weights_folder):
+    """The batch that waits for it is not that of a later update."""
+    nlp = initialized(weights_folder)
+    first, second, *_ = tagged(nlp)
+    nlp.update([first], exclude=["tagger"])
+    assert nlp.update([second], exclude=["elmo"])["tagger"] > 0
 
 
 def test_docs_changed_between(weights_folder):
