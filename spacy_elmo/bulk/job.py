@@ -116,8 +116,10 @@ class Job:
         names = [x.name for x in folder.glob("[!.]*")] if folder.is_dir() else []
         if not names and not folder.is_file():
             return _write_json(path, settings)
-        # Of another program, it has none.
-        previous = srsly.read_json(path) if SETTINGS in names else {}
+        if SETTINGS not in names:
+            what = "was not written by this command: choose another output, or move it away"
+            raise ValueError(f"{folder} {what}")
+        previous = srsly.read_json(path)
         keys = sorted({*previous, *settings})
         if differing := [key for key in keys if previous.get(key) != settings.get(key)]:
             raise ValueError(f"{folder} differs from this run in {', '.join(differing)}: {_AFRESH}")

@@ -73,6 +73,12 @@ def test_lines(text: Path, pipeline: Path, tmp_path: Path):
     assert names(out) == ["_manifest-1-of-1.json", "_manifest.json", "_settings.json", *parts]
     assert check_manifest(out)["n_rows"] == 5
     assert not list(tmp_path.glob(".*"))
+    other = tmp_path / "other.parquet"  # Of another program.
+    other.mkdir()
+    (out / parts[0]).rename(other / "x.parquet")
+    for options in ((), ("--force",)):
+        message = fail("embed", text, other, "-m", pipeline, *options)
+        assert "other.parquet was not written by this command" in message
 
 
 def write_inputs(folder: Path) -> list[Path]:
@@ -112,6 +118,10 @@ def test_texts_can_be_carried_through(text: Path, pipeline: Path, tmp_path: Path
     embed(path, tmp_path / "o.parquet", "-m", pipeline, "--id", "n")
     table = parquet.read_table(tmp_path / "o.parquet")
     assert table.column("n").to_pylist() == ['["a", {}]', None]
+    lists = arrow.array([[[1], None], None], arrow.list_(arrow.list_(arrow.int64())))
+    parquet.write_table(arrow.table({"text": ["a", "b"], "n": lists}), tmp_path / "in.parquet")
+    embed(tmp_path / "in.parquet", tmp_path / "n.parquet", "-m", pipeline, "--id", "n")
+    assert parquet.read_table(tmp_path / "n.parquet").column("n").to_pylist() == lists.to_pylist()
     message = fail("embed", path, tmp_path / "v.parquet", "-m", pipeline, "--id", "vector")
     assert "--id vector: the vectors have this name" in message
 
@@ -146,9 +156,12 @@ def test_a_restart_computes_nothing_again(text: Path, pipeline: Path, tmp_path: 
     parts = sorted(out.glob("part-*"))
     parts[1].unlink()
     parts[3].write_bytes(parts[3].read_bytes()[:-20])
-    assert "3 of them by an earlier run" in " ".join(embed(*command).split())
+    middle = bytearray(parts[4].read_bytes())
+    middle[40:60] = bytes(20)
+    parts[4].write_bytes(middle)
+    assert "2 of them by an earlier run" in " ".join(embed(*command).split())
     assert all(numpy.array_equal(before[key], row) for key, row in read(out).items())
-    assert [p.stat().st_mtime_ns == times[p] for p in parts] == [True, False, True, False, True]
+    assert [p.stat().st_mtime_ns == times[p] for p in parts] == [True, False, True, False, False]
     check_manifest(out)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from ...tools.records import import_arrow
 from ..columns import vectors_to_arrow
@@ -21,8 +21,7 @@ def write_part(path: Path, ids: dict[str, list], rows: Iterable[tuple], checksum
     """Write the vectors of some rows as one row group."""
     arrow = import_arrow()
     _, vectors, is_null = zip(*rows)
-    # Without the type, a column of nulls would have another one in this part.
-    columns = {x: arrow.array(y, getattr(y[0], "type", arrow.string())) for x, y in ids.items()}
+    columns = {name: _column(arrow, values) for name, values in ids.items()}
     table = arrow.table({**columns, "vector": vectors_to_arrow(vectors, is_null)})
     table = table.replace_schema_metadata({_CHECKSUM: checksum.encode()})
     # Vectors do not repeat.
@@ -30,9 +29,19 @@ def write_part(path: Path, ids: dict[str, list], rows: Iterable[tuple], checksum
     arrow.parquet.write_table(table, path, len(table), write_page_checksum=True, **settings)
 
 
+def _column(arrow: Any, values: list) -> Any:
+    if hasattr(values[0], "type"):  # `array` takes no nested scalars that are null.
+        return arrow.concat_arrays([arrow.repeat(scalar, 1) for scalar in values])
+    # Without the type, a column of nulls would have another one in this part.
+    return arrow.array(values, arrow.string())
+
+
 def read_part(path: Path) -> Optional[str]:
     """RETURNS (Optional[str]): The checksum of a part; None if it is missing or damaged."""
+    parquet = import_arrow().parquet
     try:
-        return import_arrow().parquet.read_metadata(path).metadata[_CHECKSUM].decode()
+        with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+            file.read()  # Each page has a checksum of its own.
+            return file.metadata.metadata[_CHECKSUM].decode()
     except (OSError, ValueError, LookupError, TypeError):
         return None
