@@ -58,11 +58,14 @@ def _report(trainer: Trainer, output: Path) -> None:
         # An error code, so that a workflow does not continue with half a training.
         msg.warn(f"Stopped at step {state.step}; continue with --resume", exits=130)
     if state.step == trainer.start.step:
-        msg.info(f"Step {state.step} was the last one already: raise pretraining.max_steps")
+        limits = "max_steps, max_epochs or max_minutes, whichever ended it"
+        msg.info(f"Step {state.step} was the last one already: raise {limits}")
     if math.isinf(state.best):
         msg.warn("Every perplexity was infinite, so the training has diverged: lower learn_rate")
         return
+    best = output / "model-best"
+    where = best if best.exists() else f"{best} was removed"
     msg.good(
         f"Best average perplexity {state.best:.1f} at step {state.best_step} "
-        f"(unigram {state.history[-1]['unigram']:.1f}): {output / 'model-best'}"
+        f"(unigram {state.history[-1]['unigram']:.1f}): {where}"
     )

@@ -118,6 +118,6 @@ def check_same_training(
     if refused := [name for name in changes if name.startswith(FIXED_SETTINGS)]:
         differences = "; ".join(f"{x}: {changes[x][0]} -> {changes[x][1]}" for x in refused)
         raise ValueError(f"cannot resume with another config. It differs in {differences}")
-    if contents["corpus"] != corpus.manifest["sha256"]:
+    if contents["corpus"] != corpus.identity:
         raise ValueError(f"cannot resume: {corpus.folder} is not the corpus the run began with")
     return changes

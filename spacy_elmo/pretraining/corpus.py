@@ -83,6 +83,12 @@ class Corpus:
         """The words that are predicted, special ones first."""
         return self.train.types[: self.train.n_vocabulary]
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What differs in another corpus, or in one of the same text with other words to predict:
+        the files are the same for any number of words."""
+        return {**self.manifest["sha256"], "n_vocabulary": self.manifest["n_vocabulary"]}
+
     def unigram_log_probabilities(self) -> numpy.ndarray:
         """RETURNS (ndarray): The logarithms of the frequencies with which words are predicted
         forward, in nats. A word of the vocabulary that did not occur counts as half a word."""

@@ -72,7 +72,7 @@ def pretrain(
 
 def _check_same_everywhere(config: RunConfig, corpus: Corpus, device: torch.device) -> None:
     # An error in all processes, if one has other settings or another corpus.
-    settings = [{**config.to_dict(), "paths": None}, corpus.manifest["sha256"]]
+    settings = [{**config.to_dict(), "paths": None}, corpus.identity]
     number = float(zlib.crc32(json.dumps(settings, sort_keys=True).encode()))
     if any_rank(number != broadcast(number, device), device):
         raise ValueError("the processes have different configs or corpora: give all the same")

@@ -132,6 +132,8 @@ class Trainer:
             is_checkpoint |= 0 < 60 * minutes <= state.seconds - self._saved_at
             is_checkpoint |= frequency > 0 and state.step % frequency == 0
             is_line = state.seconds >= self._line_at
+            if is_checkpoint and not looks:
+                state.seconds = self._now()
             if looks or is_checkpoint or is_line or self.device.type == "cpu":
                 self._read_sums()
             if is_due or is_end:
@@ -271,7 +273,7 @@ class Trainer:
                 "progress": vars(self.state),
                 "config": self.config.to_dict(),
                 "bilm": self.model.bilm.config.to_options(),
-                "corpus": self.corpus.manifest["sha256"],
+                "corpus": self.corpus.identity,
             }
             path = checkpoints.checkpoint_path(self.output, step)
             checkpoints.save(path, self.model, self.updater.optimizer, carried, state)

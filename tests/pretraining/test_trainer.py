@@ -543,6 +543,15 @@ def test_resuming_with_another_config(tmp_path, corpus):
     other = run_config(open_corpus(tmp_path / "c"), max_steps=1)
     with pytest.raises(ValueError, match="is not the corpus the run began with"):
         train(other, tmp_path / "run", resume=True)
+    # The same text, with more words to predict.
+    corpora = [
+        prepare(sentences(), tmp_path / str(size), SENTENCE_PER_LINE, vocab_size=size)
+        and run_config(open_corpus(tmp_path / str(size)), max_steps=1)
+        for size in (6, 8)
+    ]
+    train(corpora[0], tmp_path / "words")
+    with pytest.raises(ValueError, match="is not the corpus the run began with"):
+        train(corpora[1], tmp_path / "words", resume=True)
 
 
 @both_inputs
