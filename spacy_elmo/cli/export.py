@@ -39,4 +39,7 @@ def export_cli(
         if half:
             round_to_half(bilm)
         writer.write(bilm, out, half=half)
+    if format != "safetensors" and (bilm.pooling is not None or bilm.trained_mix is not None):
+        what = "how docs and spans are pooled" if bilm.pooling is not None else "a trained mix"
+        msg.warn(f"{format} has no place for {what}: --format safetensors keeps it")
     msg.good(f"Wrote {', '.join(sorted(path.name for path in out.iterdir()))} to {out}")

@@ -56,7 +56,11 @@ def perplexity_cli(
         _check_outputs(words, out, force)
         language_model, output = open_language_model(model, head)
         reader = Reader(text, encoding, errors)
-        sentences = _read(find_files(texts, columns=text is not None), reader, output)
+        outputs = {path.resolve() for path in (words, out) if path is not None}
+        files = find_files(texts, columns=text is not None)
+        if not (files := [path for path in files if path.resolve() not in outputs]):
+            raise ValueError(f"no text besides the output in {', '.join(texts)}")
+        sentences = _read(files, reader, output)
         language_model.to(device)
         with util.progress_bar("Scoring", " words") as progress:
             if words is None:

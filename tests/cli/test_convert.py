@@ -72,6 +72,8 @@ def test_export_formats_reload_to_equal_vectors(tmp_path: Path, pipeline: Path, 
     succeed("export", pipeline, tmp_path / "hdf5")
     succeed("export", pipeline, tmp_path / "native", "--format", "safetensors")
     assert "hdf5" in fail("export", pipeline, tmp_path / "x", "--format", "onnx")
+    output = " ".join(succeed("export", "en_elmo_sm", tmp_path / "bundled").split())
+    assert "hdf5 has no place for how docs and spans are pooled" in output
     [expected] = current_session(bilm).embed([["the", "bank"]])
     for folder in ("hdf5", "native"):
         [layers] = current_session(load(tmp_path / folder)).embed([["the", "bank"]])

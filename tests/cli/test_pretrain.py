@@ -64,6 +64,16 @@ def test_perplexity(run, monkeypatch):
     record = json.loads((run / "out" / "log.jsonl").read_text().splitlines()[-1])
     assert scores["average"] == pytest.approx(record["average"], rel=0.2)
     assert "predicted as <UNK>" in succeed("perplexity", model, run / "text.txt")
+    # What it writes itself is no text.
+    folder = run / "texts"
+    folder.mkdir()
+    shutil.copy(run / "text.txt", folder)
+    for _ in range(2):
+        command = ("perplexity", model, folder, "--json", "--words", folder / "words.jsonl", "-F")
+        assert json.loads(succeed(*command))["n_words"] == scores["n_words"]
+    text = folder / "text.txt"
+    assert "no text besides the output" in fail("perplexity", model, text, "--out", text, "-F")
+    assert text.read_bytes() == (run / "text.txt").read_bytes()
     carried = json.loads(succeed("perplexity", model, run / "text.txt", "--json", "--carry-state"))
     assert carried["average"] != pytest.approx(scores["average"], rel=1e-4)
     assert scores["n_words"] - carried["n_words"] < 5 and carried["unknown"] > 0
@@ -106,6 +116,8 @@ def test_messages(run, tmp_path, monkeypatch):
     output = " ".join(succeed(*command, "--resume").split())
     assert "1 process; resumed at step 4" in output
     assert "Step 4 was the last one already" in output and "Best average perplexity" in output
+    shutil.rmtree(tmp_path / "out" / "model-best")
+    assert "model-best was removed" in " ".join(succeed(*command, "--resume").split())
 
 
 def test_the_gpu_that_is_named_is_the_current_one(run, tmp_path, monkeypatch):
