@@ -17,6 +17,7 @@ from common import BUNDLED
 from spacy.tokens import Doc
 
 from spacy_elmo.bilm.mixed_precision import bfloat16_is_faster
+from spacy_elmo.layers.encoder import get_session
 from spacy_elmo.weights import FOLDER
 
 # Vectors of a text's words, shape (layers, words, width), and the model's own vector of the text.
@@ -30,8 +31,9 @@ class Model:
     """A row. ELMo reads sentences, the others whole texts.
 
     embed (Callable): Texts, and whether all layers are wanted.
-    weights (Path): A file that tells the model from others.
+    weights (Path): A file that tells the model from others, or a pattern of several.
     megabytes (float): What has to be stored, but for tokenizers and lists of words.
+    forget (Callable): Empties a cache of words.
     """
 
     embed: Callable[[Texts, bool], list[Vectors]]
@@ -39,6 +41,7 @@ class Model:
     megabytes: float
     layers: Sequence[str] = ("table",)
     reads_sentences: bool = False
+    forget: Callable[[], None] = lambda: None
 
 
 def elmo(precision: Any) -> Model:
@@ -53,10 +56,16 @@ def elmo(precision: Any) -> Model:
             return [(doc._.elmo_layers, doc._.elmo) for doc in done]
         return [(doc._.elmo_tokens[None], doc._.elmo) for doc in done]
 
-    weights = FOLDER / BUNDLED / "weights.safetensors"
-    megabytes = weights.stat().st_size / (2e6 if precision == "int8" else 1e6)
+    folder = FOLDER / BUNDLED
+    size = (folder / "weights.safetensors").stat().st_size
+    megabytes = size / (2e6 if precision == "int8" else 1e6)
     layers = [f"layer {n}" for n in range(pipe.layer_shape[0])]
-    return Model(embed, weights, megabytes, layers, reads_sentences=True)
+    forget = partial(_forget, pipe)
+    return Model(embed, folder / "*.safetensors", megabytes, layers, True, forget)
+
+
+def _forget(pipe: Any) -> None:
+    get_session(pipe.model).type_cache.clear()
 
 
 def minilm(dtype: torch.dtype, n_layers: int = 6) -> Model:

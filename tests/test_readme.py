@@ -86,7 +86,7 @@ both_ways = pytest.mark.parametrize(
 def test_command_line_blocks_run(folder: Path, run: Callable[[str], str]):
     (code,) = [code for code in blocks("bash") if "spacy elmo" in code]
     run(code)
-    for name in ("en_small/config.cfg", "exported/weights.hdf5", "vectors.hdf5"):
+    for name in ("en_small/config.cfg", "exported/weights.safetensors", "vectors.hdf5"):
         assert (folder / name).exists()
 
 

@@ -98,13 +98,16 @@ def make(
     settings = with_steps(settings, words)
     prepared = corpus / "prepared"
     key = {"config": read_config(CONFIG, settings).to_dict(), "corpus": corpus_key(prepared)}
-    path = folder / "result.json"
-    if path.exists():
-        result = srsly.read_json(path)
-        if result["key"] == json.loads(json.dumps(key)):
-            return result
-        remove_folder(folder / "run")  # Of other settings, without checkpoints.
-        path.unlink()
+    key = json.loads(json.dumps(key))
+    path, begun = folder / "result.json", folder / "begun.json"
+    if path.exists() and (result := srsly.read_json(path))["key"] == key:
+        return result
+    if path.exists() or not begun.exists() or srsly.read_json(begun) != key:
+        remove_folder(folder / "run")  # Of other settings.
+        path.unlink(missing_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic_file(begun) as new:
+            srsly.write_json(new, key)
     options = [x for k, v in settings.items() for x in (f"--{k}", json.dumps(v))]
     command = [sys.executable, "-m", "spacy", "elmo", "pretrain", str(CONFIG), str(folder / "run")]
     command += ["--resume", "--gpu-id", str(gpu_id), "--paths.corpus", str(prepared), *options]

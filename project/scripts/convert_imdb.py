@@ -59,7 +59,9 @@ def main() -> None:
             test = draw(test, args.n_test)[0]
         for name, texts in (("train", train), ("dev", dev), ("test", test)):
             write_docs(args.out / f"{name}.spacy", texts, LABELS)
-        write_lines(args.out / "unlabelled.txt", (text.text for text in splits["unsup"]))
+        known = {text.text for text in splits["test"]}
+        unlabelled = (text.text for text in splits["unsup"] if text.text not in known)
+        write_lines(args.out / "unlabelled.txt", unlabelled)
 
 
 def read(folder: Path, broken: BrokenRows) -> Iterator[Review]:

@@ -26,7 +26,8 @@ def hash_weights(weights: str) -> str:
     """RETURNS (str): Of the contents of all files that vectors depend on.
     RAISES (ValueError): If there are none."""
     path = find_source(weights)
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    # Weights in a file are not all: options.json is beside them.
+    files = sorted(path.rglob("*")) if path.is_dir() else [path, path.with_name("options.json")]
     hashes = [sha256(file) for file in files if file.is_file() and file.name not in _ABOUT]
     if not hashes:
         raise ValueError(f"no weights {weights!r}: {path} is empty")
