@@ -1,7 +1,8 @@
 """Unpack zip and tar archives into a temporary folder, which is removed afterwards.
 
-The standard library keeps what it unpacks inside the folder. It trusts the sizes in headers, so
-that contents far larger than the archive are refused here.
+The standard library keeps what it unpacks inside the folder, but for links of some versions of
+Python (CVE-2025-4517): links are refused. It trusts the sizes in headers, so that contents far
+larger than the archive are refused, too.
 """
 
 from __future__ import annotations
@@ -90,6 +91,8 @@ def _unpack(path: Path, folder: Path) -> None:
         members = tar.getmembers()
         _check_sizes([x.size for x in members], limit)
         members = [x for x in members if not _MACOS.match(x.name)]
+        if others := [x.name for x in members if not (x.isreg() or x.isdir())]:
+            raise ValueError(f"{others[0]} is a link, or no file: unpack it yourself")
         tar.extractall(folder, members, filter="data")
 
 

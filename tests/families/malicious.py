@@ -157,6 +157,31 @@ def tar(path: Path, kind: str, outside: Path) -> Path:
     return path
 
 
+def tar_of_long_links(path: Path, outside: Path) -> Path:
+    """An archive with links of so long a path that `tarfile` lost their end (CVE-2025-4517), and a
+    file `new` behind the last of them, which leads to the folder `outside`."""
+    steps, folder = "abcdefghijklmnop", ""
+    with tarfile.open(path, "w") as archive:
+
+        def add(name: str, kind: bytes, target: str = "") -> None:
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname, member.mode = kind, target, 0o755
+            archive.addfile(member)
+
+        for step in steps:
+            add(f"{folder}{'d' * 247}", tarfile.DIRTYPE)
+            add(f"{folder}{step}", tarfile.SYMTYPE, "d" * 247)
+            folder += f"{'d' * 247}/"
+        top = f"{'/'.join(steps)}/{'l' * 254}"
+        add(top, tarfile.SYMTYPE, "../" * len(steps))
+        add("escape", tarfile.SYMTYPE, top + "/.." * 12 + str(outside))
+        add("escape/new", tarfile.REGTYPE)
+        member = tarfile.TarInfo("weights.hdf5")
+        member.size = 200_000
+        archive.addfile(member, io.BytesIO(bytes(200_000)))
+    return path
+
+
 # HDF5
 
 HDF5 = ("external storage", "external link", "virtual", "huge", "strings", "cycle")

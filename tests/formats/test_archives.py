@@ -253,6 +253,13 @@ def test_archives_that_leave_their_folder(write, kind, tmp_path):
         refused(path)
 
 
+def test_an_archive_of_long_links(tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    refused(malicious.tar_of_long_links(tmp_path / "model.tar", outside), "is a link, or no file")
+    assert not [*outside.iterdir()]
+
+
 LIMIT = """
 import pathlib, sys, warnings
 from spacy_elmo.formats import load, read_vocabulary
