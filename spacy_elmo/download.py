@@ -99,9 +99,12 @@ def _connect(url: str) -> None:
 
 
 def _transfer(url: str, path: Path, quiet: bool) -> None:
-    """Download a file, or what is missing of the same version of it (ETag or Last-Modified)."""
+    """Download a file, or what is missing of the same version of it (ETag or Last-Modified) at the
+    same address: other servers may use the same names for other versions."""
     part, version = path.with_name(f"{path.name}.part"), path.with_name(f"{path.name}.version")
     known = version.read_text(encoding="utf8") if version.exists() else ""
+    address, _, known = known.partition("\n")
+    known = known if address == url else ""
     # The last byte comes again, so that there is always something to ask for.
     start = max(part.stat().st_size - 1, 0) if known else 0
     headers = {**_HEADERS, **({"Range": f"bytes={start}-", "If-Range": known} if start else {})}
@@ -112,7 +115,7 @@ def _transfer(url: str, path: Path, quiet: bool) -> None:
         start = start if response.status_code == requests.codes.partial else 0
         with part.open("r+b" if start else "wb") as out:
             known = response.headers.get("ETag") or response.headers.get("Last-Modified", "")
-            version.write_text(known, encoding="utf8")
+            version.write_text(f"{url}\n{known}", encoding="utf8")
             out.seek(start)
             total = int(response.headers.get("Content-Length", 0)) or None
             # None: unless stderr is a terminal.

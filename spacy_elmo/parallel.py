@@ -20,7 +20,10 @@ from typing import Optional, TypeVar
 import torch
 
 T = TypeVar("T")
-_changed = threading.Condition()
+# Entered as it is, not through the condition, whose methods are Python's: an interrupt (Ctrl-C)
+# that comes there would leave it locked.
+_lock = threading.RLock()
+_changed = threading.Condition(_lock)
 _inside: dict[int, int] = {}  # How many times each thread has entered `no_fork`.
 _forking: list[int] = []  # Threads that want to fork, the next one first.
 _limited: Optional[threading.local] = None  # In a forked process: threads that were inside.
@@ -31,12 +34,13 @@ _setting = threading.Lock()  # Held to read or set the number of threads inside 
 def no_fork() -> Iterator[None]:
     """A context, or a decorator of functions, during which no other thread forks the process. A
     thread may enter it again while it is inside. A thread that forks does not wait for itself."""
-    thread = threading.get_ident()
-    with _changed:
-        if thread not in _inside:
-            _changed.wait_for(lambda: not _forking or _forking[0] == thread)
-        _inside[thread] = _inside.get(thread, 0) + 1
+    thread, entered = threading.get_ident(), False
     try:
+        with _lock:
+            if thread not in _inside and _forking:
+                _changed.wait_for(lambda: not _forking or _forking[0] == thread)
+            _inside[thread] = _inside.get(thread, 0) + 1
+            entered = True
         # GNU OpenMP would wait for ever for threads that a forked process does not have. The user
         # may choose another number later.
         if _limited is not None and not hasattr(_limited, "limited"):
@@ -45,11 +49,13 @@ def no_fork() -> Iterator[None]:
                 torch.set_num_threads(1)
         yield
     finally:
-        with _changed:
-            _inside[thread] -= 1
-            if not _inside[thread]:
-                del _inside[thread]
-                _changed.notify_all()
+        if entered:
+            with _lock:
+                _inside[thread] -= 1
+                if not _inside[thread]:
+                    del _inside[thread]
+                    if _forking:
+                        _changed.notify_all()
 
 
 def start(task: Callable[[], T], device: torch.device) -> Callable[[], T]:
@@ -115,7 +121,7 @@ def _use_one_thread() -> None:
 
 def _before_fork() -> None:
     thread = threading.get_ident()
-    with _changed:
+    with _lock:
         _forking.append(thread)
         _changed.notify_all()
         # A thread that wants to fork from inside does nothing else now.
@@ -123,15 +129,16 @@ def _before_fork() -> None:
 
 
 def _after_fork() -> None:
-    with _changed:
+    with _lock:
         _forking.remove(threading.get_ident())
         _changed.notify_all()
 
 
 def _after_fork_in_child() -> None:
     """Forget the other threads: a child has none of them."""
-    global _changed, _setting, _limited
-    _changed, _setting, _limited = threading.Condition(), threading.Lock(), threading.local()
+    global _lock, _changed, _setting, _limited
+    _lock, _setting, _limited = threading.RLock(), threading.Lock(), threading.local()
+    _changed = threading.Condition(_lock)
     for thread in _inside.keys() - {threading.get_ident()}:
         del _inside[thread]
     _forking.clear()

@@ -12,6 +12,7 @@ from spacy.tokens import Doc, DocBin
 from spacy.util import registry
 from spacy.vocab import Vocab
 
+from spacy_elmo.extensions import get_layers
 from spacy_elmo.formats import round_to_int8, safetensors_format
 from spacy_elmo.inference import current_session
 from spacy_elmo.layers.encoder import get_shim
@@ -243,6 +244,17 @@ def test_set_vectors(weights_folder):
         # No direction, no similarity, and no division by zero.
         assert doc.similarity(empty) == space.similarity(doc) == 0
     assert doc[2].is_space and not doc[2].has_vector and doc[2].vector_norm == 0
+
+
+def test_weights_that_are_replaced_during_a_call(nlp, tmp_path):
+    """As by another thread: layers are those of the weights that computed them."""
+    safetensors_format.write(random_bilm(seed=2), tmp_path / "other")
+    elmo, doc = nlp.get_pipe("elmo"), nlp.make_doc("The bank")
+    checksum, scores = elmo.checksum, elmo.predict([doc])
+    elmo.load_weights(tmp_path / "other")
+    elmo.set_annotations([doc], scores)
+    assert get_layers(doc, "elmo", elmo.checksum) is None
+    assert get_layers(doc, "elmo", checksum) is not None
 
 
 def test_similarity_of_a_span_whose_vector_has_changed(weights_folder):

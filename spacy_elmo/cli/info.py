@@ -20,7 +20,7 @@ from ..inference.packed import runs_layers
 from ..inference.settings import CPU_PRECISIONS
 from ..kernels import Kernel, load_kernels
 from ..layers.encoder import get_session, get_shim
-from ..layers.mixes import use_trained
+from ..layers.mixes import with_trained
 from ..weights import find_source, is_pipeline, load_pipeline, source_language
 from .util import exit_on_error
 
@@ -66,8 +66,8 @@ def _describe_pipeline(source: str, path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _describe_settings(elmo: Elmo) -> dict[str, str]:
-    use_trained(elmo.mix, elmo.bilm.trained_mix)
-    settings, mix = get_shim(elmo.model).settings, elmo.mix.attrs.get("settings")
+    settings = get_shim(elmo.model).settings
+    mix = with_trained(elmo.mix, elmo.bilm.trained_mix).attrs.get("settings")
     segmenter = elmo.model.attrs["segmenter"]
     mix_settings = [f"{key}={x}" for key, x in vars(mix).items()] if mix is not None else []
     precision = get_session(elmo.model).settings.precision

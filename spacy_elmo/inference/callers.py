@@ -52,9 +52,10 @@ class Callers:
 
     def forget(self) -> None:
         """Forget all calls, in a forked process: it has none of their threads."""
-        lock = threading.Lock()
+        # Entered as it is: see `parallel`.
+        self._lock = threading.Lock()
         # Waited for outside of `no_fork`: by all callers, and by the one that runs the next calls.
-        self._changed, self._more = threading.Condition(lock), threading.Condition(lock)
+        self._changed, self._more = (threading.Condition(self._lock) for _ in range(2))
         self._waiting: list[_Call] = []
         self._leader: Optional[_Call] = None
         # How many calls the next run may wait for, and until when.
@@ -68,7 +69,7 @@ class Callers:
         taken: list[_Call] = []  # Those that this thread runs.
         start = 0.0
         try:
-            with self._changed:
+            with self._lock:
                 self._waiting.append(call)
                 self._more.notify()
                 # In their order: a long call, with which no other fits, would else wait for ever,
@@ -91,7 +92,7 @@ class Callers:
             return run(*batch) if call.layers is None else call.layers
         finally:
             # An interrupt may have come at any line.
-            with self._changed:
+            with self._lock:
                 for one in taken:
                     one.ended = True
                 if call in self._waiting:

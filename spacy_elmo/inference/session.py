@@ -261,7 +261,7 @@ def choose_precision(bilm: BiLM, settings: Settings) -> Settings:
     With the same precision for later weights of this network on this device."""
     chosen, key = _CHOSEN.setdefault(bilm, {}), (bilm.device, settings.kernel)
     if key not in chosen:
-        chosen[key] = "float32"
+        choice: Precision = "float32"
         trial = Settings("float32", type_cache_mb=0, kernel=settings.kernel)
         for candidate in _candidates(bilm.device, settings.kernel):
             exact, vectors = (
@@ -270,8 +270,9 @@ def choose_precision(bilm: BiLM, settings: Settings) -> Settings:
             )
             cosines = (F.cosine_similarity(*pair, dim=-1).min() for pair in zip(exact, vectors))
             if min(cosines) >= MIN_COSINE:
-                chosen[key] = candidate
+                choice = candidate
                 break
+        chosen[key] = choice  # Not before: another thread would take it.
         logger.info("precision 'auto': the biLM runs in %s on %s", chosen[key], bilm.device)
     return replace(settings, precision=chosen[key])
 

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple, Optional
 
 from thinc.types import Floats2d
 
+from ..inference import Session
+
 
 class BatchLayers(NamedTuple):
     """Activations of a batch of docs, one doc after the other.
@@ -15,6 +17,7 @@ class BatchLayers(NamedTuple):
     frozen (bool): Whether the biLM is frozen, so that nobody needs the gradient of the layers.
     mixed (Optional[Floats2d]): The mix of the layers, shape (tokens of all docs, width).
     pooled (Optional[Floats2d]): What vectors of spans are the mean of, if not `mixed`.
+    session (Optional[Session]): What computed them; another one if the weights change meanwhile.
     """
 
     layers: Any
@@ -22,6 +25,7 @@ class BatchLayers(NamedTuple):
     frozen: bool = False
     mixed: Optional[Floats2d] = None
     pooled: Optional[Floats2d] = None
+    session: Optional[Session] = None
 
     def split(self) -> list[BatchLayers]:
         """RETURNS (list): The part of each doc, in memory of its own."""
@@ -29,6 +33,8 @@ class BatchLayers(NamedTuple):
         for n in self.lengths:
             start, end = end, end + n
             layers = None if self.layers is None else self.layers[:, start:end].copy()
-            tokens = (x if x is None else x[start:end].copy() for x in (self.mixed, self.pooled))
-            parts.append(BatchLayers(layers, [n], self.frozen, *tokens))
+            mixed, pooled = (
+                x if x is None else x[start:end].copy() for x in (self.mixed, self.pooled)
+            )
+            parts.append(self._replace(layers=layers, lengths=[n], mixed=mixed, pooled=pooled))
         return parts

@@ -28,7 +28,7 @@ from ..pooling import WordPooling
 from ..segmenters import Segmenter, Sequences
 from .activation_cache import ActivationCache
 from .batch_layers import BatchLayers
-from .mixes import Mix, use_trained
+from .mixes import Mix, with_trained
 
 NAME = "elmo_encoder"
 
@@ -257,7 +257,7 @@ def encode(
         layers = ops.alloc3f(*shape) if keep_layers else None
         batches = run_sequences(sequences, session, ops)
     if mix is not None:
-        use_trained(mix, session.trained_mix)
+        mix = with_trained(mix, session.trained_mix)
         for node in mix.walk():
             node.ops = ops  # `model.to_gpu` moves the model alone. This mix has no weights.
         # A token of zeros gives the width.
@@ -272,7 +272,8 @@ def encode(
         if mix is not None:
             mixed[rows] = mix.predict(values)
     lengths = [len(doc) for doc in docs]
-    return BatchLayers(layers if keep_layers else None, lengths, True, mixed, pooled)
+    layers = layers if keep_layers else None
+    return BatchLayers(layers, lengths, True, mixed, pooled, session)
 
 
 def _also(

@@ -78,10 +78,14 @@ def FrozenMix(
     return Model(_FROZEN, _forward_frozen, attrs={"settings": settings, "state": _frozen_state})
 
 
-def use_trained(mix: Mix, trained: Optional[TrainedMix]) -> None:
-    """Let a mix without weights and seed be one that a task has learned; None for the mean."""
-    if mix.name == _FROZEN:
-        mix.attrs["settings"].trained = trained
+def with_trained(mix: Mix, trained: Optional[TrainedMix]) -> Mix:
+    """RETURNS (Mix): One that has learned, in place of a mix without weights and seed; None for the
+    mean. Not the same mix: other threads may use it with other weights of the biLM."""
+    if mix.name != _FROZEN or trained is None:
+        return mix
+    settings = SimpleNamespace(**{**vars(mix.attrs["settings"]), "trained": trained})
+    attrs = {"settings": settings, "state": _frozen_state}
+    return Model(_FROZEN, _forward_frozen, attrs=attrs, ops=mix.ops)
 
 
 def _frozen_state(mix: Mix, n_layers: int) -> tuple:

@@ -22,6 +22,7 @@ from thinc.types import Floats3d
 
 from .. import extensions
 from ..bilm import BiLM
+from ..inference import Session
 from ..pooling import Pooling
 from .activation_cache import ActivationCache
 from .batch_layers import BatchLayers
@@ -161,11 +162,8 @@ class Upstream(Tok2Vec):
 
     def set_annotations(self, docs: Iterable[Doc], scores: Sequence[BatchLayers]) -> None:
         """Write vectors to the docs."""
-        docs = list(docs)
-        if not docs:  # Then there need not be weights.
-            return
-        checksum = get_session(self.model).checksum
         for doc, one in zip(docs, scores):
+            checksum = cast(Session, one.session).checksum
             extensions.write(doc, self.name, checksum, one.layers, one.mixed, one.pooled)
             if self.set_vectors:
                 extensions.install_vectors(doc)
