@@ -60,12 +60,11 @@ def elmo(precision: Any) -> Model:
     size = (folder / "weights.safetensors").stat().st_size
     megabytes = size / (2e6 if precision == "int8" else 1e6)
     layers = [f"layer {n}" for n in range(pipe.layer_shape[0])]
-    forget = partial(_forget, pipe)
+
+    def forget() -> None:
+        get_session(pipe.model).type_cache.clear()
+
     return Model(embed, folder / "*.safetensors", megabytes, layers, True, forget)
-
-
-def _forget(pipe: Any) -> None:
-    get_session(pipe.model).type_cache.clear()
 
 
 def minilm(dtype: torch.dtype, n_layers: int = 6) -> Model:

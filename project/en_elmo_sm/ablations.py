@@ -102,7 +102,7 @@ def make(
     path, begun = folder / "result.json", folder / "begun.json"
     if path.exists() and (result := srsly.read_json(path))["key"] == key:
         return result
-    if path.exists() or not begun.exists() or srsly.read_json(begun) != key:
+    if not begun.exists() or srsly.read_json(begun) != key:
         remove_folder(folder / "run")  # Of other settings.
         path.unlink(missing_ok=True)
         folder.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ from typing import Any
 import srsly
 
 from spacy_elmo.files import sha256
+from spacy_elmo.formats import OPTIONS
 from spacy_elmo.weights import find_source
 
 # Files beside weights that do not affect vectors.
@@ -27,7 +28,7 @@ def hash_weights(weights: str) -> str:
     RAISES (ValueError): If there are none."""
     path = find_source(weights)
     # Weights in a file are not all: options.json is beside them.
-    files = sorted(path.rglob("*")) if path.is_dir() else [path, path.with_name("options.json")]
+    files = sorted(path.rglob("*")) if path.is_dir() else [path, path.with_name(OPTIONS)]
     hashes = [sha256(file) for file in files if file.is_file() and file.name not in _ABOUT]
     if not hashes:
         raise ValueError(f"no weights {weights!r}: {path} is empty")

@@ -204,7 +204,7 @@ def _read_layers(model: Listener, docs: Sequence[Doc]) -> BatchLayers:
                 f"{_describe(model)} lets the biLM run where {name!r} has not, on docs with "
                 f"sentence boundaries that {name!r} does not see: they are set after it, by "
                 f"{', '.join(state.between)}. The vectors are others than where {name!r} runs: "
-                f"enable it (in training: put it into annotating_components), or set sentence "
+                "enable it (in training: put it into annotating_components), or set sentence "
                 "boundaries before it",
                 stacklevel=2,
             )
