@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("corpus", type=Path)
     parser.add_argument("model")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--words", type=int, default=6_000_000)
+    parser.add_argument("--words", type=int, default=1_500_000)
     parser.add_argument("--gpu-id", type=int, default=-1)
     args = parser.parse_args()
     with exit_on_error():
