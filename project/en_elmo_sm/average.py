@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from compare import EVAL_WORDS
+from compare import CONFIG, EVAL_WORDS
 from wasabi import msg
 
 from spacy_elmo.cli.util import exit_on_error
@@ -21,8 +21,6 @@ from spacy_elmo.pretraining.corpus import open_corpus
 from spacy_elmo.pretraining.export import write_model
 from spacy_elmo.pretraining.init_model import build_model
 from spacy_elmo.pretraining.perplexity import perplexity
-
-CONFIG = Path(__file__).parent / "pretrain.cfg"
 
 
 def main() -> None:
