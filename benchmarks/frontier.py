@@ -243,7 +243,7 @@ def evaluate(name: str, model: Model, tasks: list[Task], folder: Path) -> dict[s
                 numpy.save(f"{stem}.part.npy", vectors(model, task))
                 Path(f"{stem}.part.npy").rename(f"{stem}.npy")
             stored = numpy.load(f"{stem}.npy", mmap_mode="r")
-            views = dict(zip([*model.layers, OWN], stored))
+            views = dict(zip([*model.layers, *model.mixes, OWN], stored))
             if len(model.layers) > 1:
                 layers = stored[: len(model.layers)]
                 views |= {MEAN: layers.mean(0, dtype="float32"), ALL: numpy.concatenate(layers, 1)}
@@ -282,7 +282,8 @@ def clock(found: dict[str, Model], n_words: int) -> dict[str, tuple[float, float
 
 def cells(model: Model, scores: dict[str, dict]) -> Iterator[dict[str, str]]:
     """YIELDS (dict): The scores of a row. A column's best layer is chosen by the test itself."""
-    for view in (MEAN, ALL, BEST, OWN) if len(model.layers) > 1 else (*model.layers, OWN):
+    views = (*model.mixes, MEAN, ALL, BEST) if len(model.layers) > 1 else model.layers
+    for view in (*views, OWN):
         if view in scores:
             yield {"view": view, **{c: f"{value:.1f}" for c, value in scores[view].items()}}
         elif view == BEST:
@@ -292,16 +293,16 @@ def cells(model: Model, scores: dict[str, dict]) -> Iterator[dict[str, str]]:
 
 
 def plot(path: Path, found: dict, times: dict, scores: dict) -> None:
-    """Write a panel per column: CPU time against the score of a model's own pooling, else of the
-    mean of its layers, else of the only one."""
+    """Write a panel per column: CPU time against the score of a model's own pooling, else of its
+    mix or the mean of its layers."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(20, 10), layout="constrained")
     *panels, spare = figure.subplots(2, 4).flat
     for panel, column in zip(panels, SCORES, strict=True):
         for name, model in found.items():
-            values = {**scores[name].get(MEAN, scores[name][model.layers[0]])}
-            values.update(scores[name].get(OWN, {}))
+            first, *_ = (x for x in (*model.mixes, MEAN, *model.layers) if x in scores[name])
+            values = {**scores[name][first], **scores[name].get(OWN, {})}
             if column in values:
                 size = 4 * model.megabytes
                 panel.scatter(times[name][0], values[column], size, alpha=0.5, label=name)

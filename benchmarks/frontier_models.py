@@ -30,7 +30,8 @@ BATCH = 32
 class Model:
     """A row. ELMo reads sentences, the others whole texts.
 
-    embed (Callable): Texts, and whether all layers are wanted.
+    embed (Callable): Texts, and whether all layers are wanted; a model with a mix of its own adds
+        that to them.
     weights (Path): A file that tells the model from others, or a pattern of several.
     megabytes (float): What has to be stored, but for tokenizers and lists of words.
     forget (Callable): Empties a cache of words.
@@ -40,6 +41,7 @@ class Model:
     weights: Path
     megabytes: float
     layers: Sequence[str] = ("table",)
+    mixes: Sequence[str] = ()
     reads_sentences: bool = False
     forget: Callable[[], None] = lambda: None
 
@@ -53,7 +55,10 @@ def elmo(precision: Any) -> Model:
         docs = (Doc(nlp.vocab, words=words) for words in texts)
         done = nlp.pipe(docs, component_cfg={"elmo": {"keep_layers": every_layer}})
         if every_layer:
-            return [(doc._.elmo_layers, doc._.elmo) for doc in done]
+            return [
+                (numpy.concatenate([doc._.elmo_layers, doc._.elmo_tokens[None]]), doc._.elmo)
+                for doc in done
+            ]
         return [(doc._.elmo_tokens[None], doc._.elmo) for doc in done]
 
     folder = FOLDER / BUNDLED
@@ -64,7 +69,7 @@ def elmo(precision: Any) -> Model:
     def forget() -> None:
         get_session(pipe.model).type_cache.clear()
 
-    return Model(embed, folder / "*.safetensors", megabytes, layers, True, forget)
+    return Model(embed, folder / "*.safetensors", megabytes, layers, ["default mix"], True, forget)
 
 
 def minilm(dtype: torch.dtype, n_layers: int = 6) -> Model:

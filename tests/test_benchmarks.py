@@ -124,8 +124,10 @@ def test_frontier(run, tmp_path):
     options = ["--train", "9", "--test", "6", "--words", "20", "--conll", str(tmp_path)]
     options += ["--tweets", str(tmp_path / "train.txt"), "--folder", str(tmp_path)]
     options += ["--models", "en_elmo_sm float32"]
-    mean, *others = run("frontier", *options)
-    assert [x["view"] for x in (mean, *others)] == ["mean of layers", "side by side", "best layer"]
+    mix, *others = run("frontier", *options)
+    views = ["mean of layers", "side by side", "best layer"]
+    assert [x["view"] for x in (mix, *others)] == ["default mix", *views]
+    mean = others[0]
     assert mean["UPOS"] == mean["XPOS"] == mean["CoNLL"] == mean["tweets"] == "100.0"
     assert_filled(mean, "MB", "CPU s")
     assert mean["STS-B"] == ""

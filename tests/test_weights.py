@@ -267,6 +267,13 @@ def test_the_default_fits_into_a_wheel():
     assert all(word in card for word in ("Licence", "Perplexity", "Limits"))
 
 
+def test_the_default_mixes_the_layers_that_know_the_sentence():
+    nlp = spacy.blank("en")
+    nlp.add_pipe("elmo")
+    doc = nlp("The bank of the river")
+    assert max_difference(doc._.elmo_tokens, doc._.elmo_layers[1:].mean(axis=0)) <= 1e-6
+
+
 def test_another_language_gives_a_warning(weights_folder, tmp_path):
     nlp = spacy.blank("de")
     nlp.add_pipe("elmo")

@@ -1,6 +1,6 @@
 """Round a pretrained biLM to half precision, as it comes with the package.
 
-    python bundle.py CORPUS/average CORPUS/en_elmo_sm
+    python bundle.py CORPUS/average CORPUS/en_elmo_sm --mix 0 0.5 0.5
     PACKAGE=../../spacy_elmo/weights/en_elmo_sm
     python bundle.py CORPUS/en_elmo_sm $PACKAGE --card $PACKAGE/README.md
 

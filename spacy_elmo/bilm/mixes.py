@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 
 class TrainedMix(NamedTuple):
-    """A mix that a task has learned: `gamma * sum_j weights_j h_j`, from the token encoder up."""
+    """A mix that comes with weights: `gamma * sum_j weights_j h_j`, from the token encoder up."""
 
     weights: list[float]
     gamma: float

@@ -65,8 +65,8 @@ def FrozenMix(
 
     weights (Optional[Sequence[float]]): One per layer, from the token encoder up, used as they
         are. None: 1 / (L+1) each, or random ones if there is a seed. None as the component's mix:
-        if the weights of the biLM come with a mix, as AllenNLP's models do, it is used, scaled
-        with gamma.
+        if the weights of the biLM come with a mix, as en_elmo_sm and AllenNLP's models do, it is
+        used, scaled with gamma.
     gamma (float): The scale.
     seed (Optional[int]): Use the softmax of random numbers (normal, variance 1) as weights.
     RAISES (ValueError): If there are weights and a seed; at first use, if the number of weights is
