@@ -301,7 +301,7 @@ def plot(path: Path, found: dict, times: dict, scores: dict) -> None:
     *panels, spare = figure.subplots(2, 4).flat
     for panel, column in zip(panels, SCORES, strict=True):
         for name, model in found.items():
-            first, *_ = (x for x in (*model.mixes, MEAN, *model.layers) if x in scores[name])
+            first = next(x for x in (*model.mixes, MEAN, *model.layers) if x in scores[name])
             values = {**scores[name][first], **scores[name].get(OWN, {})}
             if column in values:
                 size = 4 * model.megabytes
